@@ -1,4 +1,4 @@
-"""``doctor --executors`` takes the same steps in tasks of Spark."""
+"""``doctor --executors`` takes the same steps in Spark tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_executor_tells_what_it_finds(
     token.write_text("good")
     with EmbeddedBroker(authenticate=lambda _, data: data == b"good") as broker:
         broker.create_topic("orders", partitions=2)
-        # The driver's own producers, one for each partition, are let in.
+        # The driver's own producers, one per partition, succeed.
         broker.faults.error("PRODUCER", "AuthorizationError", "not for tasks", times=None, after=2)
         command = ["doctor", "--service-url", broker.service_url, "--executors", "--json"]
         assert cli.main([*command, "--topic", "orders", "--token-file", str(token)]) == 1

@@ -1,4 +1,4 @@
-"""A job that is killed and run again writes each row once, where the broker deduplicates."""
+"""With broker deduplication, a job that is killed and run again writes each row once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPTIONS = {"pulsar.producer.producerName": "job", "valueFormat": "string"}
 
 @contextmanager
 def job(broker: Broker, topic: str) -> Iterator[None]:
-    """Run the job in a session of processes of its own, and kill all of them at the end."""
+    """Run the job in a process session of its own, and kill all its processes at the end."""
     arguments = [broker.service_url, topic, str(ROWS), str(QUICK)]
     process = subprocess.Popen(
         [sys.executable, str(JOB), *arguments],
@@ -48,7 +48,7 @@ def job(broker: Broker, topic: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Spark's Python workers are in process groups of their own, and in the same session.
+        # Spark's Python workers have their own process groups, but are in the same session.
         own = list(map(int, filter(str.isdigit, os.listdir("/proc"))))
         for pid in own:
             with suppress(ProcessLookupError, PermissionError):
@@ -100,10 +100,10 @@ def test_a_killed_job_that_is_run_again_writes_each_row_once(
     assert QUICK <= before.total() < ROWS
     save(numbers(spark, 2), tuned_broker, topic, OPTIONS)
     assert written(tuned_broker, topic, partitions) == Counter(range(ROWS))
-    # And again, and nothing is written.
+    # Running it again writes nothing.
     save(numbers(spark, 2), tuned_broker, topic, OPTIONS)
     assert written(tuned_broker, topic, partitions) == Counter(range(ROWS))
-    # Another number of tasks has other names: rows are doubled, and none is missing.
+    # Another number of tasks has other producer names: rows are duplicated, none is missing.
     save(numbers(spark, 3), tuned_broker, topic, OPTIONS)
     found = written(tuned_broker, topic, partitions)
     assert set(found) == set(range(ROWS))

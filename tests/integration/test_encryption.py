@@ -1,4 +1,4 @@
-"""What one client encrypts another one decrypts: ours, the official one in Python, and Java's."""
+"""Each client decrypts what others encrypt: ours, the official Python one, and Java's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class KeyPair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
-    """Key pairs: `ours` and `others` of RSA, `curve` on an elliptic curve."""
+    """Key pairs: `ours` and `others` (RSA), `curve` (elliptic curve)."""
     keys = {
         "ours": rsa.generate_private_key(65537, 2048),
         "others": rsa.generate_private_key(65537, 2048),
@@ -75,7 +75,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
 
 @pytest.fixture(params=["pulsar", "pulsar_spark.client"])
 def modules(request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    """The package that writes, and the other one, which reads."""
+    """The client package that writes, and the other one, which reads."""
     names = ["pulsar", "pulsar_spark.client"]
     reader = names[1 - names.index(request.param)]
     return importlib.import_module(request.param), importlib.import_module(reader)

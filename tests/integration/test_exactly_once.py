@@ -1,4 +1,4 @@
-"""Writing exactly once: killed at each point, on both brokers, by the writers themselves."""
+"""Exactly-once writes on both brokers, killed at each point; the sink's writers without Spark."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tests.support.waiting import wait_until
 StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]
 
 _ROOT = Path(__file__).parents[2]
-# Points before the decision leave transactions behind that nobody ends. They have to be open until
-# the process is there.
+# Points before the decision leave orphaned transactions, which must stay open until the process
+# has reached the point.
 _ORPHANING = dict.fromkeys((*TASK_POINTS, "before-decision"), "30s")
 
 
 def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
-    """Return what a topic holds, once all of its transactions have ended."""
+    """Return a topic's messages, once all of its transactions have ended."""
     found: list[str] = []
     end = b"end %d" % time.monotonic_ns()
     with PulsarClient(broker.service_url, operation_timeout_seconds=60) as client:
         for name in broker.partitions_of(topic, partitions):
-            # Behind everything else, and seen when nothing before it is open.
+            # The last message: visible when no transaction before it is open.
             client.create_producer(name).send(end)
             with client.create_reader(name, MessageId.earliest) as reader:
                 while (value := reader.read_next(timeout_millis=60_000).data()) != end:
@@ -96,7 +96,7 @@ def test_a_driver_that_stays_away_for_too_long_tears_its_batch_and_says_so(
     assert [process.wait(150) for process in killed] == [-signal.SIGKILL] * len(fates)
     for point, committed in fates.items():
         sink = Sink(broker.service_url, topics[point], topics[point])
-        # Nothing is open any more when this can be read.
+        # When this can be read, no transaction is open.
         assert len(read_all(broker, topics[point])) == len(whole(0)) + committed * ROWS
         if not committed:
             sink.run(1)
@@ -120,7 +120,7 @@ def test_the_official_client_sees_each_row_once(
     sink = Sink(broker.service_url, topic, topic)
     expected: list[str] = []
     for batch in range(3):
-        # A failed attempt of the batch, another one of a task, and then all of it.
+        # A failed attempt of the batch, then another one of a task, then the whole batch.
         lost = [sink.write(batch, task) for task in range(2)]
         sink.writer().abort([*lost, None], batch)
         sink.run(batch)

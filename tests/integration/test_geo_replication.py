@@ -1,4 +1,4 @@
-"""Two clusters that replicate to each other: what came from the other is read, markers are not."""
+"""Two clusters that replicate to each other: replicated messages are read, markers are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 class Clusters(NamedTuple):
-    """Two clusters, each of which sends the other what is written to it."""
+    """Two clusters that replicate to each other."""
 
     west: Real
     east: Real
@@ -110,7 +110,7 @@ def test_rows_name_the_cluster_that_they_come_from(
         found = table(spark, cluster, topic)
         assert [row.value for row in found] == [*from_west, b"e1"]
         assert [row.replicated_from for row in found] == expected
-        # The broker that replicates adds a property of its own.
+        # The replicating broker adds a property of its own.
         assert found[0].properties["a"] == "b"
         assert (found[0].key, found[0].event_time) == (b"k", 7)
 
@@ -147,7 +147,7 @@ def test_a_replicated_subscription_goes_on_in_the_other_cluster_and_its_markers_
     sent: list[bytes] = []
 
     def moved() -> bool:
-        """Whether the other cluster knows of the acknowledgements, of which there is one more."""
+        """Whether the other cluster has received the acknowledgements, including one more."""
         sent.append(b"%d" % len(sent))
         producer.send(sent[-1])
         consumer.acknowledge(consumer.receive(60_000))

@@ -1,4 +1,4 @@
-"""Producers, readers and table views of a topic that gets more partitions, on both brokers."""
+"""Producers, readers and table views when a topic gets more partitions, on both brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_producer_sends_to_new_partitions_too(broker: Broker, client: PulsarCl
         broker.add_partitions(topic, 4)
         wait_until(lambda: producer.send(b"").partition() > 0, "new partitions are not found")
         assert {producer.send(b"").partition() for _ in range(8)} == {0, 1, 2, 3}
-        # Keys are spread over all of them, as by a producer that is made now.
+        # Keys are spread over all partitions, as by a new producer.
         keys = [f"k{number}" for number in range(20)]
         with client.create_producer(topic) as fresh:
             for key in ("ann", *keys):
@@ -51,7 +51,7 @@ def test_a_reader_reads_new_partitions_from_their_beginning(
             assert sorted(one.data() for one in found) == [b"0", b"1", b"2", b"3"]
             assert {one.topic_name() for one in found} == set(parts)
             assert not reader.has_message_available()
-            # A seek is one of all partitions.
+            # A seek applies to all partitions.
             reader.seek(MessageId.earliest)
             assert sorted(reader.read_next(READ_MS).data() for _ in range(5)) == [
                 b"0",

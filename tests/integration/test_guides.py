@@ -1,4 +1,4 @@
-"""The examples of the guides in docs/ run as they stand, but for addresses and folders.
+"""The examples of the guides in docs/ run unchanged, except for addresses and folders.
 
 A page's blocks run in order, in one namespace, so that they can be copied in order, too.
 """
@@ -176,7 +176,7 @@ def prepare_migrating(spark: SparkSession, own: EmbeddedBroker, folder: Path) ->
         .load("orders")
     )
     for row in rows.orderBy("__ledgerId", "__entryId", "__batchIndex").collect():
-        # The first partition was read to within a batch, the second to the end of one.
+        # The first partition was read up to the middle of a batch, the second to a batch's end.
         if row["__entryId"] == 0 and (row["__partition"] == 1 or row["__batchIndex"] <= 6):
             signed = [byte - 256 if byte > 127 else byte for byte in bytes(row["__messageId"])]
             last[row["__topic"]] = signed
@@ -284,7 +284,7 @@ def check_cookbook(spark: SparkSession, own: EmbeddedBroker, names: Names, folde
     assert bytes(bad["value"]) == b"\xff not Avro"
     assert bad["__messageProperties"]["source"] == "legacy"
     assert set(bad["__messageProperties"]) == {"source", "from", "id"}
-    # Two tasks wrote 100 orders each, at once: the last order of either can be the topic's last.
+    # Two tasks wrote 100 orders each at once, so either's last order can be the topic's last.
     newest = sorted(row["id"] % 100 for row in names["newest"].where("__key IS NOT NULL").collect())
     assert newest == [95, 96, 97, 98, 99]
     changed = {row["id"]: (row["op"], row["email"]) for row in names["rows"].collect()}

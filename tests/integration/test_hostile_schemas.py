@@ -1,4 +1,4 @@
-"""Schemas and values made to do harm, or by mistake: an answer soon, never a crash."""
+"""Harmful schemas and values, on purpose or by mistake: a quick answer, never a crash."""
 
 from __future__ import annotations
 

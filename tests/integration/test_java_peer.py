@@ -1,4 +1,4 @@
-"""The Java client, which most topics are written by, and we understand each other."""
+"""The Java client and ours understand each other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def contents(seed: int, count: int) -> list[JavaContent]:
 
 
 def java_content(row: Row) -> JavaContent:
-    """Return a message that we read as Java has it."""
+    """Return a message that we read in Java's form."""
     fields = row.fields
     key: str | bytes | None = row.content.key
     if row.key_is_base64:

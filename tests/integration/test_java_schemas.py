@@ -1,4 +1,4 @@
-"""The Java client's values of all schemas, which we read, and ours, which it reads."""
+"""Values of all schemas: Java's client's, which we read, and ours, which it reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def millis(moment: datetime) -> int:
 MOMENT = utc("2023-11-14T22:13:20.123")
 BEFORE = utc("1950-01-02T03:04:05.006")
 
-# What Java has, as JSON, and what we read of it.
+# Java's value as JSON, and the value that we read.
 PRIMITIVES: dict[str, tuple[list[Any], list[Any]]] = {
     "BOOLEAN": ([True, False], [True, False]),
     "INT8": ([0, -128, 127], [0, -128, 127]),
@@ -277,7 +277,7 @@ def test_java_reads_our_primitives(broker: Broker, java: JavaPeer) -> None:
 
 
 def _as_kept(kind: str) -> Callable[[Any], Any]:
-    """Return what is left of a value behind columns, which are kept to the microsecond."""
+    """Return a value as it survives in columns, which have microseconds."""
     if kind == "DATE":
         return lambda value: value // 86_400_000 * 86_400_000
     if kind == "INSTANT":
@@ -296,7 +296,7 @@ def test_java_reads_our_records(
     java.write_typed(broker, target, schema, [])
     copy_rows(broker, source, target)
     found = java.read_typed(broker, target, schema, len(values))
-    # Where all columns are null: that is what a null value is read as.
+    # If all columns are null: a null value is read like that.
     nothing = [set(value.values()) == {None} if name == "Moments" else False for value in values]
     assert found == [None if n else v for n, v in zip(nothing, values, strict=True)]
 

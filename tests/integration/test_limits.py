@@ -1,4 +1,4 @@
-"""What brokers refuse: sizes, names that are taken, fences and quotas."""
+"""Limits of brokers: sizes, names in use, fencing and quotas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def single(payload: bytes, **fields: Any) -> OutgoingEntry:
 
 
 def metadata_size(broker: Broker, topic: str, fields: MessageFields) -> int:
-    """Return the bytes that a message has besides its payload."""
+    """Return the bytes of a message besides its payload."""
     options = ProducerOptions(batching_enabled=False, producer_name="same")
     with clustered(broker) as context, PartitionedProducer(context, topic, options) as writer:
         writer.send(fields)
@@ -74,7 +74,7 @@ def test_the_largest_message_is_sent_and_a_larger_one_refused_before(
             return MessageFields(b"x", text)
         return MessageFields(b"x", properties=[("name", text)])
 
-    # How long the numbers in it are depends on the size: measure near the limit.
+    # The length of its numbers depends on the size, so measure near the limit.
     near = TUNED_MESSAGE_SIZE - 2000
     total = metadata_size(tuned_broker, topic, message(near)) + len(message(near).payload or b"")
     largest = near + TUNED_MESSAGE_SIZE - total
@@ -85,7 +85,7 @@ def test_the_largest_message_is_sent_and_a_larger_one_refused_before(
         with pytest.raises(MessageTooLarge) as caught:
             writer.send(message(largest + 1))
         assert f"{TUNED_MESSAGE_SIZE + 1} bytes" in str(caught.value)
-        # It is of no consequence for others.
+        # Others are not affected.
         writer.send(MessageFields(b"after"))
         writer.flush()
         assert writer.counts.reconnects == 0
@@ -120,7 +120,7 @@ def test_batches_grow_up_to_the_limit_and_are_split_above(
     topic = tuned_broker.create_topic()
     rng = random.Random(2)
     payloads = [rng.randbytes(rng.choice((10, 1000, 20_000, 40_000))) for _ in range(300)]
-    # Larger than a message may be: the batches have to be cut.
+    # Larger than the maximum message size: the batches must be split.
     options = ProducerOptions(batching_max_bytes=10 * TUNED_MESSAGE_SIZE)
     with clustered(tuned_broker) as context, PartitionedProducer(context, topic, options) as writer:
         for payload in payloads:
@@ -163,7 +163,7 @@ def test_chunks_of_the_official_client_at_the_limit(
 
 
 def refusal(context: ClientContext, topic: str, options: ProducerOptions) -> PulsarError:
-    """Return why a producer cannot be opened, or what it has last waited for."""
+    """Return why a producer cannot be opened, or the last error before its timeout."""
     for seconds in (1.0, 20.0):
         with pytest.raises((ProducerBusy, ProducerFenced, OperationTimeout)) as caught:
             Producer(context, topic, options).open(timeout=seconds)
@@ -276,7 +276,7 @@ def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, polic
             return ""
 
         wait_until(lambda: "backlog quota" in trouble(), "over the quota")
-        # Once the backlog is gone, all goes on.
+        # Once the backlog is gone, sending continues.
         real.own.admin("POST", f"{rest_path(topic)}/subscription/never%20reads/skip_all")
         wait_until(lambda: not trouble(), "within the quota")
         producer.abort()

@@ -1,4 +1,4 @@
-"""What must hold with every version of Spark and of Python that the package is for.
+"""The essentials, for every supported version of Spark and Python.
 
 ``make test-matrix`` runs this module with each of them. It needs no broker but the embedded one
 and no other client than ours.
@@ -49,7 +49,7 @@ class Kept:
 
 
 def run(frame: DataFrame, handler: Kept, checkpoint: Path, *, again: int = 0) -> None:
-    """Read all there is; `again` is how many runs more it takes where one ends with its batch."""
+    """Read everything; `again` is the number of extra runs if each ends with its batch."""
     for _ in range(again + 1):
         writer = frame.writeStream.foreachBatch(handler).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -165,7 +165,7 @@ def test_rows_are_written_exactly_once(
         finally:
             query.stop()
         if not batch:
-            # As if the driver had died between its last commit and Spark's note of it.
+            # As if the driver had died between its last commit and Spark's record of it.
             for note in tmp_path.glob("commits/*0*"):
                 note.unlink()
     rows = spark.range(3 * ROWS, 4 * ROWS).selectExpr("string(id) AS value")
@@ -190,7 +190,7 @@ def test_kept_checkpoints_are_opened_and_read_on(
     found = Kept()
     with checkpoints.broker_then() as broker:
         frame = checkpoints.stream(spark, broker)
-        # Where a run is one micro-batch, each takes as many messages as the cap allows.
+        # If a run is one micro-batch, each takes as many messages as the cap allows.
         again = 0 if passes_read_limits() else 4
         run(frame, found, checkpoint, again=again)
         checkpoints.fill_further(broker)
@@ -210,6 +210,6 @@ def _offset(path: Path) -> StreamOffset:
 
 
 def _count(offset: StreamOffset, topic: str) -> int:
-    """Return how many messages of a topic partition lie before an offset."""
+    """Return the number of a topic partition's messages before an offset."""
     position = offset.positions[topic]
     return max(0, position.entry_id * len(checkpoints.ENTRIES[0][0]) + position.batch_index)

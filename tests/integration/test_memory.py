@@ -1,4 +1,4 @@
-"""What a task holds in memory while it reads, whatever the topic's size."""
+"""The memory of a task while it reads, whatever the topic's size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MIB = 1024 * 1024
 BUDGET = 64 * MIB
 AT_ONCE = 10_000
 
-# Reads two topics as a task does: the first one, which is small, tells the baseline. It begins
-# slowly, so that the broker has sent all that it may.
+# Reads two topics as a task does: the first, small one gives the baseline. It starts slowly, so
+# that the broker has used all its permits.
 READ = """
 import sys, time
 from pyspark.sql.types import BinaryType, StructField, StructType

@@ -1,4 +1,4 @@
-"""Where a jar on the class path has a source called "pulsar", another name is the cure."""
+"""If a jar on the class path has a source called "pulsar", register ours under another name."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_another_name_is_the_cure_for_a_name_clash(jar: Path) -> None:
         )
     assert done.returncode == 0, done.stderr[-4000:]
     answer = json.loads(done.stdout.splitlines()[-1])
-    # Spark takes the jar's, whatever is registered.
+    # Spark uses the jar's, whatever is registered.
     assert "not a valid Spark SQL Data Source" in answer["clash"]
     assert answer["values"] == ["a"]

@@ -1,4 +1,4 @@
-"""Non-persistent topics: given to who is there, kept by nobody."""
+"""Non-persistent topics: delivered to connected consumers, stored nowhere."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def topic(broker: Broker) -> str:
 
 
 def greeted(module: Any, producer: Any, consumer: Any) -> None:
-    """Send until something comes: the broker may not know yet that the consumer takes messages.
+    """Send until a message arrives: the broker may not have the consumer's permits yet.
 
-    More of these may come later.
+    More of these greetings may arrive later.
     """
 
     def came(timeout: int) -> bool:
@@ -66,7 +66,7 @@ def test_each_subscription_type_gets_what_comes_while_it_is_there(
     greeted(reader, producer, consumer)
     for number in range(3):
         stored = producer.send(b"%d" % number, partition_key="k", properties={"n": str(number)})
-        # There is no place where it is: brokers give zeros.
+        # It is not stored anywhere: brokers give zeros as its id.
         assert (stored.ledger_id(), stored.entry_id()) == (0, 0)
         message = receive(consumer)
         assert message.data() == b"%d" % number

@@ -1,4 +1,4 @@
-"""A broker that speaks an old version of the protocol works as far as that version goes.
+"""Brokers with an old protocol version work as far as that version goes.
 
 The embedded broker ends the connection of a client that sends what its version does not have, so
 that nothing of that kind can go unseen here.
@@ -155,7 +155,7 @@ def test_producers_and_consumers_come_back_when_their_topic_goes(
         message = consumer.receive(60_000)
         assert message.data() == b"%d" % number
         consumer.acknowledge(message)
-        # So that it does not come again.
+        # So that it is not redelivered.
         wait_until(lambda: broker.subscriptions("t")["s"].backlog == 0)
         broker.unload("t")
     producer.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SECTION = "Declarative pipelines"
 SECONDS = 480
 
-# What else pipelines need is a dependency of the tests: without it they fail.
+# Other requirements of pipelines are dependencies of the tests: without them they fail.
 pytestmark = [
     pytest.mark.skipif(
         find_spec("pyspark.pipelines") is None, reason="this Spark has no declarative pipelines"
@@ -43,7 +43,7 @@ def own() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def pipeline(own: EmbeddedBroker, tmp_path: Path) -> Path:
-    """The specification of the page's pipeline, beside its code."""
+    """The specification of the page's pipeline, in the folder of its code."""
     (specification,) = examples("sql.md", SECTION, "yaml")
     (code,) = examples("sql.md", SECTION)
     for text in (specification, code):
@@ -54,7 +54,7 @@ def pipeline(own: EmbeddedBroker, tmp_path: Path) -> Path:
 
 
 def run(command: list[str], folder: Path, **more: str) -> None:
-    """Run a command to its end. Fails with what it said."""
+    """Run a command to its end. Fails with its output."""
     with (folder / "said").open("w") as said:
         done = subprocess.run(
             command,
@@ -82,7 +82,7 @@ def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
         store_many(own, "orders-partition-0", 3)
         run(command, pipeline.parent, SPARK_REMOTE=connect_url)
         spark.catalog.refreshTable("orders")
-        # A run goes on where the one before ended.
+        # A run continues where the last one ended.
         assert spark.table("orders").count() == 10
         assert "__publishTime" in spark.table("orders").columns
     finally:
@@ -98,7 +98,7 @@ def test_a_pipeline_is_run_from_the_command_line(own: EmbeddedBroker, pipeline: 
     store_many(own, "orders-partition-0", 3)
     home = Path(pyspark.__file__).parent
     folder = pipeline.parent
-    # Without a server of its own Spark starts one, for this run.
+    # Spark starts a server for this run, if there is none.
     run([str(home / "bin" / "spark-pipelines"), "run"], folder, SPARK_HOME=str(home))
     assert list((folder / "spark-warehouse" / "orders").glob("*.parquet"))
     shutil.rmtree(folder / "spark-warehouse")

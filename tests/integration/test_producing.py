@@ -1,4 +1,4 @@
-"""Writing goes on through all that brokers do, and nothing is lost."""
+"""Writing continues whatever brokers do, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_seen(values: list[bytes]) -> list[bytes]:
 
 
 class Trouble:
-    """Does something to a broker again and again, until it is stopped."""
+    """Disturbs a broker again and again, until stopped."""
 
     def __init__(self, action: Callable[[], object], pause: float) -> None:
         self._action = action
@@ -56,7 +56,7 @@ class Trouble:
         self._thread.join()
 
     def has_come(self, times: int = 3) -> bool:
-        """Whether it was done so many times; true as well where it has failed."""
+        """Whether it was done this many times, or has failed."""
         return self.times >= times or not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -130,13 +130,13 @@ def test_a_broker_that_is_started_again_loses_nothing(tuned_broker: Broker, kill
         assert writer.counts.reconnects >= 1
     found = read_back(url, topic)
     assert first_seen(found) == values
-    # What was stored and not acknowledged yet is written twice: no more than was under way.
+    # Messages that were stored but not acknowledged are written twice: at most those in flight.
     assert max(Counter(found).values()) <= 2
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_broker)])
 def deduplicating(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker that drops what a producer name has sent before."""
+    """A broker that deduplicates by producer names and sequence ids."""
     if request.param == "embedded":
         with EmbeddedBroker(deduplication=True) as own:
             yield Embedded(own)

@@ -1,4 +1,4 @@
-"""Programs as people write them for the official Python client run here, but for the import."""
+"""Programs written for the official Python client run here; only the import differs."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ PROGRAMS = {
 
 
 def output_of(program: str, broker: Broker, topic: str) -> list[str]:
-    """Run a program and return what it prints, without the name of its topic."""
+    """Run a program and return its output, without the name of its topic."""
     names = {"URL": broker.service_url, "TOPIC": topic}
     shown = io.StringIO()
     with redirect_stdout(shown):

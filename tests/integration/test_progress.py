@@ -1,4 +1,4 @@
-"""How far a stream is behind, as Spark's listeners learn it, on both brokers."""
+"""A stream's lag, as reported to Spark's listeners, on both brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Watching(StreamingQueryListener):
-    """Keeps what each batch of a query left behind, by the batch's id."""
+    """Records the lag after each batch of a query, by the batch's id."""
 
     def __init__(self) -> None:
         self.found: dict[int, QueryLag] = {}
@@ -85,7 +85,7 @@ def test_a_listener_learns_what_each_batch_leaves_behind(
     found = [watching.found[number] for number in sorted(watching.found)]
     assert [part.entries for part in found] == [40, 20, 0]
     assert [part.messages for part in found] == [40, 20, 0]
-    # Twenty entries a partition are not all looked at, ten are not either; none is exact.
+    # Neither twenty nor ten entries per partition are all inspected; no number is exact.
     assert [part.messages_estimated for part in found] == [True, True, False]
     assert {part.topic for part in found[0].partitions} == set(broker.partitions_of(topic, 2))
     assert found[0].bytes is not None
@@ -98,7 +98,7 @@ def test_a_listener_learns_what_each_batch_leaves_behind(
 
 
 def behind(query: Query) -> QueryLag:
-    """Return what a source tells after it has decided on a batch."""
+    """Return the report of a source after it planned a batch."""
     source = query.source
     report, left, end = source.report(), source.lag(), source.last
     assert report is not None
@@ -159,7 +159,7 @@ def test_the_oldest_message_that_is_left_tells_the_age(
     time.sleep(0.5)
     age = behind(query).seconds
     assert age is not None
-    # Clocks of producers tell the time of day.
+    # Publish times are by the producers' clocks.
     assert 0.4 < age <= time.time() - first + 5
     query.batch()
     assert behind(query).seconds == 0

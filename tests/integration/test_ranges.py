@@ -1,4 +1,4 @@
-"""Ranges are read exactly, wherever they begin and end, and whatever became of the topic."""
+"""Ranges are read exactly, wherever they begin and end, and whatever happened to the topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def client(broker: Broker, official_client: Connect) -> Any:
 
 
 def write_batches(client: Any, topic: str, sizes: list[int]) -> None:
-    """Write batches of these sizes by the official client; 0 is a message outside a batch."""
+    """Write batches of these sizes with the official client; 0 is a message outside a batch."""
     number = itertools.count()
     options = {"batching_max_publish_delay_ms": 60_000, "batching_max_messages": 1000}
     batched = client.create_producer(topic, batching_enabled=True, **options)
@@ -92,7 +92,7 @@ def test_every_range_is_exact(broker: Broker, client: Any) -> None:
     assert values(rows) == [b"%d" % n for n in (*range(14), 0, *range(6))]
     assert len({row.message_id.ledger_id for row in rows}) == 3
     places = [EARLIEST_POSITION, *map(before, rows), Position.after(rows[-1].message_id)]
-    # Places where nothing is stored: behind a batch, behind a ledger, and in no ledger.
+    # Positions where nothing is stored: after a batch, after a ledger, and in no ledger.
     places += [
         Position(row.message_id.ledger_id, row.message_id.entry_id + more, index)
         for row in rows[::5]
@@ -183,7 +183,7 @@ def test_a_range_over_many_ledgers(tuned_broker: Broker, official_client: Connec
     rows = read_rows(tuned_broker, topic)
     assert values(rows) == [b"%d" % number for number in range(1050)]
     ledgers = [row.message_id.ledger_id for row in rows]
-    # The real broker rolls a little later than at the number that it is told.
+    # The real broker begins a new ledger slightly later than configured.
     assert len(set(ledgers)) >= 1050 // (2 * TUNED_ENTRIES_PER_LEDGER)
     edges = [index for index in range(1, 1050) if ledgers[index] != ledgers[index - 1]]
     with connected(tuned_broker) as pool:
@@ -264,7 +264,7 @@ def test_the_ends_of_many_topics_at_once(broker: Broker, client: Any) -> None:
         assert [found is not None for found in found_entries] == [
             expected[name] != EARLIEST for name in names
         ]
-        # Asking has not made it.
+        # The lookup has not created it.
         assert missing not in lookup.topics_of_namespace("public/default")
     for name in names[:5]:
         broker.expect_no_trace(name)
@@ -337,7 +337,7 @@ def test_entries_are_found_by_time(broker: Broker, client: Any) -> None:
     for moment, answer in zip(asked, answers, strict=True):
         expected = next((row for row in rows if row.entry.publish_time >= moment), None)
         if expected is None:
-            # Brokers answer a time behind all messages by the end, or by the last message.
+            # For a time after all messages, brokers answer with the end, or with the last message.
             assert answer is None or (
                 isinstance(answer, FoundEntry) and answer.start >= before(rows[-2])
             )
@@ -398,13 +398,13 @@ def test_the_compacted_view_is_read_to_its_end(broker: Broker, client: Any, batc
         theirs.append(reader.read_next(60_000))
     reader.close()
     rows = read_rows(broker, topic, read_compacted=True)
-    # The official client shows what is gone from a batch as an empty message.
+    # The official client shows messages compacted out of a batch as empty ones.
     assert [row.content for row in rows] == [
         official_content(message) for message in theirs if message.partition_key()
     ]
     kept = {row.content.key: row.content.payload for row in rows if row.content.payload}
     assert kept == {f"k{number % 7}": b"%d" % number for number in range(93, 98)}
-    # Ends that compaction has removed are passed, not waited for.
+    # If compaction has removed the end, the reader does not wait for it.
     middle = before(raw[50])
     started = time.monotonic()
     assert read_rows(broker, topic, end=middle, read_compacted=True) == []

@@ -1,4 +1,4 @@
-"""What the official client wrote, we read: every field, every codec, byte for byte."""
+"""We read what the official client wrote: every field, every codec, byte for byte."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_random_messages_arrive_byte_for_byte(
     rows = read_rows(broker, topic)
     assert [row.content for row in rows] == contents
     assert [parts(row.message_id) for row in rows] == [place(found) for found in ids]
-    # The official client sends what has no payload as it is.
+    # The official client does not compress an empty payload.
     assert {row.entry.compression for row in rows if row.received.payload} == {CODECS[codec]}
     assert {row.entry.HasField("num_messages_in_batch") for row in rows} == {batching}
 
@@ -110,7 +110,7 @@ def test_messages_in_chunks(broker: Broker, client: Any, codec: str) -> None:
         chunking_enabled=True,
         compression_type=OFFICIAL_CODECS[codec],
     )
-    # Around the largest size that needs no chunks, and of several chunks.
+    # Sizes around the largest one that needs no chunks, and of several chunks.
     sizes = (10, 5 * 1024 * 1024, 12_000_001, 11)
     contents = [
         Content(rng.randbytes(size), f"k{size}", properties=(("size", str(size)),))

@@ -1,4 +1,4 @@
-"""Reading, writing and streams through Pulsar's own proxy, plain and with TLS and tokens."""
+"""Reading, writing and streams through Pulsar's proxy, plain and with TLS and tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 2000
 def secured_proxy(
     real_cluster: RealCluster, cluster_security: Security, request: pytest.FixtureRequest
 ) -> RealBroker:
-    """A proxy that wants TLS and a token, and passes the token on or tells only whose it was."""
+    """A proxy that requires TLS and a token, and forwards the token or only its role."""
     (port,) = free_ports(1)
     return real_cluster.start_proxy(
         {
@@ -49,7 +49,7 @@ def secured_proxy(
 def read_write_and_stream(
     spark: SparkSession, topic: str, options: Mapping[str, str], folder: Path
 ) -> None:
-    """Do all three through a proxy, and compare what comes back."""
+    """Read, write and stream through a proxy, and compare the rows."""
     # Brokers can take half a minute to load a topic.
     options = {**options, "pulsar.client.operationTimeoutMs": "90000"}
     expected = Counter(map(str, range(ROWS)))
@@ -78,7 +78,7 @@ def read_write_and_stream(
 
 @pytest.fixture
 def plain_proxy(real_cluster: RealCluster, cluster_security: Security) -> RealBroker:
-    """A proxy that wants nothing of its clients; only it logs in to the brokers."""
+    """A proxy that does not authenticate its clients; only the proxy logs in to the brokers."""
     return real_cluster.start_proxy(
         {
             **cluster_security.token_settings,

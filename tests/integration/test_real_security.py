@@ -1,4 +1,4 @@
-"""TLS and logging in against a real broker, and what Java says where it refuses."""
+"""TLS and authentication with a real broker, and the texts of its errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEY = {"client_id": "me", "client_secret": "mine"}
 
 
 class Cluster(Security):
-    """A broker with TLS, where `reader` may do everything in public/default and nobody else."""
+    """A broker with TLS, where only `reader` has permissions, on public/default."""
 
     def __init__(self, start: START, folder: Path, **more: str) -> None:
         super().__init__(folder)
@@ -68,11 +68,11 @@ class Cluster(Security):
         assert found == [b"%d" % number * 50 for number in range(1000)]
 
     def refused(self, kind: type[PulsarError], login: Authentication | None, **options: Any) -> str:
-        """Return the text of the error that comes at once."""
+        """Return the text of the error, which must come at once."""
         started = time.monotonic()
         with self.client(login, **options) as client, pytest.raises(kind) as caught:
             client.create_producer(self.broker.unique_topic())
-        # Not after the operation's time, in which it would be tried again.
+        # Not after the operation timeout, which retries would take.
         assert time.monotonic() - started < 20
         return str(caught.value)
 
@@ -136,7 +136,7 @@ def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
     seconds = 6
 
     def write() -> None:
-        # Nobody may read half of it.
+        # It must not be read half-written.
         (tmp_path / "new").write_text(cluster.token(seconds=seconds))
         os.replace(tmp_path / "new", file)
 
@@ -175,12 +175,12 @@ def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
 def test_executors_of_a_cluster_log_in_in_every_way(
     start_real_broker: START, tmp_path: Path
 ) -> None:
-    """Files and variables are read where the task runs, PEM text needs no file there."""
+    """Tasks read files and variables on their own machine; PEM text needs no file there."""
     cluster = Cluster(start_real_broker, tmp_path)
     certificate, key = cluster.authority.client("reader")
     driver = tmp_path / "driver"
     driver.mkdir()
-    # Spark gives each executor a copy in its own folder, where a bare name leads to.
+    # Spark copies the file to each executor's folder, so its bare name works there.
     (driver / "ca.pem").write_text(cluster.authority.pem)
     client = "pulsar.client."
     by_file = {f"{client}tlsTrustCertsFilePath": "ca.pem"}

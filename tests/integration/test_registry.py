@@ -1,4 +1,4 @@
-"""The registry of schemas, asked on both brokers."""
+"""The schema registry of both brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of topic partitions on many brokers: what planning and starting tasks cost."""
+"""Thousands of topic partitions on many brokers: the cost of planning and of starting tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 
 class Program:
-    """A module that is run in a process of its own, and answers lines by lines."""
+    """A module run in a process of its own, which answers each line with a line."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -45,14 +45,14 @@ class Program:
                 process.kill()
 
     def line(self) -> str:
-        """Return what it prints next."""
+        """Return its next line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the process ended"
         return line.strip()
 
     def answer(self) -> dict[str, Any]:
-        """Return what it says next."""
+        """Return its next line, parsed as JSON."""
         found: dict[str, Any] = json.loads(self.line())
         return found
 
@@ -95,7 +95,7 @@ def test_ten_thousand_partitions_on_twenty_brokers_are_planned_and_read(cluster:
             assert plan["seconds"] < 120
             assert plan["memory"] < 200 * MIB
         after_plans = seen()
-        # Each lookup is redirected, but for those that ask the owner by chance.
+        # Each lookup is redirected, unless it reaches the owner by chance.
         assert after_plans["LOOKUP"] > 1.8 * len(workers) * TOPICS * PARTITIONS
         assert after_plans["most lookups at once"] <= 64
         assert after_plans["CONNECT"] == len(workers) * BROKERS

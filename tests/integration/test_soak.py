@@ -1,4 +1,4 @@
-"""The judge of the soak: what is lost, doubled or out of order is told."""
+"""The soak's checker reports rows that are lost, duplicated or out of order."""
 
 from __future__ import annotations
 

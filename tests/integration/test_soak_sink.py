@@ -1,4 +1,4 @@
-"""The soak of the exactly-once sink: its judge, and a small one."""
+"""The soak of the exactly-once sink: its checker, and a small run."""
 
 from __future__ import annotations
 

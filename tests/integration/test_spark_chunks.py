@@ -1,4 +1,4 @@
-"""Messages in chunks from Spark and to it, wherever tasks and micro-batches begin and end."""
+"""Spark reads and writes chunked messages, wherever tasks and micro-batches begin and end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def payloads(count: int) -> list[bytes]:
 
 
 def sent(broker: Broker, topic: str, written: list[bytes]) -> None:
-    """Send messages by two official producers, so that chunks of two lie among each other."""
+    """Send messages with two official producers, so that their chunks interleave."""
     with official(broker) as client:
         producers = [
             client.create_producer(topic, chunking_enabled=True, block_if_queue_full=True)
@@ -95,7 +95,7 @@ def test_a_message_that_needs_more_memory_than_there_is_names_the_option(
     topic = tuned_broker.create_topic()
     large = bytes(3 * 1024 * 1024)
     frame = spark.createDataFrame([(large,), (b"small",)], "value binary").coalesce(1)
-    # Writing lets it through by itself.
+    # Writing succeeds by itself.
     save(frame, tuned_broker, topic, {**CHUNKED, "pulsar.client.memoryLimitBytes": "1m"})
     with pytest.raises(Exception, match=r"MessageTooLarge.*memoryLimitBytes"):
         values(load(spark, tuned_broker, topic, {"pulsar.client.memoryLimitBytes": "1m"}))
@@ -123,7 +123,7 @@ def test_messages_that_are_not_whole_fail_the_read_or_are_left_out(
     for _ in range(2):
         chunk("twice", 0, 2, b"agai")
     chunk("twice", 1, 2, b"n...")
-    # What was begun and not ended was never acknowledged to its producer.
+    # Incomplete messages were never acknowledged to their producer.
     assert values(load(spark, tuned_broker, topic)) == [b"good-one", b"again..."]
     chunk("without its first", 1, 2, b"lost")
     tuned_broker.own.append(topic, stored_entry(b"last"))

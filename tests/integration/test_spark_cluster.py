@@ -1,4 +1,4 @@
-"""Spark's jobs on a real cluster whose topics move, and whose brokers are killed."""
+"""Spark jobs on a real cluster whose topics move, and whose brokers are killed."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ HANGING = 40.0
 
 
 def slow(folder: Path) -> Pace:
-    """Return the pace of a job that lasts longer than all that is done to it."""
+    """Return the pace of a job that lasts longer than its disturbances."""
     return Pace(folder, batch=500, pause=1.5)
 
 
 def disturb(cluster: RealCluster, topic: str, goes_on: Callable[[], bool]) -> None:
-    """Move the partitions of a topic in turn, and kill the broker of one now and then."""
+    """Move the partitions of a topic in turn, and kill a partition's broker now and then."""
     partitions = itertools.cycle(f"{topic}-partition-{number}" for number in range(PARTITIONS))
     for number, partition in zip(range(MOVES), partitions, strict=False):
         assert goes_on()
         if number in KILLS:
             cluster.owner(partition).kill()
-            # Both brokers have to be there for the next move.
+            # The next move needs both brokers.
             cluster.restore()
         cluster.move(partition, cluster.other(cluster.owner(partition)))
         time.sleep(0.3)
@@ -62,7 +62,7 @@ def disturb(cluster: RealCluster, topic: str, goes_on: Callable[[], bool]) -> No
 
 
 def disturbing(cluster: RealCluster, topic: str, pace: Pace) -> Callable[[Future[Any]], object]:
-    """Return what disturbs a job from its beginning on, and then lets it end."""
+    """Return a function that disturbs a job from its start, and then lets it end."""
 
     def work(running: Future[Any]) -> None:
         wait_until(lambda: pace.begun(running), "the job has not begun", 120.0)
@@ -108,7 +108,7 @@ def test_a_batch_write_loses_no_row(
 
 @contextmanager
 def written(broker: Real, topic: str) -> Iterator[list[int]]:
-    """Write numbers to a topic while the block runs; yields those that are acknowledged."""
+    """Write numbers to a topic while the block runs; yields the acknowledged ones."""
     numbers: list[int] = []
     stopped = threading.Event()
     errors: list[BaseException] = []
@@ -140,13 +140,13 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
 
 
 class Copy:
-    """A stream of a topic that is written to another topic, each row as it comes, by Spark."""
+    """A Spark query that copies a topic to another one, row by row."""
 
     def __init__(self, spark: SparkSession, broker: Real, folder: Path) -> None:
         self._spark = spark
         self._broker = broker
         self.topic, self._copy = (broker.create_topic(partitions=PARTITIONS) for _ in range(2))
-        # By micro-batch, for one can be run again.
+        # By micro-batch, as a micro-batch can run again.
         self._seen: dict[int, list[tuple[int, bytes]]] = {}
         stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
         stream = stream.option("topic", self.topic).option("startingOffsets", "earliest")
@@ -164,7 +164,7 @@ class Copy:
         self._seen[batch] = [(int(bytes(row[0])), bytes(row[1])) for row in rows]
 
     def rows(self) -> list[tuple[int, bytes]]:
-        """Return number and message id of the rows that came so far."""
+        """Return the numbers and message ids of the rows so far."""
         return [row for rows in list(self._seen.values()) for row in rows]
 
     def goes_on(self) -> bool:
@@ -172,7 +172,7 @@ class Copy:
         return bool(self.query.isActive)
 
     def expect_all(self, numbers: list[int]) -> None:
-        """Wait for the rest; all that is stored came once, and the copy lacks nothing."""
+        """Wait for the rest; every stored row came once, and the copy is complete."""
         self.query.processAllAvailable()
         self.query.stop()
         assert self.query.exception() is None
@@ -203,7 +203,7 @@ def test_a_stream_gives_each_row_once_and_loses_none(
 def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
     spark: SparkSession, real_cluster: RealCluster, tmp_path: Path
 ) -> None:
-    """It reads and writes on while the broker still hangs, and when that is back."""
+    """It continues while the broker still hangs, and after that is back."""
     broker = Real(real_cluster)
     copy = Copy(spark, broker, tmp_path)
 
@@ -216,7 +216,7 @@ def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
             hanging = real_cluster.owner(f"{copy.topic}-partition-0")
             since = time.monotonic()
             hanging.pause()
-            # Each fifty are acknowledged by all partitions before the next are sent.
+            # Fifty at a time are acknowledged by all partitions before the next are sent.
             later = len(numbers) + 500
             wait_until(lambda: newest() > later or not copy.goes_on(), "rows go on", 300.0)
             print(f"\nhanging: rows go on after {time.monotonic() - since:.1f} s")

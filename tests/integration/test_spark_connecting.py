@@ -1,4 +1,4 @@
-"""Spark's reads, writes and streams, each task of which connects by TLS and logs in."""
+"""Spark reads, writes and streams whose tasks connect with TLS and log in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT = "pulsar.client."
 
 
 class Secured:
-    """A broker that wants a certificate and a token, and the options that it takes."""
+    """A broker that requires a certificate and a token, and the options for it."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)
@@ -45,7 +45,7 @@ class Secured:
 
     @property
     def by_content(self) -> dict[str, str]:
-        """The same without a file on the machine of a task."""
+        """The same without files on the task's machine."""
         contents = {
             name: f"content:{Path(value).read_text()}"
             for name, value in self.files.items()

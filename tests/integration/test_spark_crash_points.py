@@ -1,4 +1,4 @@
-"""Spark writes exactly once, on a real broker, though it is killed at each crash point."""
+"""Spark writes exactly once on a real broker, although it is killed at each crash point."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 ROUNDS = int(os.environ.get("PULSAR_SPARK_CRASH_ROUNDS", "1"))
 SECONDS = 900
 PARTITIONS = 2
-# As long as a transaction that nobody ends may be open, and more.
+# Longer than an orphaned transaction may be open.
 READ_MS = 120_000
 
 
 class Crash:
-    """A folder of checkpoints, with the processes whose queries write there."""
+    """A folder of checkpoints, and the drivers whose queries use them."""
 
     def __init__(self, folder: Path, broker: RealBroker, topic: str) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Crash:
             broker.create_topic(f"{topic}-{name}", PARTITIONS)
 
     def run(self, mode: str) -> None:
-        """Run a driver until it says that it is done, then kill it."""
+        """Run a driver until it prints that it is done, then kill it."""
         command = [sys.executable, "-m", "tests.integration.crash_job", mode, self._url]
         with (self.folder / f"{mode}.log").open("w+") as log:
             process = subprocess.Popen(
@@ -67,14 +67,14 @@ class Crash:
         held = [int(file.read_text()) for file in (self.folder / "crash").glob("*.pid")]
         for file in (self.folder / "crash").glob("*.pid"):
             file.unlink()
-        # The driver and its JVM, and the Python processes that stand at their points.
+        # The driver, its JVM, and the Python processes held at their crash points.
         for kill, pid in [(os.killpg, process.pid), *((os.kill, pid) for pid in held)]:
             with contextlib.suppress(ProcessLookupError):
                 kill(pid, signal.SIGKILL)
         process.communicate()
 
     def check(self, client: Any) -> None:
-        """See that each topic has each row of the micro-batches that Spark committed, once."""
+        """Check that each topic has each row of the committed micro-batches once."""
         for name, _ in QUERIES:
             commits = self.folder / name / "checkpoint" / "commits"
             batches = len(list(commits.glob("[0-9]*")))
@@ -83,7 +83,7 @@ class Crash:
 
 
 def read(client: Any, topic: str) -> Counter[bytes]:
-    """Return what a topic holds, once no transaction on it is open."""
+    """Return a topic's messages, once no transaction on it is open."""
     found: Counter[bytes] = Counter()
     for number in range(PARTITIONS):
         name = f"{topic}-partition-{number}"

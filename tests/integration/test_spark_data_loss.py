@@ -1,4 +1,4 @@
-"""What is deleted while Spark reads it fails the job, or is left out where that is asked for."""
+"""Messages deleted while Spark reads them fail the job, or are skipped if the options say so."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Far more than readers, sockets and Spark hold of it while a consumer of the rows waits.
-# More than the sockets of Spark's processes, whose buffers grow, and the reader take ahead.
+# Far more than readers, Spark and its sockets, whose buffers grow, hold while the rows' consumer
+# waits.
 ENTRIES = 600
 SIZE = 100_000
 ROWS_OF_A_BATCH = 20
@@ -45,11 +45,11 @@ def fill(broker: Broker, topic: str, entries: int, rolls: int = 1) -> None:
 
 
 def waiting(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
-    """Return a function for mapInArrow that tells of its first batch, and waits behind it."""
+    """Return a function for mapInArrow that signals its first batch, and then waits."""
     begun, go = str(folder / "begun"), str(folder / "go")
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Taken with their bytes, so that they are held back where nobody takes them.
+        # Selected with their bytes, so that backpressure holds them.
         for batch in batches:
             Path(begun).touch()
             deadline = time.monotonic() + 300
@@ -81,7 +81,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 def count_disturbed(
     spark: SparkSession, broker: Broker, folder: Path, topic: str, disturb: Any, **more: Any
 ) -> int:
-    """Count a topic's rows, disturbing it when the first ones have come."""
+    """Count a topic's rows, and disturb the read after the first ones."""
 
     def run() -> int:
         pulsar_spark.register(spark)

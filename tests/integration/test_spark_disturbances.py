@@ -1,4 +1,4 @@
-"""Brokers crash and let go of topics while Spark reads or writes: nothing is lost."""
+"""Brokers crash and unload topics while Spark reads or writes: nothing is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(spark: SparkSession, tuned_broker: Broker) -> str:
 
 
 def unloading(broker: Broker, topic: str, pace: Pace) -> Callable[[Future[Any]], object]:
-    """Return what unloads a topic each half second as long as a job runs."""
+    """Return a function that unloads a topic every half second while a job runs."""
 
     def unload(running: Future[Any]) -> None:
         wait_until(lambda: pace.begun(running), "the job has not begun", 120.0)
@@ -60,7 +60,7 @@ def unloading(broker: Broker, topic: str, pace: Pace) -> Callable[[Future[Any]],
 
 
 def crashing(broker: Broker, pace: Pace) -> Callable[[Future[Any]], object]:
-    """Return what kills the broker and starts it again while a job runs."""
+    """Return a function that kills and restarts the broker while a job runs."""
 
     def crash(running: Future[Any]) -> None:
         wait_until(lambda: pace.begun(running), "the job has not begun", 120.0)

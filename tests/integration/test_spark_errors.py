@@ -1,4 +1,4 @@
-"""What users see of Spark when something is wrong: the option, the topic, and what to do."""
+"""Errors that Spark's users see: they name the option, the topic, and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def broker(_embedded_broker: Embedded) -> Embedded:
-    """The embedded broker alone: what is told here does not come from the broker."""
+    """Only the embedded broker: these errors do not come from the broker."""
     return _embedded_broker
 
 
@@ -222,7 +222,7 @@ def test_rows_must_name_topics_that_can_be(spark: SparkSession, broker: Embedded
         save(frame.selectExpr("'x' value", f"if(id = 0, '{topic}', null) __topic"), broker)
     with error("InvalidTopicName", "the column __topic", "no/such"):
         save(frame.selectExpr("'x' value", f"if(id = 0, '{topic}', 'no/such') __topic"), broker)
-    # All rows of a record batch are looked at before the first one is sent.
+    # All rows of a record batch are checked before the first one is sent.
     assert values(load(spark, broker, topic)) == []
 
 
@@ -261,7 +261,7 @@ def test_a_write_fails_if_the_last_message_is_refused(
         error("not this one", topic),
     ):
         save(frame, broker, topic, options)
-    # Who does not want to wait is not told.
+    # A task that does not wait gets no error.
     quick = {**options, "deliveryGuarantee": "none"}
     with broker.own.faults.error("SEND", "NotAllowedError", topic=topic, after=2):
         save(frame, broker, topic, quick)
@@ -272,7 +272,7 @@ def test_a_write_fails_if_the_last_message_is_refused(
 
 def test_a_broker_that_is_gone_is_named_with_its_address(spark: SparkSession) -> None:
     with socket.socket() as taken:
-        # Bound and not listening: nobody else gets the port, and nobody answers.
+        # Bound but not listening: nobody else gets the port, and nobody answers.
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         options = {"service.url": f"pulsar://{address}", "pulsar.client.operationTimeoutMs": "2000"}

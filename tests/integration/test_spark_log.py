@@ -1,4 +1,4 @@
-"""What tasks count reaches people: by the log of Spark's Python workers, and by the progress."""
+"""The tasks' counts are visible: in the log of Spark's Python workers, and in the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A read of very many topic partitions is planned in seconds, without asking them one by one."""
+"""A read of very many topic partitions is planned in seconds: requests are concurrent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS = 1000
-# A machine of two cores with nothing else to do takes a small part of this.
+# An idle machine with two cores takes a small part of this.
 SECONDS = 20.0
 
 

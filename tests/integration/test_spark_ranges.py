@@ -1,4 +1,4 @@
-"""What a batch read takes of its topics: offsets, times, splits and filters, exactly."""
+"""Batch reads return exactly the requested rows: offsets, times, splits and filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 pytestmark = pytest.mark.timeout(600)
 
-# Messages of each entry, and whether they are in a batch; a new ledger begins at None.
+# The messages of each entry, and whether they are a batch; a new ledger begins at None.
 ENTRIES = ((3, True), (1, False), (1, True), None, (5, True), (1, False), None, (2, True))
 
 
@@ -48,7 +48,7 @@ def history(spark: SparkSession, broker: Broker) -> History:
             options = {"batching_enabled": batched, "batching_max_publish_delay_ms": 60_000}
             send(client, topic, [b"%d" % (number + step) for step in range(count)], **options)
             number += count
-            # Entries of one millisecond could not be told apart by their times.
+            # Times do not distinguish entries of one millisecond.
             time.sleep(0.005)
     found = rows(load(spark, broker, topic, {"includeMetadata": True}))
     assert [row.value for row in found] == [b"%d" % step for step in range(number)]
@@ -72,7 +72,7 @@ def read_here(broker: Broker, topic: str, options: Mapping[str, object]) -> list
 def read_all(
     spark: SparkSession, broker: Broker, topic: str, cases: Sequence[Mapping[str, object]]
 ) -> list[list[bytes]]:
-    """Return the values of several reads, which are one job."""
+    """Return the values of several reads, run as one job."""
     frames = [
         load(spark, broker, topic, options).select(F.lit(number).alias("case"), "value")
         for number, options in enumerate(cases)
@@ -84,7 +84,7 @@ def read_all(
 
 
 def id_text(row: SparkRow, *, entry: bool = False) -> str:
-    """Return a row's id as people write it; of its whole entry if that is asked for."""
+    """Return a row's id as users write it, or with `entry` its entry's."""
     text = f"{row.ledger_id}:{row.entry_id}"
     return text if entry or row.batch_index < 0 else f"{text}:-1:{row.batch_index}"
 
@@ -155,7 +155,7 @@ def test_offsets_are_understood_in_every_notation(
         (of(topic, id_text(row)), found[:7]),
         (of(topic, scala), found[:7]),
         (of(topic, iso), [other for other in found if other not in entry]),
-        # Behind the last message there is nothing to wait for.
+        # There is nothing to wait for after the last message.
         (of(topic, f"{found[-1].ledger_id + 1000}:0"), found),
     ]
     cases = [{"startingOffsets": text} for text, _ in starts]
@@ -311,7 +311,7 @@ def test_a_pattern_selects_topics_by_their_whole_names(spark: SparkSession, brok
         for name, count in partitions.items():
             topic = broker.create_topic(f"{base}/{name}", count)
             send(client, topic, [name.encode()] * 2)
-        # Such a topic is there as long as somebody listens.
+        # Such a topic exists as long as it has a consumer.
         listener = client.subscribe(f"non-{base}/orders-9", "s")
         cases = {
             rf"{namespace}/orders-\d": {b"orders-1", b"orders-2"},

@@ -1,4 +1,4 @@
-"""What the official client wrote, `spark.read` shows: every column, in every form."""
+"""`spark.read` returns what the official client wrote: every column, in every form."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MORE_COLUMNS = [
 
 
 class Sample(NamedTuple):
-    """Topics of all kinds, written by the official client, and what it reads of them."""
+    """Topics of all kinds, written by the official client, and the messages that it reads back."""
 
     topics: list[str]
     expected: dict[str, list[SparkRow]]
@@ -98,7 +98,7 @@ def sample(broker: Broker) -> Iterator[Sample]:
             for batching in (True, False):
                 contents = random_contents(number, 60)
                 if codec == "ZLIB" and not batching:
-                    # The official client cannot read those that it compressed to nothing.
+                    # The official client cannot read its own compressed empty payloads.
                     contents = [content for content in contents if content.payload]
                 _write(
                     client,
@@ -191,7 +191,7 @@ def test_texts_are_read_as_strings_and_raw_on_demand(spark: SparkSession, broker
         for text in texts:
             producer.send(text)
         producer.close()
-        # A producer without a schema may send what is no text.
+        # A producer without a schema may send bytes that are no text.
         send(client, topic, [b"\xff\xfe"], batching_enabled=True)
     raw = load(spark, broker, topic, {"valueFormat": "raw"})
     assert raw.dtypes[0] == ("value", "binary")
@@ -238,7 +238,7 @@ def test_keys_and_ids_are_kept_whatever_they_are(spark: SparkSession, broker: Br
             producer.send(b"v", partition_key=key, sequence_id=number * 1000 + 7)
         producer.close()
     found = rows(load(spark, broker, topic, {"includeMetadata": True}))
-    # The official client takes an empty key for none.
+    # To the official client an empty key is no key.
     assert [row.key for row in found] == [key.encode() or None for key in keys]
     assert [row.sequence_id for row in found] == [7, 1007, 2007, 3007, 4007]
 

@@ -1,4 +1,4 @@
-"""Topics with schemas: what official clients wrote, `spark.read` shows, and the reverse."""
+"""Topics with schemas: Spark reads values of official clients, and they read Spark's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ S_COLUMNS = [
 
 
 class Address(Record):  # type: ignore[misc]
-    """A record within another."""
+    """A nested record."""
 
     city = schemas.String()
     zip = schemas.Integer()
@@ -97,13 +97,13 @@ def official_order(fields: dict[str, Any], kind: Any = Order) -> Any:
 
 
 def value_rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return the value's columns of all rows, in the order in which they were read."""
+    """Return the value columns of all rows, in the order of reading."""
     columns = [name for name in frame.columns if name not in METADATA]
     return [plain(row.asDict(recursive=True)) for row in frame.select(*columns).collect()]
 
 
 def send(broker: Broker, topic: str, schema: Any, values: list[Any], **options: Any) -> None:
-    """Write values by an official producer."""
+    """Write values with an official producer."""
     with official(broker) as client:
         producer = client.create_producer(topic, schema=schema, **options)
         for value in values:
@@ -113,7 +113,7 @@ def send(broker: Broker, topic: str, schema: Any, values: list[Any], **options: 
 
 
 def receive(broker: Broker, topic: str, schema: Any, count: int) -> list[Any]:
-    """Return the first messages of a topic, as an official reader decodes them."""
+    """Return the first messages of a topic, decoded by an official reader."""
     with official(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema)
         found = [reader.read_next(60_000) for _ in range(count)]
@@ -150,7 +150,7 @@ def test_only_the_columns_asked_for_are_read(spark: SparkSession, broker: Broker
 
 
 class OrderV2(Record):  # type: ignore[misc]
-    """A later version: two fields are new, most are gone."""
+    """A later version: two new fields, most others removed."""
 
     id = schemas.Long(required=True)
     name = schemas.String(**NULL)
@@ -160,7 +160,7 @@ class OrderV2(Record):  # type: ignore[misc]
     paid = schemas.Boolean()
 
 
-# Records are known by the names of their classes.
+# The names of the classes are the names of the records.
 OrderV2.__name__ = "Order"
 
 
@@ -184,7 +184,7 @@ def test_each_message_is_read_with_the_version_it_was_written_with(
     for order in ORDERS[1:20]:
         row = found[order["id"]]
         assert (row["name"], row["tags"], row["currency"]) == (order["name"], order["tags"], None)
-        # JSON knows no defaults: what is not there is null.
+        # JSON has no defaults: missing fields are null.
         assert row["discount"] == (5 if kind == "AvroSchema" else None)
     for number in range(1, 20):
         row = found[-number]
@@ -217,7 +217,7 @@ def test_tombstones_are_null_in_all_columns(broker: Broker) -> None:
 
 
 def spoiled(broker: Broker, kind: str) -> str:
-    """Return a topic with values that do not decode among those that do: rows 1 and 3."""
+    """Return a topic whose values in rows 1 and 3 do not decode."""
     topic = broker.create_topic()
     schema = getattr(schemas, kind)(Order)
     send(broker, topic, schema, [official_order(ORDERS[0])], batching_enabled=False)
@@ -244,7 +244,7 @@ def test_what_does_not_decode_follows_the_mode(broker: Broker, kind: str) -> Non
     assert "schema version 0" in str(caught.value)
     permissive = {"mode": "PERMISSIVE"}
     rows = read(broker, topic, permissive)
-    # No record takes values of another.
+    # A record is not read as another one.
     assert [row["id"] for row in rows] == [0, None, 0, None, None]
     assert [row["tags"] for row in rows] == [[], None, [], None, None]
     assert [row["name"] for row in rows] == ["order 0 ✓", None, "order 0 ✓", None, None]
@@ -393,7 +393,7 @@ def test_a_struct_is_a_record_and_null_a_null_value(spark: SparkSession, broker:
     assert [(row["__key"], row["x"]) for row in rows] == [(b"a", 1), (b"b", None), (b"c", None)]
     raw = read(broker, topic, {"valueFormat": "raw"})
     assert [row["value"] is None for row in raw] == [False, True, False]
-    # Of columns a row of nulls is a null value: what was read can be written back.
+    # A row of nulls in all columns is a null value: what was read can be written back.
     copy = broker.create_topic()
     save(load(spark, broker, topic).drop("__topic"), broker, copy)
     copied = read(broker, copy, {"valueFormat": "raw"})

@@ -1,4 +1,4 @@
-"""A credential in options is in nothing that Spark or this package show, log or keep."""
+"""Credentials in options appear in nothing that Spark or this package shows, logs or stores."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import pytest
 JOB = Path(__file__).with_name("secrets_job.py")
 SECONDS = 480
 
-# In the form of a JSON web token, all parts of which can be recognized;
-# the others look like nothing.
+# In the form of a JSON web token, whose parts can be recognized; the others look like nothing.
 PARTS = ("eyJjYW5hcnk4YjFm", "canary8b1fBody", "canary8b1fSignature")
 SECRETS = {
     "jwt": ".".join(PARTS),
@@ -30,13 +29,13 @@ SECRETS = {
 
 
 def forms(secret: str) -> set[str]:
-    """Return a secret as it can stand in a text."""
+    """Return the forms in which a secret can appear in a text."""
     coded = base64.b64encode(secret.encode()).decode().rstrip("=")
     return {secret, quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1], coded}
 
 
 def outcomes(printed: str) -> dict[str, str]:
-    """Return what is told of each piece of work, by its name."""
+    """Return the printed result of each piece of work, by its name."""
     found: dict[str, str] = {}
     for part in re.split(r"^--- ", printed, flags=re.M)[1:]:
         head = part.partition("\n")[0]
@@ -66,7 +65,7 @@ def test_a_credential_is_nowhere_to_be_seen(tmp_path: Path) -> None:
             check=True,
         )
     told = outcomes(printed.read_text("utf-8", "replace"))
-    # What should have worked did, and what should not did not.
+    # Everything succeeded or failed as expected.
     for way in ("token", "JSON web token", "basic", "oauth2"):
         assert told.pop(f"{way}: write").startswith("None"), way
         assert told.pop(f"{way}: read").startswith("[Row("), way
@@ -86,7 +85,7 @@ def test_a_credential_is_nowhere_to_be_seen(tmp_path: Path) -> None:
     ):
         assert kind in told.pop(f"{name} failed"), name
     del told["the end"]
-    # All that is left are options that are wrong.
+    # The rest are wrong options.
     assert len(told) == 15
     for name, text in told.items():
         assert name.endswith(" failed"), name

@@ -1,4 +1,4 @@
-"""Spark runs slow tasks twice (spark.speculation) and kills the loser, which is told nothing.
+"""Spark runs slow tasks twice (spark.speculation) and kills the loser without notice.
 
 Spark itself does so only on clusters of several hosts; here the two attempts are made by hand.
 """
@@ -23,10 +23,10 @@ from tests.support.waiting import wait_until
 
 ROWS = 1000
 SCHEMA = StructType([StructField("value", LongType())])
-# The rows of a batch are on their way before the next batch is asked for.
+# The rows of a batch are sent before the next batch is requested.
 SETTINGS = {"pulsar.producer.batchingMaxMessages": "10"}
 
-# A first attempt: it comes as far as its first half, and stays there.
+# A first attempt that hangs after its first half.
 LOSER = """
 import sys, time
 from tests.integration.test_spark_speculation import attempt_to_read, attempt_to_write
@@ -51,9 +51,9 @@ def options(url: str, topic: str) -> dict[str, str]:
 
 
 def attempt_to_write(url: str, topic: str, wrap: Any = iter, timeout: str | None = None) -> int:
-    """Write all rows as a task does; returns how many were acknowledged.
+    """Write all rows as a task does; return how many were acknowledged.
 
-    With the time-out of a transaction they are written in one, which the driver then commits.
+    With a transaction timeout they are written in a transaction, which the driver then commits.
     """
     numbers = [range(ROWS // 2), range(ROWS // 2, ROWS)]
     batches = [pa.record_batch({"value": pa.array(part, pa.int64())}) for part in numbers]
@@ -77,7 +77,7 @@ def attempt_to_read(url: str, topic: str) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def loser(kind: str, broker: Broker, topic: str) -> Iterator[None]:
-    """Have a first attempt that hangs after its first batch, killed at the end."""
+    """Run a first attempt that hangs after its first batch, and is killed at the end."""
     command = [sys.executable, "-c", LOSER, kind, broker.service_url, topic]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -122,7 +122,7 @@ def test_a_write_that_runs_twice_writes_each_row_once_by_transactions(broker: Br
     with loser("write once", broker, topic):
         assert attempt_to_write(broker.service_url, topic, timeout="1h") == ROWS
     check_that_nobody_stays(broker)
-    # What the loser has begun ends by its time-out.
+    # The loser's transaction times out.
     wait_until(lambda: len(written(broker, topic)) >= ROWS, "rows are held back", 120)
     assert sorted(written(broker, topic)) == list(range(ROWS))
 

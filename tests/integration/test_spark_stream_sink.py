@@ -1,4 +1,4 @@
-"""Streams written by Spark: each row of each micro-batch arrives, whatever is killed meanwhile."""
+"""Streams written by Spark: every row of every micro-batch arrives, whatever is killed."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def own() -> Iterator[EmbeddedBroker]:
 
 
 class Job:
-    """A query from numbered rows to a topic; each run of it is one micro-batch of `ROWS` rows.
+    """A query that writes numbered rows to a topic; each run is one micro-batch of `ROWS` rows.
 
-    It has so many `tasks`, and has to end in so many `seconds`.
+    It has `tasks` tasks, and must end within `seconds`.
     """
 
     tasks = TASKS
@@ -75,18 +75,18 @@ class Job:
 
     @property
     def committed(self) -> set[str]:
-        """The numbers of the micro-batches that Spark holds to be committed."""
+        """The ids of the micro-batches that Spark has committed."""
         found = (self.checkpoint / "commits").glob("[0-9]*")
         return {path.name for path in found}
 
 
 def numbers(first: int, stop: int) -> Counter[bytes]:
-    """Return the values of some micro-batches, once each."""
+    """Return the values of some micro-batches, each value once."""
     return Counter(b"%d" % number for number in range(first * ROWS, stop * ROWS))
 
 
 def official_values(client: Any, *topics: str) -> Counter[bytes]:
-    """Return all that plain topics or partitions hold, as the official client reads it."""
+    """Return all messages of plain topics or partitions, read by the official client."""
     found: Counter[bytes] = Counter()
     for topic in topics:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -158,7 +158,7 @@ def test_a_micro_batch_asks_once_for_the_schema_and_its_commit_asks_nobody(
 ) -> None:
     own.create_topic("t")
     Job(spark, tmp_path, own.service_url, topic="t").run()
-    # One connection to check the schema, and one for the tasks of each of Spark's processes.
+    # One connection to check the schema, and one for each Spark process that runs tasks.
     assert own.faults.seen("CONNECT") <= 1 + TASKS
     assert own.faults.seen("GET_SCHEMA") == 1
     wait_until(lambda: own.clients == 0, "producers and consumers to be closed")
@@ -231,7 +231,7 @@ def test_what_cannot_be_promised_or_written_is_told_before_the_first_row(
 
 
 def python_workers(root: int) -> list[int]:
-    """Return the Python processes that run tasks for the Spark that a process has started."""
+    """Return the Python processes that run tasks for the Spark of a driver process."""
     listing = subprocess.run(
         ["ps", "-axo", "pid=,ppid=,command="], capture_output=True, text=True, check=True
     )
@@ -258,7 +258,7 @@ def kill_workers(root: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-# A driver of its own, whose tasks may be run again. Each line that it is sent is a micro-batch.
+# A separate driver, which retries tasks. Each line of its input starts a micro-batch.
 DRIVER = """
 import sys
 from pathlib import Path
@@ -305,7 +305,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def ask(process: subprocess.Popen[str]) -> None:
-    """Ask for the next micro-batch."""
+    """Start the next micro-batch."""
     stdin: IO[str] | None = process.stdin
     assert stdin is not None
     stdin.write("next\n")
@@ -313,7 +313,7 @@ def ask(process: subprocess.Popen[str]) -> None:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """Wait for the next line that the driver prints; empty if it is gone."""
+    """Wait for the driver's next line; empty if it has ended."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -351,8 +351,8 @@ def test_killed_tasks_and_drivers_lose_nothing(
     assert job.committed == {"0", "1", "2", "3", "4", "5", "6"}
     found = official_values(official_client(own.service_url), "t")
     assert set(found) == set(numbers(0, 7))
-    # What was not disturbed is there once, and so is what was killed before it sent anything.
+    # Undisturbed rows are there once, and so are those of tasks killed before they sent anything.
     for batch in (0, 1, 6):
         assert {found[value] for value in numbers(batch, batch + 1)} == {1}
-    # The tasks that were killed when all was acknowledged have written twice.
+    # Tasks that were killed after their last acknowledgement have written twice.
     assert max(found[value] for value in numbers(4, 5)) == 2

@@ -1,4 +1,4 @@
-"""Streams read by Spark, on both brokers: each row once, whatever is killed meanwhile."""
+"""Streams read by Spark, on both brokers: every row once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A query from a topic into memory, its batches kept by their ids."""
+    """A query from a topic into memory, which keeps batches by their ids."""
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path, **options: str) -> None:
         self.batches: dict[int, list[bytes]] = {}
@@ -43,13 +43,13 @@ class Job:
         self.batches[batch_id] = [bytes(value) for (value,) in frame.select("value").collect()]
 
     def stop(self) -> None:
-        """Stop it, also one that has failed."""
+        """Stop it, even if it has failed."""
         if self.query is not None:
             self.query.stop()
 
     @property
     def values(self) -> list[bytes]:
-        """What the batches hold, in their order."""
+        """The rows of all batches, in order."""
         return [value for _, batch in sorted(self.batches.items()) for value in batch]
 
 
@@ -79,7 +79,7 @@ def test_a_stream_is_read_and_acknowledged(
 @pytest.mark.timeout(900)
 @pytest.mark.fault(14, 66, 71)
 def test_every_row_is_read_once_whatever_is_killed(tuned_broker: Broker, tmp_path: Path) -> None:
-    # Small beside the ones of `make soak`, and on the embedded broker smaller still.
+    # Smaller than those of `make soak`, and smallest on the embedded broker.
     rows, faults = (200_000, 12) if isinstance(tuned_broker, Real) else (60_000, 6)
     report = Soak(tuned_broker, tmp_path, Settings(rows, faults, seed=5, rate=9000.0)).run()
     assert not report.problems, str(report)

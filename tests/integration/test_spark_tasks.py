@@ -1,4 +1,4 @@
-"""Tasks of Spark, stopped half-way, paused or run in masses: nothing is left of them."""
+"""Spark tasks that are stopped half-way, paused or very many leave nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
-# PINGs of the tuned brokers come every 2 s, and who does not answer one is cut off by the next.
+# The tuned brokers send PING every 2 s, and disconnect clients that do not answer in time.
 PAUSE = 4.5
 CANARY = "canary-8b1f"
 
@@ -38,9 +38,9 @@ CANARY = "canary-8b1f"
 def slowly(
     folder: Path, pause: float, first: int = 1_000_000
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
-    """Return a function for mapInArrow that pauses before batches, the `first` ones of a task.
+    """Return a function for mapInArrow that pauses before a task's `first` batches.
 
-    It leaves a file for each batch before that.
+    Before each pause it creates a file.
     """
     name = str(folder)
 
@@ -55,7 +55,7 @@ def slowly(
 
 @contextmanager
 def job_group(spark: SparkSession, name: str) -> Iterator[None]:
-    """Let the jobs of this thread be one that can be cancelled by its name."""
+    """Group this thread's jobs under a name, by which they can be cancelled."""
     spark.sparkContext.setJobGroup(name, name, interruptOnCancel=True)
     try:
         yield
@@ -66,7 +66,7 @@ def job_group(spark: SparkSession, name: str) -> Iterator[None]:
 
 @contextmanager
 def batches_of(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Let Spark hand rows to Python in batches of so many."""
+    """Set the number of rows in Spark's batches for Python."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows)
     try:
         yield
@@ -115,7 +115,7 @@ def test_a_cancelled_job_leaves_no_consumer_and_no_producer(
         cancelled.result()
     expect_gone_soon(broker, source, 2)
     wait_until(lambda: not broker.producers(target), "a producer is left")
-    # The same can be done again at once.
+    # The same read can start again at once.
     assert load(spark, broker, source).count() == 20_000
 
 
@@ -232,13 +232,13 @@ def test_workers_are_the_same_after_very_many_tasks(spark: SparkSession, broker:
     after = [states() for _ in range(2)][-1]
     same = before.keys() & after.keys()
     assert same
-    # 200 tasks later: what a worker opens once, at its first of a kind, is no leak.
+    # 200 tasks later: what a worker opens only once is no leak.
     grown = [(before[pid], after[pid]) for pid in same if after[pid] > before[pid]]
     assert all(late[0] - early[0] < 10 and late[1] == early[1] for early, late in grown), grown
 
 
 def copied(held: Any) -> Any:
-    """Return what a worker gets of something that Spark pickles on the driver."""
+    """Return an object as a worker gets it, pickled on the driver as Spark does."""
     dump: Callable[[Any], bytes] = cloudpickle.dumps
     return pickle.loads(dump(held))
 
@@ -276,6 +276,6 @@ def test_what_is_pickled_is_plain_and_partitions_have_no_credentials(broker: Bro
     assert message.acknowledged == 30
     assert pickle.loads(pickle.dumps(message)) == message
     assert CANARY not in repr(message) + repr(vars(writer)) + json.dumps(message.last_ids)
-    # Connections are kept for whoever comes next, and the thread that would close them.
+    # Connections are kept for the next task, and so is the thread that would close them.
     shared_connections().close_unused()
     wait_until(lambda: threading.active_count() <= threads + 1)

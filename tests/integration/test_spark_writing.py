@@ -1,4 +1,4 @@
-"""What `df.write` wrote, the official client reads: every column, on the right partition."""
+"""The official client reads what `df.write` wrote: every column, on the right partition."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_column_reaches_the_official_client(
     (producer,) = {message.producer_name() for message in messages}
     assert producer.startswith("ours-0-")
     assert {message.message_id().batch_index() >= 0 for message in messages} == {batching}
-    # The official client takes an ordering key for text, and does not tell sequence ids.
+    # To the official client ordering keys are text, and it shows no sequence ids.
     found = read_rows(broker, topic)
     assert [
         row.fields.ordering_key if row.fields.HasField("ordering_key") else None for row in found
@@ -152,7 +152,7 @@ def test_keys_go_where_a_java_client_puts_them(
         for row in rows(load(spark, broker, topic, {"includeMetadata": True, "valueFormat": "raw"}))
         if row.key is not None
     }
-    # The official Python client hashes in a way of its own: Java itself is asked.
+    # The official Python client hashes differently, so Java decides.
     jvm: Any = spark.sparkContext._jvm
 
     def java_hash(key: str) -> int:
@@ -195,7 +195,7 @@ def test_what_was_read_is_written_back_to_the_same_partitions(
     schema = ALL_COLUMNS.rpartition(",")[0]
     save(spark.createDataFrame(written, schema), broker, source)
     first = load(spark, broker, source, {"includeMetadata": True})
-    # The option wins over the column __topic; ids and positions are left out by the writer.
+    # The option wins over the column __topic; the writer drops ids and positions.
     save(first, broker, target)
     columns = [
         "value",
@@ -236,7 +236,7 @@ def test_delayed_messages_come_when_they_are_due(spark: SparkSession, broker: Br
         written = [(b"later", due), (b"now", None)]
         save(frame(spark, written, "value binary, __deliverAt timestamp"), broker, topic)
         arrived = {consumer.receive(60_000).data(): time.time() for _ in written}
-        # The broker looks at its clock once in a second.
+        # The broker checks delivery times once a second.
         assert arrived[b"later"] >= due.timestamp() - 1.5
         assert arrived.keys() == {b"now", b"later"}
         consumer.close()
@@ -299,17 +299,17 @@ def test_the_largest_message_is_written_and_a_larger_one_named(
     size = 2 * TUNED_MESSAGE_SIZE
     with pytest.raises(Exception, match=r"MessageTooLarge: row 2.*chunkingEnabled") as caught:
         write(size)
-    # Metadata counts too: the error says how much there is.
+    # Metadata counts, too: the error says how much there is.
     found = re.findall(r"has (\d+) bytes", str(caught.value))
     largest = TUNED_MESSAGE_SIZE - (int(found[0]) - size)
-    # The broker names the producer, with a number that grows a digit at times.
+    # The broker chooses the producer's name, whose number sometimes gets a digit more.
     write(largest - 2)
     with pytest.raises(Exception, match="MessageTooLarge: row 2") as caught:
         write(largest + 3)
     ((whole, metadata),) = set(re.findall(r"has (\d+) bytes \((\d+) of them", str(caught.value)))
     assert int(whole) == largest + 3 + int(metadata)
     assert TUNED_MESSAGE_SIZE < int(whole) <= TUNED_MESSAGE_SIZE + 5
-    # Of a write that failed, what came before the row that does not fit can be there.
+    # A failed write may have written rows before the one that does not fit.
     sizes = [len(value) for value in values(load(spark, tuned_broker, topic))]
     assert [size for size in sizes if size > 10] == [largest - 2]
     assert 3 <= sizes.count(10) <= 7

@@ -1,4 +1,4 @@
-"""Topics as tables and views of SQL, and formats that a session has registered."""
+"""Topics as SQL tables and views, and formats that a session has registered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "canary-7b1f"
 
 @pytest.fixture
 def sql(spark: SparkSession, own: EmbeddedBroker) -> Iterator[Callable[[str], list[Row]]]:
-    """Run statements, in which URL is the broker's address; drops what they create."""
+    """Run statements, in which URL is the broker's address; drop what they create."""
 
     def run(statement: str) -> list[Row]:
         return spark.sql(statement.replace("URL", f"'{own.service_url}'")).collect()
@@ -36,7 +36,7 @@ def sql(spark: SparkSession, own: EmbeddedBroker) -> Iterator[Callable[[str], li
 
 def tables(spark: SparkSession) -> set[tuple[str, bool]]:
     """Return the names of tables and views, and which are views."""
-    # Spark's catalog.listTables fails where a table is of a source written in Python.
+    # Spark's catalog.listTables fails for tables of Python data sources.
     return {(row["tableName"], row["isTemporary"]) for row in spark.sql("SHOW TABLES").collect()}
 
 
@@ -45,7 +45,7 @@ def values(rows: list[Row]) -> list[str]:
 
 
 def finish(frame: DataFrame, checkpoint: Path) -> list[Row]:
-    """Return the rows of a stream, up to what is there now."""
+    """Return the rows of a stream, up to the current end."""
     found: list[Row] = []
     writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -74,7 +74,7 @@ def test_options_that_are_repeated_at_use_work(
     spark: SparkSession, own: EmbeddedBroker, sql: Callable[[str], list[Row]], tmp_path: Path
 ) -> None:
     sql("CREATE TABLE orders (value BINARY) USING pulsar OPTIONS (service.url URL)")
-    # Spark does not pass the options of the table on.
+    # Spark does not pass on the table's options.
     with pytest.raises(PySparkException, match=r"service\.url is required.*docs/sql\.md"):
         spark.table("orders").collect()
     frame = spark.sql("SELECT binary('a') AS value")
@@ -116,7 +116,7 @@ def test_a_view_has_its_options(
     spark.sql("SELECT binary('new') AS value").write.format("pulsar").mode("append").option(
         "service.url", own.service_url
     ).save("orders")
-    # Spark plans a view once; what came since is there after it has been made anew.
+    # Spark plans a view once; later rows are there after it was created again.
     sql(f"CREATE OR REPLACE {view}")
     assert values(spark.table("orders").collect()) == ["new", *expected]
     sql(

@@ -1,4 +1,4 @@
-"""The examples of docs/sql.md run as they stand, but for addresses and folders."""
+"""The examples of docs/sql.md run unchanged, except for addresses and folders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Page:
         self._spark, self._url, self._folder = spark, own.service_url, folder
 
     def sql(self, example: str) -> list[list[Row]]:
-        """Run the statements of an example; returns the rows of each."""
+        """Run the statements of an example; return the rows of each."""
         statements = here(example, self._url, self._folder).split(";\n")
         return [self._spark.sql(text).collect() for text in statements if text.strip()]
 
@@ -164,7 +164,7 @@ def test_the_example_of_from_avro(own: EmbeddedBroker, tmp_path: Path) -> None:
 
 
 def _spark_avro(folder: Path) -> Path:
-    """Return Spark's Avro package, which Maven fetches, of the version that the page names."""
+    """Return Spark's Avro package, fetched by Maven in the version that the page names."""
     text = (DOCS / "sql.md").read_text("utf-8")
     (artifact,) = re.findall(r"--packages ([a-z0-9_.:-]+)`", text)
     try:
@@ -182,7 +182,7 @@ def test_the_examples_of_spark_connect(
 ) -> None:
     (example,) = examples("sql.md", "Spark Connect")
     expected = sorted(value.decode() for value in store_many(own, "orders-partition-0", 3))
-    # A process has one session of one kind as its own: here it has another already.
+    # A process can have only one kind of session, and this one has the other kind.
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     builder = 'SparkSession.builder.remote("sc://localhost:15002").getOrCreate()'

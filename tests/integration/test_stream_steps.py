@@ -1,7 +1,7 @@
-"""A stream through random steps of its topics' life: loud about every loss, and only about that.
+"""A stream and random changes of its topics: it reports every loss, and only losses.
 
-A model keeps what was written and what became of it. Some losses nobody can tell from ledgers that
-were read and deleted: those of messages that were gone before the query looked.
+A model tracks what was written and what happened to it. Some losses look like ledgers that were
+read and deleted: those of messages that were gone before the query looked.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Steps:
         self._ledgers = itertools.count(1000, 1000)
         self.topics: dict[str, int] = {}
         self.deleted: set[str] = set()
-        # By partition: what is stored and not read, of that what the query knows to be there.
+        # By partition: messages stored and not read, and those of them that the query has seen.
         self.unread: dict[str, list[bytes]] = {}
         self.seen: set[str] = set()
-        # Of which partitions a loss has to be told at the next look, and of which it may be.
+        # Partitions whose loss must be reported at the next look, and those whose loss may be.
         self.must: set[str] = set()
         self.may: set[str] = set()
         self.read: set[bytes] = set()
@@ -47,7 +47,7 @@ class Steps:
         self.query = self.started(strict)
 
     def started(self, strict: bool, before: Query | None = None) -> Query:
-        """Start the query, from the checkpoint of another one."""
+        """Start the query, from another one's checkpoint."""
         if before is not None:
             before.source.close()
         return self._make(
@@ -81,7 +81,7 @@ class Steps:
             return
         topic, count = self.rng.choice(free), self.rng.randrange(PARTITIONS)
         if isinstance(self.broker, Embedded):
-            # As real brokers do: no ledger has the id of another one.
+            # As on real brokers, no two ledgers have the same id.
             self.broker.own.create_topic(topic, count, ledger_id=next(self._ledgers))
         else:
             self.broker.create_topic(topic, count)
@@ -89,7 +89,7 @@ class Steps:
         for partition in self.partitions_of(topic):
             self.unread[partition] = []
             if partition in self.must and partition not in self.seen:
-                # It looks as if the old one had been read to its end.
+                # The old one looks as if it had been read to its end.
                 self.must.discard(partition)
                 self.may.add(partition)
 
@@ -98,7 +98,7 @@ class Steps:
             return
         topic = self.rng.choice(sorted(self.topics))
         for partition in self.partitions_of(topic):
-            # Of one that it has never read of, nor seen anything of, it may tell.
+            # It may report one of which it has neither read nor seen anything.
             known = self.is_begun(partition) or partition in self.seen
             (self.must if known else self.may).add(partition)
             del self.unread[partition]
@@ -150,7 +150,7 @@ class Steps:
             values = self.query.batch(caps)
         except DataLossError as error:
             told = error
-            # As it says: go on without what is gone, and strictly from there on.
+            # As the error says: continue without the lost messages, and be strict from there on.
             self.query = self.started(False, self.query)
             values = self.query.batch()
             self.query = self.started(True, self.query)
@@ -160,7 +160,7 @@ class Steps:
             self.alarms += 1
         else:
             assert not (self.must and self.strict), f"a loss was not told of: {self.must}"
-        # While it stands before the gap, another start of the query can tell of it again.
+        # While it is before the gap, another start of the query can report it again.
         self.may |= self.must
         self.must.clear()
         self.account(values)
@@ -179,7 +179,7 @@ class Steps:
         self.seen = {partition for partition, unread in self.unread.items() if unread}
 
     def run(self, count: int) -> None:
-        """Take so many steps, then read all there is."""
+        """Take this many steps, then read everything."""
         steps: list[Callable[[], None]] = [self.create, self.delete, self.grow, self.trim]
         steps += [self.restart, self.unload] + [self.write] * 6 + [self.batch] * 6
         self.create()

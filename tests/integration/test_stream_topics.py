@@ -1,4 +1,4 @@
-"""What becomes of a stream's topics, on both brokers: nothing is lost quietly or read twice."""
+"""Changes of a stream's topics, on both brokers: nothing is lost silently or read twice."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_topic_that_is_deleted_during_a_batch_fails_its_tasks_unless_that_is_a
     for query in (strict, loose):
         start = query.start()
         planned.append(query.source.plan(start, query.source.latest(start, NO_CAPS)))
-        # What the topic's schema is cannot be asked any more when it is gone.
+        # Once the topic is gone, nobody can ask for its schema.
         assert len(query.values(planned[-1])) == 4
     broker.delete_topic(topic)
     with pytest.raises((DataLossError, TopicNotFound)):
@@ -316,7 +316,7 @@ def test_transactions_end_batches_and_hold_them_back(
         assert query.batch() == expected
         assert query.batch() == []
         if fate == "abort":
-            # Nothing but aborted messages can be left, and ledgers that were read may go.
+            # Only aborted messages are left, and ledgers that were read may be deleted.
             broker.unload(topic)
             query = query.restarted()
             assert query.batch() == []
@@ -357,7 +357,7 @@ def test_a_compacted_topic_is_read_as_it_is_and_compacted(
     tombstone = [None] if isinstance(broker, Real) else []
     wait_until(lambda: view() == [b"29", b"31", *tombstone], "it is not compacted")
     assert raw.batch() == [b"30", b"31", None]
-    # The end of the range is a message that is gone.
+    # The end of the range is a deleted message.
     assert compacted.read(start, end) == []
     compacted.committed = end
     assert compacted.batch() == [b"31", *tombstone]

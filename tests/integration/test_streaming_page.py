@@ -1,4 +1,4 @@
-"""The examples of docs/streaming.md run as they stand, but for addresses and folders."""
+"""The examples of docs/streaming.md run unchanged, except for addresses and folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_examples_of_reading(
     try:
         exec(first, names)
         query = names["query"]
-        # It starts with what comes from now on.
+        # It starts with new messages.
         query.processAllAvailable()
         orders = store_many(own, "orders", 20)
         query.processAllAvailable()

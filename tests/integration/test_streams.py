@@ -1,4 +1,4 @@
-"""A stream's source on both brokers: every message once, whatever happens to topics and brokers."""
+"""A stream's source on both brokers: every message once, whatever topics and brokers do."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_latest_begins_behind_what_is_there_and_loses_nothing_from_then_on(
         broker.partitions_of(topic, 2)[1], [5]
     )
     query.source.close()
-    # The first batch was decided on, and nothing but its end was written down.
+    # The first batch was planned, and only its end was logged.
     end = query.source.latest(start, NO_CAPS)
     again = make(topic, offset=StreamOffset.from_json(end.to_json()))
     query.source.close()
@@ -174,7 +174,7 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
 
     def unload(topic: str) -> None:
         while not stop.wait(0.2):
-            # What it meets while it unloads all the time is its own affair.
+            # Errors of this thread, which unloads all the time, do not matter.
             with contextlib.suppress(Exception):
                 broker.unload(topic)
 
@@ -214,7 +214,7 @@ def test_a_time_to_start_from_is_exact(broker: Broker, make: Make, feed: Feed) -
     query = make(topic, startingTime=str(now))
     start = query.start()
     query.source.close()
-    # It is fixed when the query first starts.
+    # It is fixed at the query's first start.
     later = str(now + 3_600_000)
     query = make(topic, startingTime=later, offset=StreamOffset.from_json(start.to_json()))
     assert query.batch() == new
@@ -235,7 +235,7 @@ def test_bytes_are_capped(broker: Broker, make: Make) -> None:
     while batch := query.batch(Caps(max_bytes=22_000)):
         sizes.append(len(batch))
     assert sum(sizes) == 120
-    # An entry has some bytes more than its payload.
+    # An entry is a few bytes larger than its payload.
     assert max(sizes) <= 22
     assert min(sizes[:-1]) >= 18
     drained(broker, query, *partitions)
@@ -375,5 +375,5 @@ def test_two_hundred_partitions_without_news_cost_little_time(broker: Broker, ma
         started = time.monotonic()
         assert query.batch() == []
         times.append(time.monotonic() - started)
-    # A tenth of a second on an idle machine, and the best of them here: tests share theirs.
+    # A tenth of a second on an idle machine; here the best attempt counts, as tests share theirs.
     assert min(times) < 5.0

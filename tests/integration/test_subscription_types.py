@@ -1,4 +1,4 @@
-"""What subscriptions of each type do for `PulsarClient`, on both brokers."""
+"""`PulsarClient` with each subscription type, on both brokers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def backlog(consumer: PulsarConsumer) -> int:
 
 
 class Activity:
-    """Notes when a consumer becomes the active one or not."""
+    """Records when a consumer becomes active or inactive."""
 
     def __init__(self) -> None:
         self.active = threading.Event()
@@ -94,7 +94,7 @@ def test_another_consumer_takes_over_what_is_not_acknowledged(
     first.acknowledge_cumulative(found[1])
     first.close()
     assert activities[1].active.wait(60)
-    # A real broker that was reading when the active consumer changed can stop until more comes.
+    # A real broker that was reading when the active consumer changed can wait for more messages.
     send(client, topic, 1)
     assert values(receive(second, 5)) == [2, 3, 4, 5, 0]
 
@@ -130,7 +130,7 @@ def test_sticky_ranges_say_which_keys_a_consumer_gets(client: PulsarClient, topi
     low, high = sticky(0, 32767), sticky(32768, 65535)
     with pytest.raises(ConsumerAssignError):
         sticky(100, 200)
-    # Slots of these keys: see the vectors of the hash's own tests.
+    # The slots of these keys are in the hash function's tests.
     keys = {"a": 27058, "key": 27204, "user-1": 34659, "apple": 59536, "banana": 11183}
     with client.create_producer(topic) as producer:
         for key in keys:
@@ -244,7 +244,7 @@ def test_batches_are_received_up_to_their_limits(client: PulsarClient, topic: st
     with client.subscribe(
         topic, "b", initial_position=EARLIEST, batch_receive_policy=by_size
     ) as consumer:
-        # Ten of one digit and five of two.
+        # Ten numbers of one digit and five of two.
         assert values(consumer.batch_receive()) == list(range(15))
     by_time = ConsumerBatchReceivePolicy(1000, -1, 50)
     with client.subscribe(topic, "t", batch_receive_policy=by_time) as consumer:
@@ -304,7 +304,7 @@ def test_what_is_not_acknowledged_comes_again_after_an_unload(
         while found != {5, 6, 7, 8, 9}:
             message = consumer.receive(RECEIVE_MS)
             consumer.acknowledge(message)
-            # What was under way may come twice.
+            # Messages in flight may come twice.
             found |= {int(message.data())} - {0, 1, 2, 3, 4}
 
 
@@ -396,7 +396,7 @@ def test_nothing_is_lost_where_the_broker_is_killed(
             found |= {int(message.data()) for message in acknowledged(consumer, 1)}
         assert found == set(range(150))
         consumer.close()
-        # What was acknowledged stays so: only what is new is left, after the rest of both sends.
+        # Acknowledged messages stay so: only new ones are left, after the rest of both sends.
         with client.subscribe(topic, "s", kind) as again:
             with client.create_producer(topic) as producer:
                 producer.send(b"last")

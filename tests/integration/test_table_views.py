@@ -62,7 +62,7 @@ def test_a_view_reads_the_compacted_topic(
     producer = official_client(broker.service_url).create_producer(topic)
     for number in range(10):
         producer.send(b"%d" % number, partition_key=f"k{number % 2}")
-    # The topic's last message is none of the compacted one.
+    # The topic's last message is not in the compacted view.
     producer.send(b"late", partition_key="k2")
     producer.send(b"", partition_key="k2")
     broker.compact(topic)

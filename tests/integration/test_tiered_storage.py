@@ -1,4 +1,4 @@
-"""What a broker has moved from BookKeeper to a file system is read like anything else."""
+"""Ledgers offloaded from BookKeeper to a file system are read like any other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CORE_SITE = {
 
 
 class Offloaded(NamedTuple):
-    """A topic whose closed ledgers are in files alone, and what it had in it before."""
+    """A topic whose closed ledgers are only in files, and its messages from before."""
 
     broker: Real
     topic: str
@@ -81,7 +81,7 @@ def broker(
         "narExtractionDirectory": str(folder / "unpacked"),
         "fileSystemURI": (folder / "data").as_uri(),
         "fileSystemProfilePath": str(core_site),
-        # BookKeeper's copy goes at once.
+        # BookKeeper's copy is deleted at once.
         "managedLedgerOffloadDeletionLagMs": "0",
     }
     own = OwnBroker(request.getfixturevalue("_distribution"), settings)
@@ -123,18 +123,18 @@ def offloaded(spark: SparkSession, broker: Real) -> Offloaded:
             payloads = [b"%d.%d" % (number, index) for index in range(BATCH if batched else 1)]
             options = {"batching_enabled": batched, "batching_max_publish_delay_ms": 60_000}
             send(client, topic, payloads, **options)
-            # Entries of one millisecond could not be told apart by their times.
+            # Times do not distinguish entries of one millisecond.
             time.sleep(0.002)
     found = rows(load(spark, broker, topic, {"includeMetadata": True}))
     ledgers = _offload(broker, topic)
     assert len(ledgers) >= ENTRIES // ENTRIES_PER_LEDGER - 1
-    # Loaded anew, the topic has nothing of them in its cache.
+    # A freshly loaded topic has none of them in its cache.
     broker.unload(topic)
     return Offloaded(broker, topic, found, ledgers)
 
 
 def _offload(broker: Real, topic: str) -> set[int]:
-    """Have all closed ledgers of a topic in files alone; returns which they are."""
+    """Leave all closed ledgers of a topic only in files; return their ids."""
     path = rest_path(topic)
     last = broker.own.admin("GET", f"{path}/lastMessageId")["ledgerId"]
     before = {"ledgerId": last, "entryId": 0, "partitionIndex": -1}
@@ -153,7 +153,7 @@ def _offload(broker: Real, topic: str) -> set[int]:
     log = broker.own.server.log
 
     def gone() -> bool:
-        # The admin REST does not tell which copies there are.
+        # The admin REST does not say which copies exist.
         text = log.read_text("utf-8", "replace")
         return all(f"Deleting offloaded ledger {one} from bookkeeper" in text for one in ledgers)
 
@@ -162,7 +162,7 @@ def _offload(broker: Real, topic: str) -> set[int]:
 
 
 def read(offloaded: Offloaded, options: Mapping[str, object]) -> tuple[list[bytes], int]:
-    """Return the values of a read, done as Spark does it but here, and the number of its tasks."""
+    """Return the values and number of tasks of a read, done as Spark does it, in this process."""
     given = {"service.url": offloaded.broker.service_url, "topic": offloaded.topic}
     given |= {name: str(value) for name, value in options.items()}
     source = PulsarDataSource(given)

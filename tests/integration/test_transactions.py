@@ -1,4 +1,4 @@
-"""Transactions of `PulsarClient`, on both brokers, seen by us and by the official clients."""
+"""Transactions of `PulsarClient`, on both brokers, as we and the official clients see them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 
 def read(client: PulsarClient, topic: str, count: int) -> list[bytes]:
-    """Return the first messages of a topic, and see it end there."""
+    """Return the first messages of a topic, and check that there are no more."""
     with client.create_reader(topic, MessageId.earliest) as reader:
         found = [reader.read_next(timeout_millis=60_000).data() for _ in range(count)]
         assert not reader.has_message_available()
@@ -50,7 +50,7 @@ def write(client: PulsarClient, topic: str, fate: str, values: list[bytes]) -> N
 
 
 def mixed(client: PulsarClient, topic: str) -> list[bytes]:
-    """Write to a topic in every way, and return what is to be seen of it."""
+    """Write to a topic in every way, and return the messages that readers should see."""
     expected: list[bytes] = []
     for number, fate in enumerate(("plain", "commit", "abort", "commit", "plain", "abort")):
         values = [b"%d-%d" % (number, index) for index in range(5)]
@@ -98,7 +98,7 @@ def test_the_java_client_sees_commits_and_no_aborts(
         expected = mixed(client, topic)
         found = java.read(broker, topic, len(expected))
         assert [message.content.value for message in found] == expected
-        # And the other way round: its transactions on this broker.
+        # And the other way round: its transactions, read by us.
         mine = [JavaContent(b"java-1"), JavaContent(b"java-2")]
         for fate in ("commit", "abort"):
             java.write(broker, topic, mine, transaction=fate)
@@ -136,10 +136,10 @@ def test_a_transaction_that_nobody_ends_is_aborted_and_holds_nothing_back(
     producer.send(b"orphan", txn=orphan)
     producer.send(b"behind")
     with client.create_reader(topic, MessageId.earliest) as reader:
-        # It is gone half a minute after its time-out at the latest.
+        # It is gone at most half a minute after its timeout.
         assert reader.read_next(timeout_millis=31_000).data() == b"behind"
     assert orphan.state() is TransactionState.TIME_OUT
-    # Asked all the same, the coordinator does not know it any more.
+    # The coordinator no longer knows it.
     coordinators = client._context.coordinators
 
     def refusal() -> object:
@@ -354,7 +354,7 @@ def test_what_an_open_transaction_holds_back_is_found(broker: Broker, client: Pu
         return found
 
     assert held() is None
-    # Markers, and what was aborted, are read by nobody and hold nobody.
+    # Markers and aborted messages are not read, and block nobody.
     mixed(client, topic)
     write(client, other, "abort", [b"gone"])
     assert held() is None

@@ -1,4 +1,4 @@
-"""Typed values, both ways between ours and the official Python client, through versions."""
+"""Typed values between ours and the official Python client, both ways, across versions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DEFAULTS = {"day": date(1970, 1, 1), "either": None, "clock": time(0), "price": 
 
 @pytest.fixture(params=["ours to official", "official to ours", "ours to ours"])
 def packages(request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    """Who writes and who reads."""
+    """The packages of the writer and of the reader."""
     return {
         "ours to official": (ours, official),
         "official to ours": (official, ours),
@@ -94,7 +94,7 @@ def received(package: Any, client: Any, topic: str, schema: Any, count: int) -> 
 
 
 def avro(package: Any, definition: Any) -> Any:
-    # The official codec writes into the definition that it is given.
+    # The official codec modifies the definition that it is given.
     return package.schema.AvroSchema(None, schema_definition=json.loads(json.dumps(definition)))
 
 
@@ -107,7 +107,7 @@ def test_avro_records_evolve(
     write(writer, topic, avro(writing, FIRST), OLD, OLD, batching_enabled=True)
     write(writer, topic, avro(writing, SECOND), NEW)
     found = received(reading, reader, topic, avro(reading, SECOND), 3)
-    # The official client gives defaults as they stand in the definition.
+    # The official client returns defaults as they are in the definition.
     defaults = (
         DEFAULTS if reading is ours else {"day": 0, "either": None, "clock": 0, "price": "\0"}
     )
@@ -195,7 +195,7 @@ def test_json_has_the_layout_of_its_writer_and_is_read_by_the_version_it_was_wri
                 found = [reader.read_next(60_000) for _ in range(3)]
             assert [message.value() for message in found] == expected
             stored = [json.loads(message.data())["raw"] for message in found]
-        # Text of the Python client, base64 of Java's and of a definition that is given as a dict.
+        # Text from the Python client, base64 from Java's and from a definition given as a dict.
         assert stored == ["text", "AP8=", "more"]
 
 

@@ -1,4 +1,4 @@
-"""What we write, the official client reads: every field, every codec, byte for byte."""
+"""The official client reads what we write: every field, every codec, byte for byte."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(broker: Broker, official_client: Connect) -> Any:
 
 
 class Ids:
-    """A callback for sends: keeps where the messages were stored, in order."""
+    """A callback for sends: records the messages' ids, in order."""
 
     def __init__(self) -> None:
         self.found: list[MessageIdAdv | None] = []
@@ -66,7 +66,7 @@ class Ids:
 
 
 def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -> Ids:
-    """Send messages one by one and return where they are."""
+    """Send messages one by one and return their ids."""
     ids = Ids()
     with (
         clustered(broker) as context,
@@ -103,7 +103,7 @@ def test_random_messages_arrive_byte_for_byte(
     messages = official_read(client, topic, count)
     assert [official_content(m) for m in messages] == [c.seen_officially() for c in contents]
     assert [place(message.message_id()) for message in messages] == ids.places
-    # What the official client does not tell apart, we do.
+    # We distinguish what the official client does not.
     assert [row.content for row in read_rows(broker, topic)] == contents
     broker.expect_no_trace(topic)
 
@@ -254,7 +254,7 @@ def test_batches_keep_their_bounds(broker: Broker, client: Any, messages: int, s
     counts = [entry.metadata.num_messages_in_batch for entry in entries]
     assert max(counts) <= messages
     assert all(len(entry.payload) <= size for entry in entries)
-    # And they are used: a lone message in each would satisfy them too.
+    # And batches are used: one message in each would satisfy the limits, too.
     assert len(entries) <= 200 // min(messages, size // 50) + 1
 
 
@@ -287,7 +287,7 @@ def test_keys_go_to_the_partitions_of_the_java_client(
         expected = [content for content in contents if partition_of(content) == number]
         assert len(expected) > 100
         messages = official_read(client, name, len(expected))
-        # The order of each key, and here of each partition, is that of the writer.
+        # Each key, and here each partition, is in the writer's order.
         assert [official_content(m) for m in messages] == [c.seen_officially() for c in expected]
         assert {message.message_id().partition() for message in messages} == {number}
 
@@ -346,7 +346,7 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
     came = {consumer.receive(60_000).data(): time.time() * 1000 for _ in range(3)}
-    # A broker that was busy for so long gives all three at once.
+    # A broker that was busy for this long delivers all three at once.
     assert [data for data in came if data != b"late"] == [b"now", b"too"]
     assert came[b"late"] >= at - 100
 

@@ -1,4 +1,4 @@
-"""Reads and writes of topics with schemas, done as Spark does them, without Spark itself."""
+"""Reads and writes of topics with schemas as Spark does them, but without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.brokers import Broker
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Spark or Arrow with bytes where there are any."""
+    """Return a value of Spark or Arrow with binary values as bytes."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 class Reading:
-    """A read that was planned as Spark does, without Spark itself."""
+    """A read planned as Spark does, but without Spark."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ def read(
     options: dict[str, str] | None = None,
     schema: StructType | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a read, without Spark itself."""
+    """Return the rows of a read, without Spark."""
     return Reading(broker, topic, options, schema).rows()
 
 
@@ -66,7 +66,7 @@ def write(
     batches: list[pa.RecordBatch],
     options: dict[str, str] | None = None,
 ) -> None:
-    """Write record batches with the columns of `schema`, without Spark itself."""
+    """Write record batches with the columns of `schema`, without Spark."""
     given = {"service.url": broker.service_url, "topic": topic, **(options or {})}
     writer: Any = PulsarDataSource(given).writer(schema, False)
     writer.write(iter(batches))

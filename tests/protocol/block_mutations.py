@@ -1,4 +1,4 @@
-"""Valid entries of all kinds, and what is left of them when bytes are changed at random."""
+"""Valid entries of all kinds, and random mutations of their bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.protocol.block_streams import (
     options,
 )
 
-# Digits, tags and sizes that mean something.
+# Digits, tags and sizes with a meaning.
 _BYTES = bytes.fromhex("00 01 02 7f 80 81 ff 08 09 0a 0e 10 12 18 1a 20 22 28 2a 30 32 3a 40 48 4a")
 _BYTES += bytes.fromhex("50 58 60 6a 72 7a 82 88 92 98 a0 b0 b8 c0 c8 d2 d8 e0 e8 f0 f8")
 
@@ -31,7 +31,7 @@ _STREAM = 100
 
 
 def random_entry(random: Random, entry_id: int) -> bytes:
-    """Return the frame of a valid entry, of a usual or an unusual kind."""
+    """Return the frame of a valid entry, usual or unusual."""
     fields: dict[str, Any] = {
         "producer_name": random.choice(["p", "standalone-0-28", "ü" * 5, "q" * 200]),
         "sequence_id": random.choice([entry_id, 0, 2**40, 2**64 - 1]),
@@ -108,7 +108,7 @@ def _random_message(random: Random) -> tuple[pb.SingleMessageMetadata, bytes]:
 
 
 class _Layout:
-    """Where the parts of a frame begin."""
+    """The offsets of a frame's parts."""
 
     def __init__(self, data: bytes) -> None:
         self.command_end = 8 + struct.unpack_from(">I", data, 4)[0]
@@ -123,7 +123,7 @@ class _Layout:
 
 
 def checked(data: bytes, metadata_at: int | None = None) -> bytes:
-    """Return a frame with the checksum of what it holds from the size of its metadata on."""
+    """Return a frame with a valid checksum, which covers all from the metadata's size on."""
     found = bytearray(data)
     at = _Layout(data).metadata_at if metadata_at is None else metadata_at
     struct.pack_into(">I", found, at - 4, crc32c(memoryview(found)[at:]))
@@ -131,9 +131,9 @@ def checked(data: bytes, metadata_at: int | None = None) -> bytes:
 
 
 def mutate(random: Random, data: bytes, layout: _Layout) -> bytes:
-    """Return a frame with some bytes changed, put in or taken out, its own size still right."""
+    """Return a frame with some bytes changed, inserted or removed, but its own size correct."""
     found = bytearray(data)
-    # Most of what tells how to read a frame lies before the payload, or in its first bytes.
+    # Most of a frame's structure is before the payload, or in its first bytes.
     stop = min(len(found), layout.payload_at + 40)
     shift = 0
     for _ in range(random.choice([1, 1, 1, 2, 3])):
@@ -159,7 +159,7 @@ def mutate(random: Random, data: bytes, layout: _Layout) -> bytes:
 
 
 def _shift_sizes(data: bytearray, layout: _Layout, at: int, by: int) -> int:
-    """Let the size of the part that was changed be right; return how far the others moved."""
+    """Correct the size of the changed part; return how far the others moved."""
     if at < layout.command_end:
         if at > 12:
             data[7] = (data[7] + by) & 255
@@ -175,7 +175,7 @@ def _shift_sizes(data: bytearray, layout: _Layout, at: int, by: int) -> int:
 
 
 def compare(make: MakeDecoder, random: Random, frames: int) -> None:
-    """Hold a decoder to the careful path on this many frames, most of them damaged."""
+    """Compare a decoder with the careful path on this many frames, most of them damaged."""
     for first in range(0, frames, _STREAM):
         count = min(_STREAM, frames - first)
         stream: list[bytes] = []
@@ -200,7 +200,7 @@ def compare(make: MakeDecoder, random: Random, frames: int) -> None:
 
 
 def compare_alike(make: MakeDecoder, random: Random, streams: int) -> None:
-    """As `compare`, for streams of messages that are laid out alike but for a few of them."""
+    """As `compare`, for streams in which all but a few messages are laid out alike."""
     for _ in range(streams):
         stream = _alike(random)
         for place in random.sample(range(len(stream)), random.choice([0, 1, 1, 2])):

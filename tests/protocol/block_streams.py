@@ -1,4 +1,4 @@
-"""Streams of MESSAGE frames, and the rows of them: by block decoders and by the careful path."""
+"""Streams of MESSAGE frames, and their rows from block decoders and from the careful path."""
 
 from __future__ import annotations
 
@@ -180,9 +180,9 @@ def frames(stream: bytes) -> list[bytes]:
 
 @dataclass
 class Outcome:
-    """What was read of a stream: a table, errors by the offset of their frames, and the rest.
+    """The result of reading a stream: a table, errors by the offset of their frames, and more.
 
-    `messages` is what all frames cost, `slow` the offsets of those that took the careful path.
+    `messages` is the permits of all frames, `slow` the offsets of those on the careful path.
     """
 
     columns: frozenset[str]
@@ -204,7 +204,7 @@ class Outcome:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as Python's objects."""
+        """The rows as Python objects."""
         table = {name: column.to_pylist() for name, column in self.table().items()}
         return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
@@ -227,7 +227,7 @@ class Outcome:
         )
 
     def same_as(self, other: Outcome) -> None:
-        """Assert that the same came of the stream another way."""
+        """Assert that reading the stream in another way gave the same."""
         assert self.errors == other.errors
         assert self.messages == other.messages
         assert self.position == other.position
@@ -241,7 +241,7 @@ class Outcome:
 
 
 class _Careful:
-    """The path that everything can take: entries one by one, with protobuf."""
+    """The careful path, for all entries: one by one, with protobuf."""
 
     def __init__(self, wanted: BlockOptions, start: Position, outcome: Outcome) -> None:
         end = None if wanted.end is None else Position(*wanted.end)
@@ -253,7 +253,7 @@ class _Careful:
         self._with_metadata = bool(needing)
 
     def take(self, data: bytes, at: int, end: int) -> bool:
-        """Take a frame; return False where the range has ended."""
+        """Take a frame; return False at the end of the range."""
         outcome, decoder = self._outcome, self.decoder
         try:
             message, _ = MessageBlock(3, data, at, end, 1).message(at)
@@ -284,7 +284,7 @@ class _Careful:
 
 
 def careful(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION) -> Outcome:
-    """Return what comes of a stream on the careful path."""
+    """Read a stream on the careful path."""
     outcome = Outcome(wanted.columns)
     path = _Careful(wanted, start, outcome)
     at = 0
@@ -300,7 +300,7 @@ def careful(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSI
 def blockwise(
     make: MakeDecoder, stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION
 ) -> Outcome:
-    """Return what comes of a stream in blocks, and of SLOW frames on the careful path."""
+    """Read a stream in blocks, and SLOW frames on the careful path."""
     outcome = Outcome(wanted.columns)
     path = _Careful(wanted, start, outcome)
     decoder = make(wanted, decompress)
@@ -368,7 +368,7 @@ _TEXT = {"producer_name", "replicated_from"}
 
 
 def arrays(columns: Columns, wanted: Iterable[str]) -> dict[str, pa.Array]:
-    """Return Arrow's arrays over the columns, checked in full."""
+    """Return the columns as fully validated Arrow arrays."""
     found: dict[str, pa.Array] = {}
     for name in COLUMNS:
         column = getattr(columns, name)

@@ -12,7 +12,7 @@ from tests.protocol.implementations import Implementation
 
 @pytest.fixture(params=["python", "native"])
 def impl(request: pytest.FixtureRequest) -> Implementation:
-    """Each implementation; a test is skipped for the compiled one where that is not installed."""
+    """Each implementation; tests of the compiled one are skipped if it is not installed."""
     if request.param == "python":
         return Implementation("python", None)
     try:

@@ -1,4 +1,4 @@
-"""Recorded conversations: where they lie, and how their manifests are compared.
+"""Recorded conversations: their folder, and how to compare their manifests.
 
 `PULSAR_SPARK_GOLDEN` names another folder of the same form.
 """
@@ -55,14 +55,14 @@ def streams() -> Iterator[tuple[str, int, str]]:
 
 
 def expected_bytes(value: Manifest) -> bytes | None:
-    """The bytes that a manifest writes as text or hex; None where it gives only a hash."""
+    """The bytes that a manifest has as text or hex; None if it has only a hash."""
     if "utf8" in value:
         return str(value["utf8"]).encode()
     return bytes.fromhex(value["hex"]) if "hex" in value else None
 
 
 def check_payload(actual: bytes | memoryview, expected: Manifest) -> None:
-    """Assert that a payload is the one that a manifest describes."""
+    """Assert that a payload is the one in a manifest."""
     assert len(actual) == expected["length"]
     assert hashlib.sha256(actual).hexdigest() == expected["sha256"]
 
@@ -85,7 +85,7 @@ def _check_field(field: Any, value: Any, expected: Any) -> None:
 
 def _check_list(field: Any, values: list[Any], expected: Any) -> None:
     if isinstance(expected, dict):
-        # Pairs are written as an object.
+        # The manifest has pairs as an object.
         assert {pair.key: pair.value for pair in values} == expected
         return
     assert len(values) == len(expected)

@@ -1,4 +1,4 @@
-"""Bytes of a peer that is broken or means harm, for tests."""
+"""Bytes of a broken or malicious peer, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = [
 ]
 SIZES = [0, 1, 2**31 - 1, 2**31, 2**32 - 1]
 
-# By the kind of a field: what a peer that means well would use.
+# The correct wire type by a field's kind.
 _WIRE_TYPES = {
     FieldDescriptor.TYPE_STRING: LENGTH,
     FieldDescriptor.TYPE_BYTES: LENGTH,
@@ -40,7 +40,7 @@ def number(value: int) -> bytes:
 
 
 def field(rng: random.Random, place: int, wire_type: int, content: bytes) -> bytes:
-    """Return a field of a wire type; `content` is for LENGTH, whatever else is made up."""
+    """Return a field of a wire type; `content` is for LENGTH, other values are random."""
     tag = number(place << 3 | wire_type)
     if wire_type == VARINT:
         return tag + number(rng.choice(EXTREMES))
@@ -67,7 +67,7 @@ def fields(rng: random.Random, kind: Any, most: int = 4, depth: int = 3) -> byte
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """Return data with some bytes changed, cut off, put in or taken out."""
+    """Return data with some bytes changed, cut off, inserted or removed."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(changed) + 1)

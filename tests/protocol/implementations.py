@@ -1,4 +1,4 @@
-"""Both implementations of what is there in pure Python and compiled, for tests that hold both."""
+"""Both implementations, pure Python and compiled, for tests of both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.protocol.block_streams import Outcome, blockwise, careful, options
 
 
 class Implementation:
-    """One of the implementations, by the names of the contract."""
+    """One of the implementations, with the contract's names."""
 
     def __init__(self, name: str, native: ModuleType | None) -> None:
         self.name = name

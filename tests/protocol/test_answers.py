@@ -1,4 +1,4 @@
-"""What only brokers say; that every builder is read back is tested with those of clients."""
+"""Commands that only brokers send; test_commands.py tests that all builders round-trip."""
 
 from __future__ import annotations
 

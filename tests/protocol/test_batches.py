@@ -1,4 +1,4 @@
-"""Batches: what the fast ways of reading and writing give is what protobuf gives."""
+"""Batches: the fast paths of reading and writing give the same as protobuf."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_every_byte_of_the_metadata_counts(shape: str, count: int, changed: int)
 
 
 def test_batches_of_the_same_sizes_may_be_laid_out_in_another_way() -> None:
-    # All have two messages of ten bytes, and metadata of six; what it means differs.
+    # All have two messages of ten bytes and six bytes of metadata, with different meanings.
     for shape in ("18054080ff01", "180430004005", "120161180440", "180540808001", "120118180440"):
         good = raw(shape[:12].ljust(12, "0"), b"12345")
         assert outcome(good * 2, 2, False) == outcome(good * 2, 2, True)

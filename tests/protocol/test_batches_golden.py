@@ -1,4 +1,4 @@
-"""Recorded payloads decompress, come together and unpack to what their manifests say."""
+"""Recorded payloads decompress, assemble and unpack to the content of their manifests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Recorded = tuple[pb.BaseCommand, PayloadParts, golden.Manifest]
 
 
 def messages(name: str) -> Iterator[Recorded]:
-    """Every SEND and MESSAGE of a capture with what the manifest says about it."""
+    """Every SEND and MESSAGE of a capture with its entry in the manifest."""
     manifest = golden.manifest(name)
     for connection in manifest["connections"]:
         for side in golden.SIDES:
@@ -58,7 +58,7 @@ def test_there_are_recordings_of_every_codec_and_of_chunks() -> None:
 @pytest.mark.parametrize("name", golden.names())
 def test_recorded_payloads_are_what_the_manifest_says(name: str) -> None:
     for _, parts, expected in messages(name):
-        # Chunks are looked at together, and encrypted payloads not here.
+        # Chunks are checked together below; encrypted payloads are not checked here.
         if parts.metadata.HasField("chunk_id") or parts.metadata.encryption_keys:
             continue
         body = plain_payload(parts)
@@ -108,7 +108,7 @@ def test_recorded_chunks_come_together(name: str) -> None:
 
 
 def received_messages(manifest: golden.Manifest) -> dict[int, golden.Manifest]:
-    """What the recorded client received outside of batches, by entry id."""
+    """The messages outside of batches that the recorded client received, by entry id."""
     found: dict[int, golden.Manifest] = {}
     for step in manifest["steps"]:
         if step["op"] in ("receive", "read"):

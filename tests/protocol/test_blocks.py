@@ -372,7 +372,7 @@ UNUSUAL: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_other_entries_are_left_to_the_careful_path(impl: Implementation, name: str) -> None:
-    # The checksum is made anew for those that were changed.
+    # Changed frames get a new checksum.
     found = impl.read(
         entry(0, b"before", ledger_id=LEDGER - 1),
         block_mutations.checked(UNUSUAL[name]),
@@ -472,7 +472,7 @@ def test_entries_of_other_times_give_no_rows_but_cost_permits(
     ]
     found = impl.read(*stream, published_from=low, published_before=high)
     assert not found.slow
-    # Each entry came twice, and is passed by when it comes again.
+    # Each entry came twice, and is skipped the second time.
     assert found.messages == 10
 
 
@@ -510,7 +510,7 @@ def test_a_full_decoder_continues_where_it_stopped(impl: Implementation) -> None
     assert decoder.take() is not None
     at, status, messages, position = decoder.decode(data, at, len(data), position)
     assert (status, messages, position) == (FULL, 0, (LEDGER, 1, 2))
-    # Nothing is taken as long as the rows are not.
+    # Nothing more is decoded until the rows are taken.
     assert decoder.decode(data, at, len(data), position)[1] == FULL
     assert decoder.rows == 2
 
@@ -595,7 +595,7 @@ def test_messages_that_are_alike_give_what_the_careful_path_gives(
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_million_damaged_frames_give_what_the_careful_path_gives(impl: Implementation) -> None:
-    # The rest of a million is for the compiled one, which damage could hurt more.
+    # The rest of a million is for the compiled one, in which damage could do more harm.
     count = 1_000_000 if impl.name == "native" else 100_000
     block_mutations.compare(impl.make, random.Random(77), frames=count)
 

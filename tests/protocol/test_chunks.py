@@ -1,4 +1,4 @@
-"""Messages in chunks: cutting, putting together, and every way in which that fails."""
+"""Chunked messages: splitting, assembling, and every way in which that fails."""
 
 from __future__ import annotations
 

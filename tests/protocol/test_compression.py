@@ -1,4 +1,4 @@
-"""Compression without what is handed in; all codecs together are in tests/engine/test_codecs.py."""
+"""The protocol's own compression; tests/engine/test_codecs.py tests all codecs together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.compression import Codecs, CompressionCodec, codec_of
 
 LIMIT = 1000
-# A ZSTD frame and a SNAPPY block of "abc", as their formats have them.
+# A ZSTD frame and a SNAPPY block of "abc", after their formats.
 BLOCKS = {
     pb.ZSTD: bytes.fromhex("28b52ffd 20 03 190000") + b"abc",
     pb.SNAPPY: bytes.fromhex("03 08") + b"abc",
@@ -19,7 +19,7 @@ HANDED_IN = pytest.mark.parametrize("codec", list(BLOCKS), ids=pb.CompressionTyp
 
 
 def handed_in(codec: int, output: bytes | None) -> Codecs:
-    """Codecs of which one gives `output`, or finds its bytes damaged."""
+    """Codecs, one of which gives `output`, or fails."""
 
     def decompress(data: Buffer, size: int) -> bytes:
         if output is None:

@@ -31,7 +31,7 @@ MESSAGE_ID = pb.MessageIdData(ledgerId=1, entryId=2)
 
 
 class Pair:
-    """A client and a broker, and the wire between them."""
+    """A client, a broker, and the wire between them."""
 
     def __init__(self) -> None:
         self.client = Connection(Role.CLIENT)
@@ -194,7 +194,7 @@ def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair
     for number in range(2):
         pair.broker.send(answers.send_receipt(1, number, MESSAGE_ID))
     pair.broker.send(commands.close_producer(1, 2**64 - 1))
-    # A receipt of the past is dropped.
+    # A late receipt is dropped.
     pair.broker._outgoing.append(encode_command(answers.send_receipt(1, 2, MESSAGE_ID)))
     block, closed = pair.to_client()
     assert isinstance(block, ReceiptBlock)

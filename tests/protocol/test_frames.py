@@ -1,4 +1,4 @@
-"""Frames: sizes, checksums, and what hostile bytes give."""
+"""Frames: sizes, checksums, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_any_cut_gives_the_same_frames(payloads: list[bytes], seed: random.Rando
 def test_mutated_frames_give_only_documented_errors(
     noise: bytes, position: int, mutation: str
 ) -> None:
-    """Whatever is done to a frame, a decoder answers with a frame, patience or its own error."""
+    """A decoder of mutated frames returns a frame, waits for more, or raises a documented error."""
     data = bytearray(payload_frame(b"some payload") + PING_FRAME)
     at = position % len(data)
     if mutation == "flip":

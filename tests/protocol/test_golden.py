@@ -16,7 +16,7 @@ from pulsar_spark.protocol.states import Role, State
 from tests.protocol import golden
 
 STREAMS = list(golden.streams())
-# Longer recordings hold a few huge frames: one byte at a time tells nothing more about those.
+# Longer recordings have a few huge frames, for which single bytes test nothing more.
 BYTEWISE_LIMIT = 200_000
 
 
@@ -95,7 +95,7 @@ def test_a_stream_decodes_alike_however_it_is_cut(name: str, connection: int, si
 
 @pytest.mark.parametrize("name", golden.names())
 def test_both_ends_find_every_recorded_command_legal(name: str) -> None:
-    """Each end sends what it sent and receives what it received, in the recorded order."""
+    """Each end sends and receives the same as in the recording, in the same order."""
     manifest = golden.manifest(name)
     for recorded in manifest["connections"]:
         data = {side: golden.stream(recorded, side) for side in golden.SIDES}

@@ -1,4 +1,4 @@
-"""Any bytes, in every parser of the protocol, give a result or an error that is documented."""
+"""Any bytes give a result or a documented error in every parser of the protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIMIT = 64 * 1024
 
 
 class Parser(NamedTuple):
-    """A parser, the errors that it documents, and bytes that it takes gladly."""
+    """A parser, its documented errors, and bytes that it accepts."""
 
     parse: Callable[[bytes], object]
     errors: tuple[type[PulsarError], ...]
@@ -203,7 +203,7 @@ def test_every_parser_gives_a_result_or_a_documented_error(name: str, cases: int
 
 
 def recorded(side: str) -> list[bytes]:
-    """Return the streams of one side of all recorded conversations, without very long ones."""
+    """Return one side's streams of all recorded conversations, without very long ones."""
     streams = (
         golden.stream(connection, side)
         for name in golden.names()
@@ -227,7 +227,7 @@ def test_no_bytes_of_a_peer_make_a_connection_raise(role: Role, cases: int) -> N
             end.send(commands.connect("test"))
         stream = rng.choice(streams)
         at = rng.randrange(len(stream))
-        # What comes before is whole, so that the conversation has begun.
+        # The bytes before are intact, so that the conversation has begun.
         data = stream[:at] + hostile.mutated(rng, stream[at : at + 300])
         cut = rng.randrange(len(data) + 1)
         end.receive_data(data[:cut])

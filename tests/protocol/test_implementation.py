@@ -1,4 +1,4 @@
-"""Which implementation is chosen, and what is said where it cannot be had."""
+"""The choice of the implementation, and the errors if it is not available."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGE = "pulsar_spark_native"
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The compiled package, as far as it tells what it is."""
+    """A compiled package with nothing but its contract's version."""
     found = ModuleType(PACKAGE)
     found.CONTRACT = blocks.CONTRACT  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, PACKAGE, found)

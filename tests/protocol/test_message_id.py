@@ -30,7 +30,7 @@ message_ids = st.builds(
     MessageIdAdv, longs, longs, ints, ints, st.integers(0, 2**31 - 1), st.none() | plain_ids
 )
 
-# (id, what the official client serializes)
+# (id, the official client's serialization)
 WIRE_CASES = [
     (EARLIEST, "08ffffffffffffffffff0110ffffffffffffffffff01"),
     (LATEST, "08ffffffffffffffff7f10ffffffffffffffff7f"),

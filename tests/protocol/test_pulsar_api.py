@@ -1,4 +1,4 @@
-"""The generated messages are those of the field tables, and current."""
+"""The generated messages match the field tables, and are current."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 TABLES = Path(__file__).resolve().parent.parent / "data" / "protocol"
 
-# Commands that have no fields, so that the table of fields cannot name them.
+# Commands without fields, which the table of fields cannot contain.
 EMPTY_MESSAGES = {"CommandPing", "CommandPong"}
 
 COMMANDS = [

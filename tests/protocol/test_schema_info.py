@@ -1,4 +1,4 @@
-"""Schemas as the protocol carries them, also those of recorded conversations."""
+"""Schemas in the protocol, also those of recorded conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_spark.protocol.schema_info import (
 )
 from tests.protocol import golden
 
-# Recordings of someone else may have fewer schemas.
+# Other recordings may have fewer schemas.
 OTHER_FOLDER = "PULSAR_SPARK_GOLDEN" in os.environ
 
 STRING = SchemaInfo(pb.Schema.String, "String")

@@ -1,4 +1,4 @@
-"""SENDs: metadata, what fits the broker, messages in chunks, and columns by templates."""
+"""SENDs: metadata, size limits, chunks, and columns by templates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def limits(**changes: Any) -> SendLimits:
 
 
 class Parsed:
-    """A SEND, taken apart again as a broker does it, and what its sender knows of it."""
+    """A SEND, parsed as by a broker, and its EncodedSend."""
 
     def __init__(self, send: EncodedSend) -> None:
         self.size = send.size
@@ -295,7 +295,7 @@ def test_chunks_can_be_asked_to_be_smaller() -> None:
     sends = encode_all(message(bytes(2000)), limits(chunking=True, chunk_size=100))
     assert {len(send.payload) for send in sends} == {100}
     assert len(sends) == 20
-    # Also where the broker would take the whole message, as the Java client does.
+    # Also if the broker would accept the whole message, as in the Java client.
     assert len(encode_all(message(bytes(300)), limits(chunking=True, chunk_size=100))) == 3
     for size, few in ((100, limits(chunking=True, chunk_size=100)), (300, limits(chunk_size=100))):
         (whole,) = encode_all(message(bytes(size)), few)
@@ -332,7 +332,7 @@ def random_columns(count: int, seed: int, keyed: bool) -> tuple[list[bytes], lis
 def expected_frames(
     payloads: list[bytes], keys: list[bytes] | None, first: int, per_entry: int, own: SendLimits
 ) -> list[bytes]:
-    """Return the frames that protobuf makes of a column, entry by entry."""
+    """Return a column's frames, made with protobuf entry by entry."""
     frames = []
     for start in range(0, len(payloads), per_entry):
         part = payloads[start : start + per_entry]
@@ -357,7 +357,7 @@ def test_columns_become_the_very_bytes_that_protobuf_makes(
 ) -> None:
     own = SendLimits("prod-\u00e9", 300, 5 << 20, codec, version, compress=compress)
     encoder = impl.encoder(300, "prod-\u00e9", version, codec)
-    # The ids go over from one number of digits to the next within the column.
+    # The ids get one more digit within the column.
     for seed, first in enumerate((0, 100, 127, 16_380, 2**40, 2**62)):
         payloads, keys = random_columns(37, seed, keyed)
         data, ends = encoder.encode(payloads, keys, first, NOW, per_entry)
@@ -544,7 +544,7 @@ def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
         assert max(entries) <= largest
         assert len(entries) == 1 or (largest < LARGE_ENTRY and sum(entries) <= BLOCK_BYTES)
         start, blocks = stop, blocks + 1
-    # What is large stands alone, and small ones together.
+    # Large ones are alone, small ones together.
     assert blocks < 500
 
 

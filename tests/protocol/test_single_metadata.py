@@ -1,4 +1,4 @@
-"""Metadata by hand against protobuf's own parser and writer."""
+"""Our code for SingleMessageMetadata against protobuf's parser and writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of legal commands: total, and right at their edges."""
+"""The tables of legal commands: complete, and right at their edges."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_request_id_is_not_used_again_before_its_answer() -> None:
 
 @pytest.mark.fault(42)
 def test_random_commands_give_only_verdicts_or_protocol_errors() -> None:
-    """20,000 conversations of random order: the machine is total."""
+    """20,000 conversations in random order: every command has a defined effect."""
     seed = random.Random(7)
     pool: list[Step] = [
         *CONNECTED_STEPS,

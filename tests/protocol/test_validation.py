@@ -1,4 +1,4 @@
-"""Commands whose fields protobuf takes and Pulsar does not mean."""
+"""Commands that are valid protobuf but not valid in Pulsar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(command: pb.BaseCommand) -> None:
 
 
 def with_field(command: pb.BaseCommand, name: str, content: bytes) -> pb.BaseCommand:
-    """Return a command with one field of bytes put in, at a path of names."""
+    """Return a command with the bytes of one field inserted, at a path of names."""
     field = command.DESCRIPTOR.fields_by_name[BODY_FIELDS[command.type]]
     body = getattr(command, field.name)
 
@@ -168,7 +168,7 @@ def test_an_answer_is_left_to_who_asked() -> None:
 
 
 def texts(message: Message) -> list[Any]:
-    """Return all texts within a message but those of errors and the lists of topics."""
+    """Return all texts within a message except for errors and lists of topics."""
     found: list[Any] = []
     for field, value in message.ListFields():
         if field.name in ("message", "error_message", "topics"):

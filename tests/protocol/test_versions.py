@@ -1,4 +1,4 @@
-"""Commands as brokers of older versions take them."""
+"""Commands adapted to brokers of older versions."""
 
 from __future__ import annotations
 
