@@ -1,4 +1,4 @@
-"""Whether columns are the same to the bit: -0.0 is not 0.0, and a NaN is one NaN and no other."""
+"""Compares columns bit by bit: -0.0 is not 0.0, and NaNs with other bits differ."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pyarrow as pa
 
 
 def assert_same_bits(one: pa.Array, other: pa.Array, where: str = "") -> None:
-    """Fail unless two arrays have the same values, of which floats are compared by their bits."""
+    """Fail unless two arrays have the same values; floats are compared by their bits."""
     assert one.type == other.type, where
     assert one.is_valid().to_pylist() == other.is_valid().to_pylist(), where
     kind = one.type
     if pa.types.is_struct(kind):
-        # Flattened fields are null where the struct is, and items those of lists that are not.
+        # Flattening makes fields of null structs null, and drops the items of null lists.
         for field, mine, others in zip(kind, one.flatten(), other.flatten(), strict=True):
             assert_same_bits(mine, others, f"{where}.{field.name}")
     elif pa.types.is_list(kind):

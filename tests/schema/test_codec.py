@@ -1,4 +1,4 @@
-"""Which codec a schema gets."""
+"""The codec of each schema."""
 
 from __future__ import annotations
 

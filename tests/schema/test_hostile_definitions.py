@@ -1,6 +1,6 @@
-"""Definitions that would take far longer than they are long, or more memory, or odd names.
+"""Hostile definitions: disproportionate time or memory, or unusual names.
 
-What takes long is told by counting the steps of the interpreter at two sizes, not by a clock.
+Time is measured by counting the interpreter's steps at two sizes, not by a clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.schema.protobuf.test_listed_messages import info as listed
 
 
 def steps(function: Callable[[], object]) -> int:
-    """Return how many instructions of Python it takes to call a function."""
+    """Return how many Python instructions a function call takes."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -161,7 +161,7 @@ def test_planning_takes_as_many_steps_as_a_definition_is_long(name: str) -> None
         codec = codec_of(info)
         codec.encoder(info, codec.arrow_schema(info))
 
-    read(*PLANS[name](3))  # What is made once is not counted.
+    read(*PLANS[name](3))  # One-time work is not counted.
     write(PLANS[name](3)[0])
     pairs = [PLANS[name](count) for count in (150, 300)]
     few, many = (steps(lambda pair=pair: read(*pair)) for pair in pairs)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Values of a few kilobytes that would be gigabytes of columns: lists of items with many fields."""
+"""Values of a few kilobytes that would become gigabytes: lists of items with many fields."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decode(writer: SchemaInfo, reader: SchemaInfo, values: Sequence[bytes]) -> D
 
 
 def check(writer: SchemaInfo, reader: SchemaInfo, good: bytes, bad: bytes, again: int) -> None:
-    """Fail unless `bad` does not decode, and does no harm to what does."""
+    """Fail unless `bad` is rejected and does not affect valid values."""
     found = decode(writer, reader, [good] * again + [bad] + [good] * again)
     assert [item.row for item in found.bad] == [again]
     assert f"more than {MAX_CELLS} fields" in found.bad[0].reason
@@ -183,7 +183,7 @@ MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 LISTS = {kind: {"type": "array", "items": kind} for kind in ("int", "string", "bytes")}
 
 
-# Without a clock: in quadratic time each of these takes hours.
+# No clock needed: in quadratic time each of these would take hours.
 @pytest.mark.fault(113)
 @pytest.mark.parametrize(
     "kind, start, repeated, end",

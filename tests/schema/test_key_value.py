@@ -1,4 +1,4 @@
-"""Payloads of key and value are split and joined as one would by hand, row by row."""
+"""Splitting and joining payloads of key and value equals doing it row by row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_hand(data: bytes) -> tuple[bytes | None, bytes | None] | None:
 @given(PAIRS)
 def test_pairs_are_split_and_joined(pairs: list[tuple[bytes | None, bytes | None] | None]) -> None:
     payloads = [None if pair is None else payload(*pair) for pair in pairs]
-    # A slice, as entries of batches are.
+    # A slice, like the rows of batches.
     keys, values, bad = split_pairs(binary(b"?", *payloads, b"?").slice(1, len(pairs)))
     for array in (keys, values):
         array.validate(full=True)
@@ -136,7 +136,7 @@ def test_many_pairs_take_little_time() -> None:
     started = time.process_time()
     keys, values, bad = split_pairs(raw)
     joined = join_pairs(keys, values)
-    # By hand it is more than ten seconds; this is a tenth of one.
+    # Row by row it takes more than ten seconds; this takes a tenth of a second.
     assert time.process_time() - started < 5
     assert joined.equals(raw)
     assert not bad

@@ -1,4 +1,4 @@
-"""Definitions that somebody damaged: a schema all the same, or an error of our own."""
+"""Damaged definitions give a schema, or an error of ours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS = ["DOUBLE", "INT32", "STRING", "BYTES", "BOOL", "ENUM", "MESSAGE", "GROUP
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all that is in JSON."""
+    """Yield the paths of all values in JSON."""
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in inner:
         yield (*path, key)
@@ -58,7 +58,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(rng: Random, tree: Any) -> Any:
-    """Return JSON with some values that do not belong there."""
+    """Return JSON with some values replaced by wrong ones."""
     tree = copy.deepcopy(tree)
     for _ in range(rng.choice((1, 1, 2, 4))):
         path = rng.choice([*places(tree), ()])
@@ -111,7 +111,7 @@ def with_a_list(rng: Random) -> tuple[SchemaInfo, SchemaInfo]:
 
 
 def uses(whole: SchemaInfo, damaged: SchemaInfo) -> list[Callable[[], object]]:
-    """Return all that is done with definitions."""
+    """Return everything that can be done with definitions."""
 
     def read(writer: SchemaInfo, reader: SchemaInfo) -> object:
         return decoder_of(writer, reader, codec_of(reader).arrow_schema(reader).names)

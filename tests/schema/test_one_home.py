@@ -1,4 +1,4 @@
-"""What two formats need stands once: no helper of six or more lines has a twin."""
+"""Code that two formats need exists once: no helper of six or more lines has a copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 5
 
 
 class _Nameless(ast.NodeTransformer):
-    """Gives a function's own names numbers, and takes the underscores of those from elsewhere."""
+    """Replaces a function's own names by numbers, and strips underscores of other names."""
 
     def __init__(self) -> None:
         self._own: dict[str, str] = {}
@@ -32,7 +32,7 @@ class _Nameless(ast.NodeTransformer):
 
 
 def bare(function: ast.FunctionDef) -> str:
-    """Return what a function does, whatever it and its own names are called."""
+    """Return a function's code independently of its own names."""
     copied = ast.parse(ast.unparse(function)).body[0]
     assert isinstance(copied, ast.FunctionDef)
     if ast.get_docstring(copied) is not None:
@@ -42,7 +42,7 @@ def bare(function: ast.FunctionDef) -> str:
 
 
 def twins(trees: dict[str, ast.Module]) -> list[list[str]]:
-    """Return the places of functions that do the same, and are longer than they may be."""
+    """Return the places of equal functions that are longer than allowed."""
     places = defaultdict(list)
     for name, tree in trees.items():
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Primitives of a fixed width are those of Java's client, to the byte, both ways."""
+"""Primitives of a fixed width match Java's client to the byte, both ways."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def decode(number: int, values: list[bytes | None]) -> Decoded:
 
 
 def numbers(column: pa.Array) -> list[Any]:
-    """Return a column's values, of dates and times the numbers that they are."""
+    """Return a column's values; dates and times as numbers."""
     if pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
     elif pa.types.is_date(column.type):
@@ -59,7 +59,7 @@ def encode(number: int, column: pa.Array) -> list[bytes | None]:
     return list(found.to_pylist())
 
 
-# Values that Java's client wrote, and what they are here.
+# Values that Java's client wrote, and ours.
 JAVA = [
     (pb.Schema.Bool, "01", pa.bool_(), True),
     (pb.Schema.Bool, "00", pa.bool_(), False),

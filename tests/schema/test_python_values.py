@@ -1,4 +1,4 @@
-"""Python values to bytes and back: the same as fastavro's, and errors that name the field."""
+"""Python values to bytes and back: equal to fastavro's, with errors that name the field."""
 
 from __future__ import annotations
 

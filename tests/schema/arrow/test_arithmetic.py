@@ -1,4 +1,4 @@
-"""Arithmetic on columns is Python's."""
+"""Arithmetic on columns gives Python's results."""
 
 from __future__ import annotations
 

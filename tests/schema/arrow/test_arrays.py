@@ -1,4 +1,4 @@
-"""Arrays put together from buffers are those that pyarrow makes itself."""
+"""Arrays made from buffers equal those that pyarrow makes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that were left out come back as nulls, in their places."""
+"""Omitted rows come back as nulls, in their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole numbers in base 128, column by column, are those that are written one by one."""
+"""Base-128 integers of a column equal those that are written one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_numbers_up_to_each_length(count: int) -> None:
 
 
 def check(numbers: list[int]) -> None:
-    # A slice, as columns of batches are.
+    # A slice, like the columns of batches.
     found = varints(pa.array([5, *numbers, 5], pa.uint64()).slice(1, len(numbers)))
     found.validate(full=True)
     assert found.to_pylist() == [protobuf_varint(number) for number in numbers]

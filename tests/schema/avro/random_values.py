@@ -1,4 +1,4 @@
-"""Random Avro schemas and values, and what fastavro makes of them."""
+"""Random Avro schemas and values, and fastavro's results for them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Schemas:
 
 
 class Values:
-    """Makes random values of schemas, as fastavro takes them without logical types."""
+    """Makes random values of schemas, in fastavro's form without logical types."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -192,7 +192,7 @@ def info(tree: Any) -> SchemaInfo:
 
 
 def encoded(tree: Any, values: Iterable[Any]) -> list[bytes]:
-    """The values as fastavro writes them."""
+    """The values, written by fastavro."""
     schema = fastavro.parse_schema(bare(tree))
     out = []
     for value in values:
@@ -203,7 +203,7 @@ def encoded(tree: Any, values: Iterable[Any]) -> list[bytes]:
 
 
 def decoded(tree: Any, data: Iterable[bytes], reader: Any = None) -> list[Any]:
-    """The values as fastavro reads them, as Spark has them."""
+    """The values, read by fastavro, in Spark's form."""
     schema = fastavro.parse_schema(bare(tree))
     target = None if reader is None else fastavro.parse_schema(bare(reader))
     shown = tree if reader is None else reader
@@ -214,7 +214,7 @@ def decoded(tree: Any, data: Iterable[bytes], reader: Any = None) -> list[Any]:
 
 
 def expected(tree: Any, value: Any) -> Any:
-    """What Arrow gives for a value of fastavro's."""
+    """Return fastavro's value in Arrow's form."""
     if isinstance(tree, list):
         return _expected_union(tree, value)
     kind = tree if isinstance(tree, str) else tree["type"]
@@ -284,7 +284,7 @@ def _expected_logical(tree: dict[str, Any], value: Any) -> Any:
 
 
 def rows(names: Sequence[str], columns: Sequence[pa.Array]) -> list[dict[str, Any]]:
-    """The rows of columns, which are checked to be sound."""
+    """The rows of columns, which are validated."""
     for column in columns:
         column.validate(full=True)
     lists = [column.to_pylist() for column in columns]

@@ -1,4 +1,4 @@
-"""Arrays of any type that are put together from plain values are those that pyarrow makes."""
+"""Arrays of any type built from plain values equal those that pyarrow makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of AVRO values, bit for bit: in columns and one by one alike, and as Java reads them."""
+"""Numbers of AVRO values, bit for bit: in columns, one by one, and as Java reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMOTIONS = [
     }.items()
     for read in readers
 ]
-# Halfway between two floats but for a bit that a double does not hold.
+# Halfway between two floats except for a bit that a double does not have.
 TWICE_ROUNDED = 4119866358424928257
 NANS = (0x7FA00001, 0xFFC12345, 0x7F800001)
 
@@ -44,7 +44,7 @@ def record(kind: str, default: Any = None) -> dict[str, Any]:
 
 
 def encoded(kind: str, value: Any) -> bytes:
-    """Return a value; that of a floating type is given by its bits."""
+    """Return a value; a floating one is given by its bits."""
     if kind in FLOATING:
         return struct.pack("<I" if kind == "float" else "<Q", value)
     target = io.BytesIO()
@@ -60,7 +60,7 @@ def bits(column: pa.Array) -> list[bytes]:
 
 
 def both_ways(written: Any, read: Any, data: Sequence[bytes], field: str = "f") -> list[pa.Array]:
-    """Return the column that is read in columns, and that of what is read one by one."""
+    """Return the column when read in columns, and when read one by one."""
     raw = pa.array(list(data), pa.binary())
     found = []
     for limit in (0, 10**9):
@@ -73,9 +73,9 @@ def both_ways(written: Any, read: Any, data: Sequence[bytes], field: str = "f") 
 
 
 def expected(written: str, read: str, value: Any) -> bytes | None:
-    """Return the bytes of a value as IEEE 754 has it: rounded once, to the nearest, ties to even.
+    """Return a value's bytes by IEEE 754: rounded once, to the nearest, ties to even.
 
-    None for NaNs that change their type: which NaN that gives is the machine's to say.
+    None for NaNs that change their type: the resulting NaN depends on the machine.
     """
     if written in WHOLE:
         if read in WHOLE:
@@ -89,7 +89,7 @@ def expected(written: str, read: str, value: Any) -> bytes | None:
 
 
 def nearest(number: int, precision: int) -> float:
-    """Return the nearest number of so many binary digits, in whole numbers alone."""
+    """Return the nearest number with this many binary digits, by integer arithmetic only."""
     size = abs(number)
     shift = max(size.bit_length() - precision, 0)
     whole, rest = size >> shift, size & ((1 << shift) - 1)
@@ -100,7 +100,7 @@ def nearest(number: int, precision: int) -> float:
 
 
 def numbers(kind: str) -> st.SearchStrategy[int]:
-    """Return values of a type: of floating ones their bits, whichever they are."""
+    """Return values of a type; for floating types any bits."""
     if kind in FLOATING:
         width = 32 if kind == "float" else 64
         special = {32: (0x80000000, 1, 0x7F7FFFFF, *NANS), 64: (1 << 63, 1, 0x7FF0000000000001)}
@@ -176,7 +176,7 @@ def test_floats_in_lists_maps_unions_and_records_keep_their_bits(seed: int) -> N
 
 
 def leaf(column: pa.Array) -> list[bytes]:
-    """Return the bits of the numbers that are all that a column holds."""
+    """Return the bits of a column's numbers, however they are nested."""
     if pa.types.is_list(column.type):
         return leaf(column.values)
     if pa.types.is_map(column.type):

@@ -1,4 +1,4 @@
-"""Values read one by one: the specification's examples, and paths of what is wrong."""
+"""Values read one by one: the specification's examples, and the paths of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AVRO topics both ways: random schemas and values, with fastavro as the judge."""
+"""AVRO topics both ways: random schemas and values, compared with fastavro."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_random_values_are_read_and_written_as_fastavro_does(
     rng = Random(seed)
     tree = Schemas(rng).record()
     values = Values(rng)
-    # Both ways of decoding, and parts that end somewhere in between.
+    # Both decoding paths, and chunks that end in between.
     count = 3200 if seed % 4 else 500
     monkeypatch.setattr(avro_decoder, "FEW", 1 if seed % 4 else 10_000)
     monkeypatch.setattr(avro_decoder, "MAX_ROWS", 1500 if seed % 2 else 16_384)

@@ -1,4 +1,4 @@
-"""Decimals of at most 64 bits: their bytes, for many at once."""
+"""Decimals of at most 64 bits: their bytes, as columns."""
 
 from __future__ import annotations
 

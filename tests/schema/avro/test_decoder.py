@@ -1,4 +1,4 @@
-"""Decoding AVRO values: in columns and one by one alike, whatever the bytes are."""
+"""Decoding AVRO values: the same in columns and one by one, for any bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 300
 
 @pytest.fixture(params=["in columns", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have values decoded this way, however many they are."""
+    """Decode values this way, however many there are."""
     monkeypatch.setattr(avro_decoder, "FEW", 0 if request.param == "in columns" else 10**9)
     return str(request.param)
 

@@ -1,4 +1,4 @@
-"""Defaults of fields: their JSON as the bytes that fastavro writes for them."""
+"""Defaults of fields: from JSON to the bytes that fastavro writes."""
 
 from __future__ import annotations
 

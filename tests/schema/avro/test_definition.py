@@ -1,4 +1,4 @@
-"""Avro definitions: what their parts become, and what hostile ones come to."""
+"""Avro definitions: parsed types, and errors for hostile ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions for new topics: what columns become, and that brokers' rules are met."""
+"""Definitions for new topics: types of columns, and the brokers' rules."""
 
 from __future__ import annotations
 

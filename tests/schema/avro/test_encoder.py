@@ -1,4 +1,4 @@
-"""Frames written to AVRO topics: what fits, what does not, and what the rows must hold."""
+"""DataFrames written to AVRO topics: which columns fit, and the checks of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch(kind: pa.DataType, *values: Any, name: str = "f") -> pa.RecordBatch:
 
 
 def written(kind: Any, arrow: pa.DataType, *values: Any) -> list[Any]:
-    """What fastavro reads of values that were written as a field of this type."""
+    """Write values as a field of this type, and return those that fastavro reads."""
     tree = record(of("f", kind))
     rows = batch(arrow, *values)
     data = avro_codec.encoder(info(tree), rows.schema).encode(rows)

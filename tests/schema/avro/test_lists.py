@@ -17,7 +17,7 @@ def rows(count: int) -> Rows:
 
 
 def grow(counts: list[int]) -> tuple[GrowingLists, list[list[tuple[int, int]]]]:
-    """Read lists whose items say which row they are of, and the how-manieth."""
+    """Read lists whose items contain their row and their index."""
     lists = GrowingLists(rows(len(counts)), pa.array(counts, pa.int64()))
     kind = pa.struct([("row", pa.int64()), ("step", pa.int64())])
     step = 0

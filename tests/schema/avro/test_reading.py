@@ -1,4 +1,4 @@
-"""Values read in columns: what is odd about a row has it given up, and no other."""
+"""Values read in columns: only unusual rows are left to the careful path."""
 
 from __future__ import annotations
 

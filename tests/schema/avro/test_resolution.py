@@ -1,4 +1,4 @@
-"""Values of one schema read as another: as fastavro does, and where we go further."""
+"""Values of one schema read as another: as in fastavro, and more leniently where documented."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WIDER = {
 
 
 class Evolution:
-    """Makes a later version of a schema that can read what the earlier one wrote."""
+    """Makes a later version of a schema that can read values of the earlier one."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -113,7 +113,7 @@ def test_random_versions_are_read_as_fastavro_does(
 
 
 def _narrowed(found: Any, tree: Any) -> Any:
-    """What fastavro gives, in the types of the reader: defaults and numbers come as they are."""
+    """Return fastavro's value in the reader's types: it leaves defaults and numbers as they are."""
     if isinstance(tree, list):
         present = [member for member in tree if member != "null"]
         return found if found is None or len(present) > 1 else _narrowed(found, present[0])

@@ -1,4 +1,4 @@
-"""Avro types in Arrow: those that Spark's own conversion makes and takes."""
+"""Avro types in Arrow are those that Spark's conversion produces and accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and bytes that are taken from many places at once."""
+"""Numbers and bytes read from many places at once."""
 
 from __future__ import annotations
 

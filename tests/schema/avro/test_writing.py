@@ -1,4 +1,4 @@
-"""Writers of columns: the bytes that fastavro reads, and the place of what does not fit."""
+"""Writers of columns: bytes that fastavro reads, and the place of mismatches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Random definitions of JSON topics, JSON text for them, and what the `json` module makes of it.
+"""Random definitions of JSON topics, JSON text for them, and values decoded by the `json` module.
 
-`expected` is a second decoder, made as simple as can be: `json.loads`, and a rule for each type.
+`expected` is a second, very simple decoder: `json.loads` and a rule for each type.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ LEAVES: list[Any] = [
 
 
 def random_type(rng: random.Random, depth: int = 0, unusual: bool = True) -> Any:
-    """Return the definition of a type, at times one that must not be null if `unusual`."""
+    """Return a type's definition; if `unusual` sometimes one that is not nullable."""
     choice = rng.random()
     if depth < 3 and choice < 0.3:
         inner = random_type(rng, depth + 1, unusual)
@@ -101,7 +101,7 @@ def random_record(rng: random.Random, depth: int = 0, unusual: bool = True) -> d
 
 
 def random_text(rng: random.Random, kind: Any, *, unusual: bool = True) -> str:
-    """Return JSON for a type: as producers write it, or at times in an `unusual` way."""
+    """Return JSON for a type: as producers write it, or if `unusual` sometimes otherwise."""
     return _Writer(rng, unusual).text(kind)
 
 
@@ -233,7 +233,7 @@ BREAKERS = [
 
 
 def broken(rng: random.Random, text: str) -> bytes:
-    """Return something that most often is no JSON, from text that is."""
+    """Return mutated JSON text, which is usually invalid."""
     data = text.encode()
     place = rng.randrange(len(data) + 1)
     match rng.randrange(5):
@@ -256,7 +256,7 @@ def broken(rng: random.Random, text: str) -> bytes:
 
 
 def expected(kind: Any, value: bytes | None) -> dict[str, Any] | None:
-    """Return the row that the value of a record is, None for null; raises Bad."""
+    """Return a record's value as a row, None for null; raises Bad."""
     if value is None:
         return None
     try:
@@ -442,7 +442,7 @@ def _cut(column: pa.Array, items: list[Any]) -> list[Any]:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether values are equal, floats to the bit; but NaN, of which JSON has only one, is NaN."""
+    """Whether values are equal, floats bit by bit; but JSON has only one NaN."""
     if isinstance(first, float) and isinstance(second, float):
         bits = struct.pack("d", first) == struct.pack("d", second)
         return bits or (math.isnan(first) and math.isnan(second))

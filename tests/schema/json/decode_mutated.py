@@ -1,7 +1,7 @@
-"""Decodes mutated JSON in a process of its own, as a crash of Arrow's reader would end the tests'.
+"""Decodes mutated JSON in a separate process, because Arrow's reader might crash.
 
-``python -m tests.schema.json.decode_mutated SEED CASES`` writes each case before it is decoded;
-what both ways of decoding do not agree on is written behind it, and ends the process.
+``python -m tests.schema.json.decode_mutated SEED CASES`` writes each case before it is decoded. If
+the two decoding paths differ, it writes the difference and exits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DIGITS = ["0", "1", "5", "9", "12345", "9" * 18, "9" * 37, "9" * 38, "1" + "0" 
 
 
 def decode(kind: Any, values: Sequence[bytes], *, carefully: bool = False) -> Decoded:
-    """Decode values of a record, each of them alone if `carefully`."""
+    """Decode values of a record, one by one if `carefully`."""
     decoder = codec.decoder(info(kind), info(kind), [field["name"] for field in kind["fields"]])
     raw = pa.array(list(values), pa.binary())
     if not carefully:
@@ -61,7 +61,7 @@ def decode(kind: Any, values: Sequence[bytes], *, carefully: bool = False) -> De
 
 
 def mutated_number(rng: random.Random) -> str:
-    """Return a number as JSON has it, or nearly so, often one that is hard to convert."""
+    """Return a JSON number, or almost one, often hard to convert."""
     text = rng.choice(["", "", "-", "-", "+"]) + rng.choice(_DIGITS)
     if rng.random() < 0.5:
         zeros = "0" * rng.choice([0, 1, 2, 17, 18, 36, 37, 38, 40, 75, 76, 77])
@@ -78,7 +78,7 @@ def mutated_number(rng: random.Random) -> str:
 
 
 def mutated_case(rng: random.Random) -> tuple[Any, list[bytes]]:
-    """Return the definition of a record, often one of decimals, and values that are odd for it."""
+    """Return the definition of a record, often with decimals, and unusual values for it."""
     return _any_case(rng) if rng.random() < 0.5 else _decimal_case(rng)
 
 
@@ -136,7 +136,7 @@ def _usual(rng: random.Random, kind: Any) -> str:
 
 
 def main(seed: int, cases: int) -> None:
-    """Decode this many cases in both ways."""
+    """Decode this many cases on both paths."""
     for number in range(cases):
         definition, values = mutated_case(random.Random(f"{seed} {number}"))
         print(number, json.dumps(definition), values, flush=True)

@@ -1,4 +1,4 @@
-"""Rows go into Arrow's reader only if none can be taken for another's."""
+"""Rows go into Arrow's reader only if none can be mistaken for another one's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused
 
 READER = ObjectReader({"a": pa.int64(), "s": pa.string()})
-# What text must be made of to confuse a reader of objects that are joined.
+# Characters that could confuse a reader of joined objects.
 TRICKS = st.text(alphabet='{}[]",:\\\n 1anulsx\x00', max_size=12)
 
 

@@ -1,4 +1,4 @@
-"""Values one by one: what fits a type, as what, and what is said of the rest."""
+"""Values one by one: which fit a type, their results, and the errors of others."""
 
 from __future__ import annotations
 

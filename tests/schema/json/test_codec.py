@@ -1,4 +1,4 @@
-"""JSON topics both ways: what producers write is read, and what is written they read."""
+"""JSON topics both ways: we read what other clients write, and they read what we write."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ def test_columns_of_random_types_are_written_as_json_reads_them(seed: int) -> No
     decoder = json_codec.decoder(schema, schema, columns.names)
     decoded = decoder.decode(pa.array(values, pa.binary()))
     assert not decoded.bad
-    # Slices, as what lies before them must not be written.
+    # Slices: the rows before them must not be written.
     batch = pa.RecordBatch.from_arrays(list(decoded.columns), schema=columns).slice(seed % 7)
     written = json_codec.encoder(schema, columns).encode(batch)
     written.validate(full=True)

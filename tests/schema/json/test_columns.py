@@ -1,4 +1,4 @@
-"""Columns of values that were converted one by one are those that pyarrow makes itself."""
+"""Columns of values converted one by one equal those that pyarrow makes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps that are read as records lose nothing: no key, no null, no order."""
+"""Maps that are read as records keep all keys, nulls and their order."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_what_is_read_is_whole(
     entries = [entry for one in maps if one for entry in one.items()]
     simple = all(key in known and value is not None for key, value in entries)
     if not simple:
-        # Other keys make Arrow refuse the rows, known ones with null their text does.
+        # Arrow rejects rows with other keys; known keys with null are found in the text.
         with pytest.raises(Refused) as caught:
             reader.read(rows)
-        # What may be a number that is not finite is refused before maps are looked at.
+        # Numbers that may not be finite are rejected before maps are checked.
         assert caught.value.strictly or any("NaN" in key or "Inf" in key for key, _ in entries)
         return
     try:

@@ -1,6 +1,6 @@
-"""Values that Arrow's JSON reader would die of, or round: they are told apart before it gets them.
+"""Values that crash Arrow's JSON reader, or that it rounds, are kept away from it.
 
-What is decoded here is decoded in processes of their own, so that a crash is a failure.
+Separate processes decode them, so that a crash is a test failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python on this package; fails the test, telling the last case, if it crashes."""
+    """Run Python with this package; if it crashes, fail the test with the last case."""
     command = [sys.executable, "-X", "faulthandler", *(["-c", code] if code else [])]
     done = subprocess.run(
         [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
@@ -42,7 +42,7 @@ for value in values:
 
 
 def decoded(kind: Any, *texts: str) -> list[tuple[str, list[str]]]:
-    """Return what the texts are in a field of a type, and why they do not decode."""
+    """Return the texts decoded as a field of a type, and the errors."""
     values = [f'{{"f0":{text}}}' for text in texts]
     done = run(json.dumps([record([("f0", kind)]), values]), code=NAMED)
     return [(found, bad) for found, bad in map(json.loads, done.stdout.splitlines())]
@@ -80,7 +80,7 @@ def test_nor_do_they_within_arrays_maps_and_escapes(text: str) -> None:
 
 @pytest.mark.fault(112)
 def test_a_number_with_more_digits_than_its_column_is_not_another_number() -> None:
-    # Multiplied by ten to the scale it has more than 128 bits, and what is left of it looks well.
+    # Scaled, it has more than 128 bits, and its lower bits look like a valid number.
     kind = logical("bytes", "decimal", precision=38, scale=18)
     found = decode(record([("f0", kind)]), [b'{"f0":12345678901234567890123}'])
     assert found.columns[0].to_pylist() == [None]

@@ -1,4 +1,4 @@
-"""Numbers are exact, or said not to fit."""
+"""Numbers are exact, or an error."""
 
 from __future__ import annotations
 

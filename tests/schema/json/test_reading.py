@@ -1,4 +1,4 @@
-"""Each value decodes as the `json` module says, whatever those around it are."""
+"""Each value decodes as with the `json` module, whatever its neighbours are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check(definition: dict[str, Any], values: Sequence[bytes | None], *names: st
             correct = expected({**definition, "fields": fields}, value)
             assert row not in bad, value
         except Bad:
-            # Python's module does not read what is nested deeply, even where it is skipped.
+            # Python's module does not read deeply nested values, even if they are skipped.
             assert row in bad or (value is not None and DEEP in value), value
             if row not in bad:
                 continue
@@ -76,7 +76,7 @@ def test_random_records_in_which_some_are_broken(
 ) -> None:
     rng = random.Random(seed)
     if seed % 4 == 0:
-        # Fields are soon taken from each row by itself.
+        # After a few rows, fields are read row by row.
         monkeypatch.setattr(json_decoder, "_MANY_ROWS", 8)
         monkeypatch.setattr(json_decoder, "_FEW_ROWS", 2)
     definition = random_record(rng)
@@ -111,7 +111,7 @@ NESTED = record([("f0", nullable(record([("f0", nullable("int"))], "A"))), ("f1"
 @pytest.mark.parametrize("breaker", BREAKERS)
 def test_a_broken_value_takes_no_other_with_it(definition: dict[str, Any], breaker: str) -> None:
     good = [b'{"f1":%d}' % i for i in range(40)]
-    # Alone, among others, at both ends, and beside one of its kind, so that rows would shift.
+    # Alone, among others, at both ends, and beside another one, so that rows would shift.
     check(definition, [breaker.encode()])
     check(definition, [*good[:20], breaker.encode(), *good[20:]])
     check(definition, [breaker.encode(), *good, breaker.encode()])
@@ -235,7 +235,7 @@ def test_slices_are_read_from_where_they_begin() -> None:
 def test_batches_of_nothing_but_unusual_values_take_bounded_time(value: bytes) -> None:
     start = time.process_time()
     decode(MAPS, [value] * 5000)
-    # About a tenth of a second; a hundred times as much if each value were tried again and again.
+    # About a tenth of a second; if values were retried again and again, a hundred times as much.
     assert time.process_time() - start < 10
 
 

@@ -1,4 +1,4 @@
-"""Columns as Arrow reads them become those of their shapes, wherever they lie."""
+"""Columns that Arrow read are converted to their shapes, at any offset."""
 
 from __future__ import annotations
 

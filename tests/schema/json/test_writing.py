@@ -1,4 +1,4 @@
-"""The text of each kind of value is JSON, and what Jackson and Python's clients take it for."""
+"""The text of each kind of value is JSON that Jackson and Python's clients read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf schemas that are made in code, random ones too, and what protobuf itself reads."""
+"""Protobuf schemas made in code, also random ones, and values read by protobuf itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEYS = tuple(
 
 
 def new_file(name: str = "t", syntax: str = "proto3") -> FileDescriptorProto:
-    """Return a file that knows protobuf's well-known types."""
+    """Return a file that imports protobuf's well-known types."""
     file = FileDescriptorProto(name=f"{name}.proto", package=name, syntax=syntax)
     file.dependency.extend(module.DESCRIPTOR.name for module in WELL_KNOWN)
     if syntax == "editions":
@@ -87,7 +87,7 @@ def class_of(file: FileDescriptorProto, root: str = "M") -> Any:
 def add(
     message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: int, **more: Any
 ) -> descriptor_pb2.FieldDescriptorProto:
-    """Add a field, optional unless said otherwise."""
+    """Add a field, by default an optional one."""
     more.setdefault("label", Type.LABEL_OPTIONAL)
     return message.field.add(name=name, number=number, type=kind, **more)
 
@@ -249,7 +249,7 @@ def fill(rng: random.Random, message: Any) -> None:
 
 
 def is_label(field: Any, label: str) -> bool:
-    """Tell whether a field is "required" or "repeated"; protobuf 7 deprecates `label`."""
+    """Return whether a field is "required" or "repeated"; protobuf 7 deprecates `label`."""
     flag = getattr(field, f"is_{label}", None)
     if flag is None:
         flag = field.label == Type.Label.Value(f"LABEL_{label.upper()}")
@@ -314,7 +314,7 @@ def random_scalar(rng: random.Random, field: Any) -> Any:
 
 
 def expected_row(message: Any) -> dict[str, Any]:
-    """Return a message as Arrow's `to_pylist` has it, read by protobuf's own attributes."""
+    """Return a message in the form of Arrow's `to_pylist`, read with protobuf's own attributes."""
     return {field.name: expected_field(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -353,7 +353,7 @@ def expected_message(value: Any, kind: Any) -> Any:
 
 
 def sorted_maps(value: Any) -> Any:
-    """Return what Arrow read with maps in the order of `expected_field`, and one UTC."""
+    """Return Arrow's value with maps in the order of `expected_field`, and one UTC."""
     if isinstance(value, datetime):
         return value.astimezone(timezone.utc)
     if isinstance(value, dict):

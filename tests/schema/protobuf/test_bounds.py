@@ -1,4 +1,4 @@
-"""What a value would hold is counted as it would be read."""
+"""The counted cells of a value are those of reading it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def within(message: Any, field: Field, kind: Message) -> list[Any]:
 
 
 class Entry:
-    """An entry of a map as a message that has its value."""
+    """An entry of a map, as a message with its value."""
 
     def __init__(self, name: str, value: Any) -> None:
         setattr(self, name, value)

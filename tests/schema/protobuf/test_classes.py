@@ -1,4 +1,4 @@
-"""Classes for reading hold only what is asked for."""
+"""Classes for reading contain only the requested fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of protobuf's types are those that Spark makes of them itself."""
+"""The columns of protobuf's types are those that Spark's own functions make."""
 
 from __future__ import annotations
 

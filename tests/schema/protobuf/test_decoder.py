@@ -111,7 +111,7 @@ def test_a_oneof_has_what_was_set_last_asked_for_or_not() -> None:
         b"\x0c",  # the end of a group that has not begun
         b"\x0b",  # the beginning of a group that does not end
         b"\xff" * 20,
-        b"\x12\x02\x12\x05",  # bytes within a message that are longer than it
+        b"\x12\x02\x12\x05",  # bytes within a message that are longer than the message
         b"\x42\x01\xff",  # a packed list that ends within a number
         b"\x4f",  # wire type 7
     ],
@@ -164,8 +164,8 @@ def check_like_protobuf(values: list[bytes]) -> None:
         else:
             assert index not in bad
             expected = expected_row(message)
-            # Protobuf's C implementation leaves out entries with fields that it does not know;
-            # those in Python, C++ and Java have them, and so have we.
+            # Protobuf's C implementation drops entries with unknown fields;
+            # those in Python, C++ and Java keep them, and so do we.
             del row["m"], expected["m"]
             assert repr(row) == repr(expected)
 
@@ -234,8 +234,8 @@ def test_a_value_of_many_empty_messages_takes_as_long_as_it_is(fields: int, labe
         return ended - started
 
     few = max(min(seconds(125_000) for _ in range(3)), 0.02)
-    # Eight times as much: with collisions in tables of protobuf's it took some hundred times. A few
-    # can still happen, by where in memory the messages lie.
+    # Eight times as much; with collisions in protobuf's tables it would be hundreds of times. A few
+    # collisions can still happen, depending on addresses in memory.
     assert any(seconds(1_000_000) < 30 * few for _ in range(3))
 
 
@@ -258,7 +258,7 @@ def test_lists_and_maps_of_many_messages_are_whole_and_in_order() -> None:
             made.m[rng.randrange(30_000)].t = str(number)
         values.append(made)
     raw = [value.SerializeToString() for value in values]
-    # The same keys again, of which the last counts.
+    # The same keys again: the last value counts.
     raw.append(raw[2] + raw[4])
     values.append(kind.FromString(raw[-1]))
     found = codec.decoder(info, info, ["ns", "m"]).decode(pa.array(raw))
@@ -269,7 +269,7 @@ def test_lists_and_maps_of_many_messages_are_whole_and_in_order() -> None:
         ]
         assert {key: item["t"] for key, item in pairs} == {k: v.t for k, v in value.m.items()}
         assert len(pairs) == len(value.m)
-    # What is wrong is told of its row, however far behind the first part.
+    # The error names its row, in any chunk.
     bad = b"\x0a\0" * 40_000 + b"\x0a\x03\x0a\x01\xff"
     (fault,) = codec.decoder(info, info, ["ns"]).decode(pa.array([raw[1], bad, raw[1]])).bad
     assert (fault.row, fault.field) == (1, "ns.t")
@@ -287,7 +287,7 @@ def test_varints_of_more_bytes_than_needed_are_numbers() -> None:
 
 
 def test_neither_reading_nor_writing_imports_pandas() -> None:
-    """It costs each of Spark's Python workers a second and 50 MB."""
+    """Importing it would cost each of Spark's Python workers a second and 50 MB."""
     script = """
 import sys
 sys.modules["pandas"] = None

@@ -1,4 +1,4 @@
-"""Descriptors are read as protobuf reads them, and hostile ones are refused in bounded time."""
+"""Descriptors are read as by protobuf; hostile ones are rejected in bounded time."""
 
 from __future__ import annotations
 

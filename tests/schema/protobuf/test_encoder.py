@@ -1,4 +1,4 @@
-"""Which frames fit a schema, and what is said of those that do not."""
+"""Which DataFrames fit a schema, and the errors of those that do not."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_message_without_fields_has_no_columns() -> None:
 
 
 def test_listed_schemas_are_written_and_read() -> None:
-    """Those of type PROTOBUF; a number is always written where its default is another than zero."""
+    """Schemas of type PROTOBUF; a number with a default other than zero is always written."""
     info = listed(defaults={"number": 1.5})
     columns = codec.arrow_schema(info)
     assert columns.field("kind").type == pa.int32()

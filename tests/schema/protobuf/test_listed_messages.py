@@ -1,4 +1,4 @@
-"""PROTOBUF schemas with messages within, of which they do not say what is in them: their bytes."""
+"""PROTOBUF schemas do not describe nested messages, which are read as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of messages: presence, paths of what is wrong, maps, and odd names."""
+"""Columns of messages: presence, paths of errors, maps, and unusual names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any],
 def test_a_value_that_is_the_marker_of_absence_is_there(
     kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marker is random; here it is what is written, in any type."""
+    """The marker is random; this test writes its value, for all types."""
     zeros: dict[int, Any] = {
         Type.TYPE_STRING: "zero",
         Type.TYPE_BYTES: b"zero",

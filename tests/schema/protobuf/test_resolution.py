@@ -1,4 +1,4 @@
-"""Values of one version of a schema are read as another's by number, or not at all."""
+"""Values of one schema version are read as another's by field numbers, or not at all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_fields_are_known_by_number_and_those_of_one_side_are_absent_or_passed_o
     assert read(new, old, class_of(new)(renamed=5, added="x")) == [5, ""]
 
 
-# Values that show whether a pair of types reads what was written.
+# Values that show whether a type reads what another one wrote.
 SAMPLES: dict[int, Any] = {
     Type.TYPE_BOOL: True,
     Type.TYPE_STRING: "text",
@@ -74,7 +74,7 @@ def test_a_number_of_two_types_gives_the_value_or_an_error(writer: int, reader: 
         assert writer != reader
         error = str(raised)
     else:
-        # Text is the same in bytes and as text.
+        # A string has the same bytes as text and as bytes.
         assert as_bytes(found) == as_bytes(written)
         return
     assert f"a is {type_name(reader)}, and was written as {type_name(writer)}" in error

@@ -1,4 +1,4 @@
-"""What any field of any message must be."""
+"""The rules for numbers and names of fields."""
 
 from __future__ import annotations
 

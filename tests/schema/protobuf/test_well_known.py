@@ -1,4 +1,4 @@
-"""Times that are none, JSON that is none, and what is cut off."""
+"""Invalid times, invalid JSON, and what is truncated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoded parts, column by column, are those that protobuf writes one by one."""
+"""Parts encoded as columns equal those that protobuf writes one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fields are written as: absent, packed, grouped; and which nulls are refused."""
+"""How fields are written (absent, packed, groups), and which nulls are errors."""
 
 from __future__ import annotations
 

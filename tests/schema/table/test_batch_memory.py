@@ -1,4 +1,4 @@
-"""What a batch of very many messages holds on to while it becomes record batches."""
+"""The memory of a batch of very many messages while it becomes record batches."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _SCRIPT = """
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
 def test_a_batch_of_very_many_messages_is_held_in_parts(path: str, fields: dict[str, Any]) -> None:
-    """Objects for all of its messages at once took a hundred times its size."""
+    """Objects for all messages at once would take a hundred times the batch's size."""
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_SCRIPT), path, repr(fields)],
         capture_output=True,

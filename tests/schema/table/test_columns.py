@@ -1,4 +1,4 @@
-"""Columns built from runs say the same as the messages one by one."""
+"""Columns built from runs equal the messages one by one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_memory_of_payloads_is_freed() -> None:
     del found, entries
     gc.collect()
     for memory in (alone, few, many):
-        # A view that somebody still holds would not allow this.
+        # A remaining view would make this fail.
         memory.clear()
 
 

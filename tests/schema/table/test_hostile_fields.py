@@ -1,4 +1,4 @@
-"""Messages whose metadata protobuf takes and nobody means, up to columns and to `Message`."""
+"""Metadata that is valid protobuf but makes no sense, up to columns and to `Message`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def column_types() -> list[pa.DataType]:
 
 
 def entry_bytes(rng: random.Random) -> bytes:
-    """Return an entry as stored: good on the whole, with extreme values in any field."""
+    """Return a stored entry, valid on the whole, with extreme values in any field."""
     parts = []
     count = rng.randint(0, 3)
     for _ in range(count):
@@ -68,7 +68,7 @@ def received(rng: random.Random, stored: bytes) -> MessageReceived:
 
 
 def look_at(entry: ReceivedEntry) -> None:
-    """Use everything that a `Message` tells."""
+    """Call all accessors of a `Message`."""
     found = MessageIdAdv(entry.ledger_id, entry.entry_id, 3)
     message = Message(
         TOPIC,

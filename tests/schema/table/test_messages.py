@@ -1,4 +1,4 @@
-"""Record batches of blocks: the same as of entries, whatever lies between them."""
+"""Record batches of blocks equal those of entries, whatever is between blocks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def of_entries(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordB
 
 
 def of_blocks(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordBatch]:
-    """Take a stream in blocks, and what is rare entry by entry."""
+    """Take a stream in blocks, and rare frames entry by entry."""
     options = target.block_options(None, 1 << 20)
     assert options is not None
     decoder, careful = (
@@ -99,7 +99,7 @@ def stream_of(seed: int, entries: int = 120) -> bytes:
         if rng.random() < 0.2:
             common["properties"] = [("a", str(entry_id)), ("b", "")]
         if rng.random() < 0.15:
-            # Nothing that blocks know.
+            # Nothing that blocks can decode.
             common["encryption_algo"] = "none"
         if rng.random() < 0.5:
             found.append(entry(entry_id, rng.randbytes(5), partition_key="k", **common))

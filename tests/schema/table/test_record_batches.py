@@ -1,4 +1,4 @@
-"""Record batches: their bounds, their schema, and values that do not decode."""
+"""Record batches: limits, schema, and values that do not decode."""
 
 from __future__ import annotations
 

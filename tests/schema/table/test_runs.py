@@ -1,4 +1,4 @@
-"""Entries cut into runs, and filters on them."""
+"""Entries split into runs, and filters on them."""
 
 from __future__ import annotations
 

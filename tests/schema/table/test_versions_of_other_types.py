@@ -1,4 +1,4 @@
-"""Values of versions that the query's columns cannot be made of: never decoded as something else.
+"""Values of versions that do not fit the query's columns are never decoded as something else.
 
 A namespace with the strategy ALWAYS_COMPATIBLE lets a topic's schema change its type, and its
 messages stay as they were written.
@@ -57,7 +57,7 @@ KINDS: dict[str, SchemaInfo] = {
 }
 UNDECODED = {"EXTERNAL": SchemaInfo(pb.Schema.External), "schema type 77": SchemaInfo(77)}
 OLD, NEW = (number.to_bytes(8, "big") for number in (3, 4))
-# What is an Avro union of null and int, a JSON object, protobuf and text as well as it goes.
+# Bytes that are valid as several types: an Avro union, JSON, protobuf or text.
 PAYLOADS = (b"\2\6", b'{"a":7}', b"\x08\x07", b"\0", b"", b"\0\0\0\7", b"{}")
 
 
