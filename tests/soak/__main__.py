@@ -1,4 +1,4 @@
-"""``python -m tests.soak``: a stream on a real broker, while all that can be killed is killed."""
+"""``python -m tests.soak``: a stream on a real broker, while everything that can be killed is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.soak.soak import Report, Settings, Soak, chosen_seed, conduct, say
 from tests.support.real_broker import OwnBroker, prepare
 
 BROKER = {
-    # What a writer sends again after a lost receipt is dropped: see producers.py.
+    # Deduplication drops what a writer resends after a lost receipt: see producers.py.
     "brokerDeduplicationEnabled": "true",
-    # Ledgers end, and go when they are read.
+    # Small ledgers, which are deleted when they were read.
     "managedLedgerMaxEntriesPerLedger": "1000",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "retentionCheckIntervalInSeconds": "5",

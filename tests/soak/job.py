@@ -1,4 +1,4 @@
-"""The process of a soak's query, from outside: started, told, killed, and its results read."""
+"""Controls the process of a soak's query: starts, commands and kills it, and reads its results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Job:
         self._process.stdin.flush()
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what the process has told since the last call."""
+        """Return the events of the process since the last call."""
         path = self._folder / "events.jsonl"
         with path.open("rb") as file:
             file.seek(self._events_read)
@@ -87,11 +87,11 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return self._process is None or self._process.poll() is not None
 
     def workers(self) -> list[int]:
-        """The processes that run tasks, or wait for some."""
+        """The processes that run tasks, or wait for tasks."""
         return [] if self._process is None else python_processes(self._process.pid, WORKER)
 
     def kill_source(self) -> int:
@@ -109,13 +109,13 @@ class Job:
         self._process = None
 
     def stop(self) -> None:
-        """Let it end in good order. Raises subprocess.TimeoutExpired."""
+        """Let it end cleanly. Raises subprocess.TimeoutExpired."""
         if self._process is not None:
             self._process.communicate(timeout=_STOP_SECONDS)
             self._process = None
 
     def dump(self) -> None:
-        """Have the process and its JVM write into query.log where their threads are."""
+        """Have the process and its JVM write their threads' stacks into query.log."""
         if self._process is None:
             return
         os.kill(self._process.pid, signal.SIGUSR1)
@@ -124,13 +124,13 @@ class Job:
                 os.kill(pid, signal.SIGQUIT)
 
     def log_tail(self, lines: int = 40) -> str:
-        """Return the end of what the process and Spark have logged."""
+        """Return the end of the logs of the process and of Spark."""
         path = self._folder / "query.log"
         return "\n".join(path.read_text("utf-8", "replace").splitlines()[-lines:])
 
 
 class Results:
-    """What the sink has kept, checked batch by batch, each when it cannot be run again."""
+    """The sink's batches, each checked when it can no longer run again."""
 
     def __init__(self, folder: Path) -> None:
         self.checker = Checker()
@@ -140,7 +140,7 @@ class Results:
         self._folder = folder / "sink"
 
     def look(self, *, all_final: bool = False) -> None:
-        """Check what is new. A batch is final when there is a later one."""
+        """Check new batches. A batch is final when there is a later one."""
         while (path := self._path(self.batches)).exists():
             last = not self._path(self.batches + 1).exists()
             with pa.ipc.open_file(path) as reader:

@@ -1,4 +1,4 @@
-"""The processes of a Spark, found by `ps`, to be killed."""
+"""Finds the processes of a Spark with `ps`, to kill them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def python_processes(root: int, kind: str) -> list[int]:
-    """Return the processes below `root` of a kind; daemons are not among those they fork."""
+    """Return the processes of a kind below `root`; daemons do not count as workers."""
     parents, found = _listing(kind)
     return [
         pid
@@ -46,20 +46,20 @@ def _is_below(pid: int, root: int, parents: dict[int, int]) -> bool:
 
 
 def connected(pids: list[int], port: int) -> list[int]:
-    """Return those of the processes that have a connection to a port, as far as /proc tells."""
+    """Return the processes that have a connection to a port, according to /proc."""
     peers = f":{port:04X}"
     try:
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     except OSError:
         return []
-    # Of each socket: its number, local and remote address, ..., the inode as the tenth field.
+    # For each socket: its number, local and remote address, …, the inode as the tenth field.
     sockets = {f"socket:[{fields[9]}]" for fields in map(str.split, lines) if peers in fields[2]}
     return [pid for pid in pids if not sockets.isdisjoint(_open_files(pid))]
 
 
 def _open_files(pid: int) -> set[str]:
     found: set[str] = set()
-    # It may be gone, or another's.
+    # The process may have ended, or belong to another user.
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
@@ -67,7 +67,7 @@ def _open_files(pid: int) -> set[str]:
 
 
 def kill(pids: list[int]) -> int:
-    """Kill processes; returns how many were still there."""
+    """Kill processes; return how many were still running."""
     killed = 0
     for pid in pids:
         try:

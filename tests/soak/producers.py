@@ -1,8 +1,8 @@
-"""The writers of a soak: each key has one, which numbers its rows and sends each of them once.
+"""The writers of a soak: each key has one, which numbers its rows and sends each once.
 
-The broker drops what a writer sends again after a receipt was lost (deduplication, by the names
-and sequence ids of the producers): so the topic holds each row once, and a row that a query has
-twice or lacks is the fault of this package, on one end or the other.
+The broker deduplicates by producer names and sequence ids, so it drops what a writer resends after
+a lost receipt: the topic has each row once. A row that a query has twice or lacks is a fault of
+this package, in reading or in writing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.soak.rows import KEYS, key_of, value_of
 
 WRITERS = 2
 
-# A broker that starts on a busy machine takes its time.
+# A broker takes long to start on a busy machine.
 _PATIENCE = 300.0
-# Rows between two looks at how many may be written; entries are of other sizes.
+# Rows between two checks of how many may be written; entries have other sizes.
 _CHUNK = 100
 
 
 class Producers:
-    """Write `rows` rows in all, not more than `allowed` at any time, and `rate` a second."""
+    """Write `rows` rows in all, at most `allowed` so far, at `rate` a second."""
 
     def __init__(self, broker: Broker, topic: str, rows: int, rate: float) -> None:
         self.allowed = 0
@@ -46,23 +46,23 @@ class Producers:
 
     @property
     def written(self) -> int:
-        """How many rows were handed to producers."""
+        """How many rows were passed to producers."""
         return sum(self._written)
 
     def start(self) -> None:
-        """Begin to write what is allowed."""
+        """Begin to write the allowed rows."""
         for thread in self._threads:
             thread.start()
 
     def join(self) -> None:
-        """Wait until every row that was asked for is acknowledged."""
+        """Wait until all rows are acknowledged."""
         for thread in self._threads:
             thread.join(_PATIENCE)
             if thread.is_alive():
                 self.error = self.error or TimeoutError("a writer does not come to its end")
 
     def stop(self) -> None:
-        """Give up."""
+        """Stop writing."""
         self._stop.set()
         self.join()
 
@@ -85,7 +85,7 @@ class Producers:
             self.error = error
 
     def _write(self, writer_number: int, writer: PartitionedProducer) -> None:
-        # Row r of all is number r // KEYS of key r % KEYS; this writer has every other key.
+        # Row r is number r // KEYS of key r % KEYS; this writer has every other key.
         due = time.monotonic()
         for first in range(0, self._rows, _CHUNK):
             while first >= self.allowed or time.monotonic() < due:

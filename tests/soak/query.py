@@ -1,8 +1,8 @@
 """The query of a soak, in a process of its own that can be killed: ``python -m tests.soak.query``.
 
 Arguments: a folder, and the source's options as JSON. Each line of standard input is a command as
-JSON; each line of standard output is an event as JSON. A query that ends or fails is started again
-from its checkpoint at once, as whatever looks after queries would do.
+JSON; each line of standard output is an event as JSON. A query that ends or fails is restarted from
+its checkpoint at once, as a supervisor would do.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LOOK_SECONDS = 0.2
 
 
 def tell(event: str, **more: Any) -> None:
-    """Let the soak know."""
+    """Send an event to the soak."""
     print(json.dumps({"event": event, **more}), flush=True)
 
 
 def session() -> SparkSession:
-    """A small Spark that runs killed tasks again."""
+    """A small Spark that retries killed tasks."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -54,14 +54,14 @@ def session() -> SparkSession:
 
 
 class Sink:
-    """Keeps each micro-batch in a file that bears its id; what is run again replaces it."""
+    """Stores each micro-batch in a file named by its id; running it again replaces the file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch, all or nothing; it must be what it was if it was there before."""
+        """Write a micro-batch, all or nothing; if it ran before, its rows must be the same."""
         table = frame.select(*COLUMNS).toArrow()
         path = self._folder / f"{batch_id:08d}.arrow"
         if path.exists():
@@ -122,7 +122,7 @@ class Runner:
 
 
 def commands() -> Iterator[dict[str, Any] | None]:
-    """Yield what comes in, and None now and then while nothing does, until the other end leaves."""
+    """Yield commands, and None now and then, until the other end closes."""
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
     waiting = b""

@@ -1,4 +1,4 @@
-"""The rows of a soak: numbered for each key, and checked as they come out."""
+"""The rows of a soak: numbered for each key, and checked when they arrive."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def value_of(number: int) -> bytes:
 
 
 def rows_of_key(rows: int, key: int) -> int:
-    """Return how many of all rows a key has."""
+    """Return how many of `rows` rows a key has."""
     return rows // KEYS + (key < rows % KEYS)
 
 
 class Checker:
-    """Sees whether each key's rows come once and in order. What is wrong is in `problems`."""
+    """Checks that each key's rows come once and in order. Errors are in `problems`."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -42,7 +42,7 @@ class Checker:
     def add(
         self, keys: Sequence[bytes], values: Sequence[bytes], ids: Sequence[bytes], batch: int
     ) -> None:
-        """Take the rows of a micro-batch, with their message ids."""
+        """Add the rows of a micro-batch, with their message ids."""
         upcoming = self._next
         for row, (key, value) in enumerate(zip(keys, values, strict=True)):
             found, place = int(value), KEY_NUMBERS[key]
@@ -57,7 +57,7 @@ class Checker:
         self.rows += len(values)
 
     def end(self, rows: int) -> None:
-        """Look whether all of `rows` rows came."""
+        """Check that all of `rows` rows came."""
         if self.rows != rows:
             self.tell(f"{self.rows} rows came of {rows}")
         for key, found in enumerate(self._next):
@@ -66,7 +66,7 @@ class Checker:
                 self.tell(f"{key_of(key)} ends at {found} of {expected}")
 
     def tell(self, problem: str) -> None:
-        """Take down that something is wrong."""
+        """Record a problem."""
         self.wrong += 1
         if len(self.problems) < _PROBLEMS_SHOWN:
             self.problems.append(problem)

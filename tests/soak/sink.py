@@ -1,8 +1,8 @@
 """A soak of the exactly-once sink: ``python -m tests.soak.sink``.
 
-A query writes numbered rows to a cluster of two brokers, while all that takes part is killed or
-moved. A consumer of the official client runs along and has to see each row once, in the order of
-its key, and whole micro-batches.
+A query writes numbered rows to a cluster of two brokers, while everything involved is killed or
+moved. A consumer of the official client must see each row once, in the order of its key, and whole
+micro-batches.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ COORDINATORS = [
 # How often each kind of fault comes.
 FAULTS = {
     "task": 6,  # tasks are killed, and run again
-    "commit": 4,  # the process that commits is killed amid it, and with it the query
-    "unload": 3,  # a topic, or that of the records, is unloaded
-    "move": 3,  # a topic goes to the other broker
-    "move coordinator": 3,  # a bundle of pulsar/system does
-    "query": 2,  # the query is stopped, and started again
+    "commit": 4,  # the committing process is killed while it commits, and with it the query
+    "unload": 3,  # a topic or the state topic is unloaded
+    "move": 3,  # a topic moves to the other broker
+    "move coordinator": 3,  # a bundle of pulsar/system moves
+    "query": 2,  # the query is stopped and restarted
     "driver": 1,  # all of Spark is killed
     "broker": 1,  # the broker of a partition is killed
-    "coordinator": 1,  # the broker of a transaction coordinator is
+    "coordinator": 1,  # the broker of a transaction coordinator is killed
 }
 
-# The sink may never say so here: no driver stays away for as long as the time-out.
+# This must not appear: no driver is away for as long as the transaction timeout.
 _GRAVE = ("TornBatch", "SinkStateError", "TransactionExpired")
 _TIMEOUT = 150
 _ORPHAN_GRACE = 30.0
@@ -61,7 +61,7 @@ _ADMIN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long and how hard. Two soaks with one seed have the same faults in the same order."""
+    """Duration and faults. Two soaks with the same seed have the same faults in the same order."""
 
     batches: int
     rows_per_batch: int
@@ -74,7 +74,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Report:
-    """What has happened. `problems` is empty if all is well."""
+    """The result. `problems` is empty after a success."""
 
     rows: int = 0
     batches: int = 0
@@ -125,7 +125,7 @@ class SinkSoak:
             "sinkStateTopic": STATE,
             "transactionTimeout": f"{settings.timeout}s",
             "rowsPerBatch": str(settings.rows_per_batch),
-            # A broker that starts on a busy machine takes its time.
+            # A broker takes long to start on a busy machine.
             "pulsar.client.operationTimeoutMs": "60000",
         }
         self._crash = folder / "crash"
@@ -220,7 +220,7 @@ class SinkSoak:
         self._wait_for(killed)
 
     def _crash_at(self, point: str) -> None:
-        """Have a process of the query die at a point."""
+        """Have a process of the query die at a crash point."""
         armed = self._crash / point
         armed.touch()
         self._wait_for(lambda: not armed.exists())
@@ -253,7 +253,7 @@ class SinkSoak:
         self._moved_at = time.monotonic()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Ask the admin REST, which does not always have an answer while brokers change."""
+        """Call the admin REST, which cannot always answer while topics move."""
         deadline = time.monotonic() + _ADMIN_SECONDS
         while True:
             try:
@@ -269,12 +269,12 @@ class SinkSoak:
         self._count()
         expected = self._batches * self._settings.rows_per_batch
         ended = time.monotonic()
-        # Transactions that nobody ends hold reading back until their time is up, and no longer.
+        # Orphaned transactions block readers until their timeout, and no longer.
         deadline = ended + self._settings.timeout + _ORPHAN_GRACE
         while self._witness.rows < expected and time.monotonic() < deadline:
             self._pause(0.2)
         self.report.drained = time.monotonic() - ended
-        # Whatever comes twice has time to come.
+        # Duplicates would have time to arrive.
         self._pause(3.0)
         self._job.stop()
         self._witness.end(expected)

@@ -1,8 +1,7 @@
 """The query of a soak of the sink, in a process of its own that can be killed.
 
 Arguments, commands and events are those of `tests.soak.query`. It writes numbered rows exactly
-once, each key's in order; ``finish`` lets it end with the micro-batch that was begun last, or one
-more.
+once, each key's in order; ``finish`` lets it end after the current micro-batch, or one more.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from tests.soak.rows import KEYS
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# A key's rows are all in one task, in their order: the source deals numbers out in turn, and begins
-# anew with each micro-batch, whose number of rows this divides.
+# Each task has all rows of its keys, in order: the source distributes numbers to tasks in turn,
+# starting anew with each micro-batch, whose number of rows is a multiple of this.
 TASKS = 4
 
 

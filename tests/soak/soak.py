@@ -1,7 +1,7 @@
-"""A soak: rows are written, faults strike, and the query's result is checked to the last row.
+"""A soak: rows are written under many faults, and the query's result is checked row by row.
 
-The topic's rows are held by nothing but the query's subscription, where the broker can be told
-so: what is acknowledged too early is lost, and seen.
+If the broker can be configured so, only the query's subscription retains the rows: those that are
+acknowledged too early are lost, which the check notices.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from tests.support.real_broker import AdminError
 PARTITIONS = 4
 SUBSCRIPTION = "soak"
 
-# How often each kind of fault comes, beside topics that are unloaded every second.
+# How often each kind of fault comes, in addition to unloading topics every second.
 FAULTS = {
     "task": 4,  # tasks are killed, and run again
-    "query": 3,  # the query is stopped, and goes on from its checkpoint
+    "query": 3,  # the query is stopped, and continues from its checkpoint
     "source": 2,  # the driver's part of the source is killed, and with it the query
-    "broker": 2,  # the broker is stopped in good order, and started
+    "broker": 2,  # the broker is stopped cleanly and restarted
     "broker killed": 1,
     "driver": 1,  # all of Spark is killed
 }
 
-# After such a fault one failure of the query is no surprise.
+# Each of these faults may fail the query once.
 _FAILS = frozenset({"task", "source"})
-# Where our own errors show that a query has failed by itself.
+# Our own errors, by which a query has failed by itself.
 _OWN = "pulsar_spark.errors"
 
 _LOOK_SECONDS = 0.1
 _UNLOAD_SECONDS = 1.0
 _DRAIN_SECONDS = 90.0
-# How long to wait for a task that can be killed, and how much of it for one that is reading.
+# How long to wait for a task to kill, and the part of that to wait for one that is reading.
 _VICTIM_SECONDS = 120.0
 _BUSY_SECONDS = 20.0
 
 
 class SoakFailed(Exception):
-    """The soak cannot go on; the report says why."""
+    """The soak cannot continue; the report says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long and how hard. Two soaks with one seed have the same faults in the same order.
+    """Duration and faults. Two soaks with the same seed have the same faults in the same order.
 
-    `rate` is in rows a second, `stall_seconds` how long the query may read nothing.
+    `rate` is in rows a second; `stall_seconds` is how long the query may read nothing.
     """
 
     rows: int
@@ -75,7 +75,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Report:
-    """What has happened. `problems` is empty if all is well."""
+    """The result. `problems` is empty after a success."""
 
     rows: int = 0
     batches: int = 0
@@ -111,7 +111,7 @@ class _Seeded(Protocol):
 def schedule(
     settings: _Seeded, rng: random.Random, weights: Mapping[str, int] = FAULTS
 ) -> list[str]:
-    """Return the faults in their order: each kind is among them if there are enough."""
+    """Return the faults in order, with each kind among them if there are enough."""
     once = [kind for kind, weight in weights.items() for _ in range(weight)]
     found: list[str] = []
     while len(found) < settings.faults:
@@ -130,14 +130,14 @@ class _Judged(Protocol):
 
 
 def chosen_seed(given: int | None) -> int:
-    """Return the seed that is given, or another one each time."""
+    """Return the given seed, or a random one."""
     return random.SystemRandom().randrange(10**6) if given is None else given
 
 
 def conduct(settings: _Seeded, prefix: str, soak: Callable[[Path], _Judged]) -> int:
     """Run a soak in a folder of its own and print its report; return the exit status.
 
-    What it has left in the folder stays if it failed.
+    After a failure the folder stays.
     """
     print(f"{settings}: --seed {settings.seed} strikes the same way again", flush=True)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -171,7 +171,7 @@ class Unloader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when nothing is unloaded any more."""
+        """Return when no more topics will be unloaded."""
         self._stop.set()
         self._thread.join()
 
@@ -180,7 +180,7 @@ class Unloader:
             try:
                 self._broker.unload(self._topic)
             except (AdminError, OSError, http.client.HTTPException, PulsarError):
-                # The broker is away, or on its way.
+                # The broker is down, or starting.
                 continue
             self.unloads += 1
 
@@ -202,7 +202,7 @@ class Soak:
             "topic": self._topic,
             "subscription": SUBSCRIPTION,
             "startingOffsets": "earliest",
-            # A broker that starts on a busy machine takes its time.
+            # A broker takes long to start on a busy machine.
             "pulsar.client.operationTimeoutMs": "120000",
         }
         self._job = Job(folder, options)
@@ -233,7 +233,7 @@ class Soak:
         self._job.launch()
         try:
             self._start_query()
-            # What is written before is held by nothing.
+            # Nothing would retain messages written earlier.
             self._wait_for(self._is_subscribed)
             self._producers.start()
             self._unloader.start()
@@ -256,7 +256,7 @@ class Soak:
         for number, kind in enumerate(faults):
             read = self._results.rows
             portion = (self._settings.rows - read) / (len(faults) - number + 1)
-            # There is always something to read while a fault strikes.
+            # There is always something to read during a fault.
             self._producers.allowed = round(read + 2 * portion)
             due = read + (0.2 + 0.7 * self._rng.random()) * portion
             self._wait_for(lambda due=due: self._results.rows >= due)  # type: ignore[misc]
@@ -283,7 +283,7 @@ class Soak:
             self._moved()
 
     def _kill_tasks(self) -> None:
-        """Kill what reads from the broker just now, or else waits for a task."""
+        """Kill a process that is reading from the broker, or else one that waits for a task."""
         port = urlsplit(self._broker.service_url).port or 6650
         started = time.monotonic()
         while (waited := time.monotonic() - started) < _VICTIM_SECONDS:
@@ -380,7 +380,7 @@ class Soak:
 
 
 def _topic_name(broker: Broker) -> str:
-    """Return a name in a namespace that stores nothing by itself, where there are such."""
+    """Return a topic name, in a namespace without retention if possible."""
     if not isinstance(broker, Real):
         return broker.unique_topic("soak")
     namespace = f"public/soak-{time.time_ns()}"

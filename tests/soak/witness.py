@@ -1,4 +1,4 @@
-"""A foreign consumer that runs along: the official client, which sees what was committed alone."""
+"""A consumer of the official client beside the query, which sees only committed messages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ACK_EACH = 500
 
 
 class Witness:
-    """Consumes topic partitions, each on a thread, and sees whether keys' rows come once, in order.
+    """Consumes topic partitions, one thread each, and checks that keys' rows come once, in order.
 
-    What the broker delivers again, as it had no acknowledgement, is known by its message id.
+    Redeliveries of unacknowledged messages are recognized by their message ids.
     """
 
     def __init__(self, service_url: str, partitions: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class Witness:
             thread.join()
 
     def end(self, rows: int) -> None:
-        """Look whether all of `rows` rows came."""
+        """Check that all of `rows` rows came."""
         if self.rows != rows:
             self._tell(f"{self.rows} rows came of {rows}")
         for key, found in enumerate(self._next):
@@ -93,11 +93,11 @@ class Witness:
                 try:
                     consumer.acknowledge_cumulative(found)
                 except pulsar.PulsarException:
-                    # The broker is away: it is told with the next one.
+                    # The broker is down: the next acknowledgement covers this one.
                     time.sleep(0.1)
 
     def see(self, key: str, number: int, place: tuple[int, int, int]) -> None:
-        """Take note of a row of a key, by its number, and of the id of its message."""
+        """Record a key's row, by its number, and its message id."""
         with self._lock:
             self.rows += 1
             known = KEY_NUMBERS[key.encode()]

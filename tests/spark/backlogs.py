@@ -1,4 +1,4 @@
-"""Backlogs in memory, for tests of admission: entries in ledgers, and answers as brokers give."""
+"""Backlogs in memory, for tests of admission: entries in ledgers, and answers like a broker's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_spark.protocol.message_id import Position
 
 
 class Backlog:
-    """Entries of one topic partition, each with its number of messages; 0 is an id without one.
+    """Entries of one topic partition, by their numbers of messages; 0 is an id without an entry.
 
     A ledger has `per_ledger` ids; a message has `size` bytes.
     """
@@ -48,7 +48,7 @@ class Backlog:
         self.asked = 0
 
     def ask(self, position: Position) -> FoundEntry | None:
-        """Return the first entry at or behind a position."""
+        """Return the first entry at or after a position."""
         self.asked += 1
         number = bisect_left(self._keys, Position(*position[:2]))
         here = number < len(self._keys) and self._keys[number][:2] == position[:2]
@@ -69,7 +69,7 @@ class Backlog:
         )
 
     def count(self, start: Position, end: Position) -> int:
-        """Return how many messages lie between two positions."""
+        """Return how many messages are between two positions."""
         return self._rank(end) - self._rank(start)
 
     def entries_from(self, position: Position) -> int:

@@ -1,4 +1,4 @@
-"""A task's read of a range, that a test takes row by row."""
+"""A task's read of a range, which a test takes row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 
 class Reading:
-    """A task's read that a test takes row by row; `columns` has it take blocks."""
+    """A task's read, taken row by row; with `columns` it reads blocks."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Reading:
         part = PulsarInputPartition(topic, start, end)
         self.context = ClientContext(parse_read_options(given).client)
         watch = LossWatch(self.context, parse_read_options(given), part)
-        # So few that what is not asked for yet can still be deleted.
+        # So few that messages which were not requested yet can still be deleted.
         few = ReaderOptions(
             auto_scale=False, receiver_queue_size=4, poll_timeout=30, read_compacted=compacted
         )

@@ -1,4 +1,4 @@
-"""What tests of streams share: sources without Spark."""
+"""Sources without Spark, shared by tests of streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_CAPS = Caps()
 
 
 class Query:
-    """What Spark does with a source, step by step: offsets, plans, tasks, commits."""
+    """Uses a source as Spark does, step by step: offsets, plans, tasks, commits."""
 
     def __init__(self, options: StreamOptions, offset: StreamOffset | None = None) -> None:
         self.options = options
@@ -34,7 +34,7 @@ class Query:
         return self.committed or self.source.initial()
 
     def batch(self, caps: Caps = NO_CAPS) -> list[Any]:
-        """Run a batch and return its values; an empty list where there is none."""
+        """Run a batch and return its values; an empty list without a batch."""
         start = self.start()
         end = self.source.latest(start, caps)
         if end == start and self.committed is not None:
@@ -46,7 +46,7 @@ class Query:
         return values
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[Any]:
-        """Read what lies between two offsets."""
+        """Read the messages between two offsets."""
         return self.values(self.source.plan(start, end))
 
     def values(self, partitions: Sequence[PulsarInputPartition]) -> list[Any]:

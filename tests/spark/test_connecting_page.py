@@ -1,4 +1,4 @@
-"""The examples of docs/connecting.md, each run against a broker that wants just what it gives.
+"""The examples of docs/connecting.md, each run against a broker that requires just its settings.
 
 Without Spark's JVM: the data source is called as Spark calls it.
 """
@@ -50,7 +50,7 @@ CASES = [
 
 
 class Session:
-    """As much of a session as the examples use; `load` gives the values that were read."""
+    """The part of a session that the examples use; `load` returns the values read."""
 
     def __init__(self) -> None:
         self.read = self
@@ -104,7 +104,7 @@ def test_an_example_connects(
     monkeypatch.setenv("PULSAR_TOKEN", "my-token")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    # What everybody trusts.
+    # The system's trust store.
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
     server = authority.server(client_authority=authority if certificate else None)
     key = {"client_id": "me", "client_secret": "mine"}
@@ -156,7 +156,7 @@ def test_a_key_store_of_java_becomes_a_certificate_by_the_commands_of_the_page(
         "-destkeystore client.jks -deststoretype JKS -deststorepass secret"
     )
     first, second = commands("Options of a Java or Scala job")
-    # What people are asked for.
+    # Prompted input.
     run(f"{first} -srcstorepass secret -deststorepass secret")
     run(f"{second} -passin pass:secret")
     server = authority.server(client_authority=authority)
@@ -176,7 +176,7 @@ def test_a_key_store_of_java_becomes_a_certificate_by_the_commands_of_the_page(
 
 
 def test_the_settings_for_kubernetes_are_those_that_spark_has() -> None:
-    """By the constants of Spark's own class, in the jar that PySpark brings."""
+    """Checked with the constants of Spark's own class, in PySpark's jar."""
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
     with zipfile.ZipFile(jar) as archive:
         constants = archive.read("org/apache/spark/deploy/k8s/Config$.class")
@@ -191,7 +191,7 @@ def test_the_settings_for_kubernetes_are_those_that_spark_has() -> None:
         assert found is not None, setting
         prefix, kind, name, value = found.groups()
         assert prefix.encode() in constants
-        # A secret and where its files are to be; or a variable, and a secret and its key.
+        # A secret and the path of its files; or a variable, a secret and its key.
         assert (name, value) == {
             "secrets": ("pulsar-token", "/etc/pulsar"),
             "secretKeyRef": ("PULSAR_TOKEN", "pulsar-token:token"),

@@ -238,7 +238,7 @@ def test_filters_leave_the_same_rows_with_and_without_pushdown(
     def rows(frame: DataFrame, condition: str) -> list[bytes]:
         return sorted(values(frame.where(condition)))
 
-    # The same frame for all conditions: what one of them narrowed must not narrow another.
+    # The same DataFrame for all conditions: one's filters must not affect another.
     pushed = load("t")
     found = [rows(pushed, condition) for condition in conditions]
     spark.conf.set(PUSHDOWN, "false")

@@ -1,4 +1,4 @@
-"""Formats of one's own: names, defaults, and what gives the defaults way."""
+"""Registered formats: names, default options, and what overrides the defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULTS = {
 
 
 class Session:
-    """Takes the place of a Spark session that is asked to register data sources."""
+    """A stand-in for a Spark session, which registers data sources."""
 
     def __init__(self) -> None:
         self.registered: list[type[PulsarDataSource]] = []

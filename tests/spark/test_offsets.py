@@ -1,4 +1,4 @@
-"""Offsets as people write them, and what is read because of them."""
+"""Offsets as users write them, and the resulting ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The definition of a topic's schema, as Spark's own functions take it."""
+"""The definition of a topic's schema, in the form for Spark's own functions."""
 
 from __future__ import annotations
 

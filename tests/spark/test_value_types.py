@@ -1,4 +1,4 @@
-"""What schemas make of the columns of values."""
+"""The value columns of each schema."""
 
 from __future__ import annotations
 

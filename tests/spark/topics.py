@@ -1,4 +1,4 @@
-"""What tests of the Spark layer share: topics on the embedded broker, and reads without Spark."""
+"""Topics on the embedded broker, and reads without Spark, for tests of the Spark layer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def store(
             commands.send(0, 0, len(payloads)), metadata.SerializeToString(), body
         )
     )
-    # What is stored is what follows the command.
+    # The broker stores the bytes after the command.
     size = int.from_bytes(frame[4:8], "big")
     return broker.append(topic, frame[8 + size :])
 

@@ -25,7 +25,7 @@ CATALOG = {
 
 
 def of_a_table(options: dict[str, str], **more: str) -> dict[str, str]:
-    """Return what Spark hands over for CREATE TABLE with these OPTIONS."""
+    """Return the options that Spark passes for CREATE TABLE with these OPTIONS."""
     prefixed = {f"option.{name}": value for name, value in options.items()}
     return {**more, **options, **prefixed, **CATALOG}
 

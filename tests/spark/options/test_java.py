@@ -1,4 +1,4 @@
-"""Keys of Java's client that have no option here."""
+"""Configuration keys of Java's client that have no option here."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_without_the_prefix_no_key_is_taken_for_an_option() -> None:
     assert "topicname" not in java_options.UNPREFIXED
 
 
-# The fields of ClientConfigurationData, ReaderConfigurationData and ProducerConfigurationData of
-# Pulsar 4.0.8, and what later versions add.
+# The fields of ClientConfigurationData, ReaderConfigurationData and ProducerConfigurationData in
+# Pulsar 4.0.8, and additions of later versions.
 FIELDS = {
     "client": """
         serviceUrl serviceUrlProvider authentication authPluginClassName authParams authParamMap

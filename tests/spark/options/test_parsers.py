@@ -1,4 +1,4 @@
-"""Texts of options' values."""
+"""Parsers of option values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of options → values, held to the table."""
+"""Options as text → values, checked against the table of options."""
 
 from __future__ import annotations
 

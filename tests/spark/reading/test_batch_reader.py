@@ -198,7 +198,7 @@ def test_a_deleted_version_is_an_error_that_names_it(broker: EmbeddedBroker) -> 
 def test_messages_of_a_version_of_another_type_are_told_apart(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As the strategy ALWAYS_COMPATIBLE has it.
+    # As the strategy ALWAYS_COMPATIBLE allows.
     monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda old, new: None)
     broker.create_topic("t")
     definition = b'{"type":"record","name":"R","fields":[{"name":"a","type":["null","int"]}]}'
@@ -224,7 +224,7 @@ def test_a_topic_without_anything_to_read_has_no_partitions_and_no_rows(
     broker.create_topic("t")
     empty = reader(broker, {"topic": "t"})
     assert empty.partitions() == []
-    # Where there are none Spark makes one.
+    # If there are none, Spark makes one.
     assert list(empty.read(spark.InputPartition(None))) == []
 
 
@@ -309,7 +309,7 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBrok
     assert [row["a"] for row in rows] == [1, 3, None, 4]
     assert "b" not in rows[0]
     with pytest.raises(CorruptMessage):
-        # A message without a version is taken to be of the newest.
+        # A message without a version counts as the newest version's.
         read(broker, {"topic": "t"})
 
 

@@ -13,23 +13,23 @@ EMPTY = EARLIEST_POSITION
 @pytest.mark.parametrize(
     "position,end,done",
     [
-        # Nothing read yet, whatever the subscription says.
+        # Nothing was read yet, wherever the subscription is.
         (EMPTY, Position(5, 3), Position(5, 3)),
         (EMPTY, EMPTY, Position(5, 0)),
-        # All read and acknowledged; nothing new, or new messages in the same or a later ledger.
+        # All read and acknowledged; new messages, if any, are in the same or a later ledger.
         (Position(5, 3), Position(5, 3), Position(5, 3)),
         (Position(5, 3), Position(5, 9), Position(5, 3)),
         (Position(5, 3), Position(7, 2), Position(5, 3)),
-        # The acknowledgement is still on its way, or was lost with the broker.
+        # The acknowledgement is still under way, or was lost with the broker.
         (Position(5, 3), Position(5, 3), Position(4, 0)),
-        # The ledger was deleted once it was read, and the subscription went on to the next one.
+        # The ledger was deleted after it was read, and the subscription moved to the next one.
         (Position(5, 3), EMPTY, Position(7, 0)),
         (Position(5, 3), Position(7, 2), Position(7, 0)),
-        # Markers of transactions behind what was read, deleted with it.
+        # Transaction markers after the last read message, deleted with it.
         (Position(5, 3), EMPTY, Position(5, 5)),
-        # Inside a batch only what lies before its entry is acknowledged.
+        # Inside a batch, only the entries before it are acknowledged.
         (Position(5, 3, 2), Position(5, 4), Position(5, 3)),
-        # A broker that does not tell.
+        # A broker that does not report it.
         (Position(5, 3), Position(7, 2), None),
     ],
 )
@@ -41,7 +41,7 @@ def test_gaps_later_ledgers_and_late_acknowledgements_are_no_loss(
 
 
 def test_what_is_unread_in_a_later_ledger_only_is_no_loss_of_the_ledgers_before() -> None:
-    # The ledger was deleted once it was read; what came since was seen, and is still held.
+    # The ledger was deleted after it was read; newer messages were seen, and are still stored.
     position, seen = Position(5, 3), Position(7, 2)
     assert judge(position, Position(7, 2), Position(7, 0), seen) is LossVerdict.KEPT
     assert judge(position, Position(7, 9), Position(7, 0), seen) is LossVerdict.KEPT
@@ -60,11 +60,11 @@ def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
         # Moved within the ledger, or into a later one.
         (Position(5, 9), Position(5, 6), None),
         (Position(7, 9), Position(7, 2), None),
-        # It stands at a ledger's beginning, but there was something to read before.
+        # It is at a ledger's beginning, but there were unread messages before.
         (Position(7, 9), Position(7, 0), Position(5, 8)),
         (EMPTY, Position(7, 0), Position(5, 8)),
         (EMPTY, Position(5, 8), Position(5, 8)),
-        # All of it is deleted, but where it stands others were.
+        # Everything is deleted, and there were other messages at its position.
         (EMPTY, Position(8, 100), None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Filters that are pushed down leave what Spark itself would leave."""
+"""Pushed filters keep the same rows as Spark would."""
 
 from __future__ import annotations
 

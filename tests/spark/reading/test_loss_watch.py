@@ -1,4 +1,4 @@
-"""Whether what was deleted while a range is read is told, and nothing else."""
+"""Messages deleted while a range is read are reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_ledgers_that_are_deleted_before_they_are_read_are_a_loss(
     assert reading.take(taken) == places(*ledgers)[:taken]
     broker.trim("t", at(ledgers[kept][0]))
     if taken // ENTRIES >= kept:
-        # What is gone was read.
+        # The deleted messages were read.
         assert reading.rest() == places(*ledgers)[taken:]
         return
     with pytest.raises(DataLossError) as caught:
@@ -145,7 +145,7 @@ def test_a_topic_made_again_with_lower_ids_is_a_loss(broker: EmbeddedBroker, rea
     beyond = Position(first[0].ledger_id + 5, 10)
     reading = read(beyond)
     reading.take(3)
-    # As if its first entries had been at later places.
+    # As if its first entries had had later ids.
     reading.reader._decoder.position = Position(first[0].ledger_id + 5, 3)
     broker.unload("t")
     with pytest.raises(DataLossError):
@@ -191,7 +191,7 @@ def test_a_start_at_the_earliest_message_is_where_that_is(
     ledgers = fill(broker)
     broker.trim("t", at(ledgers[1][0]))
     assert read(behind(ledgers[-1][-1])).rest() == places(*ledgers[1:])
-    # A range that ends where what is kept begins was empty when it was planned.
+    # A range that ends at the first stored message was empty when it was planned.
     assert read(at(ledgers[1][0])).rest() == []
 
 

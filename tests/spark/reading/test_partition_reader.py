@@ -189,7 +189,7 @@ def test_many_reads_in_one_process_leave_no_sockets_and_threads(broker: Embedded
 
 @pytest.mark.fault(10)
 def test_the_tasks_of_many_micro_batches_share_one_connection(broker: EmbeddedBroker) -> None:
-    """Each task reads a range of its own, on threads besides others, as workers do."""
+    """Each task reads a range of its own, on parallel threads, as in workers."""
     broker.create_topic("t")
     payloads = store_many(broker, "t", 100)
 

@@ -1,4 +1,4 @@
-"""What a task is told."""
+"""The input partition that a task gets."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> Non
     for start in (f"{last.ledger_id + 5}:0", f"{last.ledger_id}:7"):
         with pytest.raises(DataLossError, match="ends at"):
             plan(broker, {"topic": "t", "startingOffsets": {"t": start}})
-    # The place right behind the last message is where an incremental read goes on.
+    # An incremental read continues right after the last message.
     behind = f"{last.ledger_id}:{last.entry_id + 1}"
     assert plan(broker, {"topic": "t", "startingOffsets": {"t": behind}}) == []
 
@@ -483,11 +483,11 @@ def test_a_query_keeps_its_columns_while_schemas_go_on(broker: EmbeddedBroker) -
     assert _of_query(broker, "c a", topic="t") == ["a", "c"]
     assert _of_query(broker, "b", topic="t") == ["a", "b"]
     assert _of_query(broker, "b", topic="t", inferred=False) == ["a", "b"]
-    # They go on each at its own time, but of columns that were not inferred nobody knows that.
+    # Topics get new versions independently; of columns that were not inferred nobody knows that.
     assert _of_query(broker, "b a", topics="t,u") == ["a", "b"]
     with pytest.raises(OptionError, match="different schemas"):
         _of_query(broker, "b a", topics="t,u", inferred=False)
-    # What no version has is told by the newest.
+    # If no version has the columns, the newest one is used.
     assert _of_query(broker, "b c", topic="t") == ["a", "d"]
 
 
@@ -529,7 +529,7 @@ def test_a_topic_of_another_record_is_refused_by_name(
     for topic in ("m-order", "n-order", name):
         broker.create_topic(topic)
     set_schema(broker, "m-order", _avro("a", "b", record="x.Order", kind=kind))
-    # The same record, of another package and a later version.
+    # The same record, in another package and a later version.
     set_schema(broker, "n-order", _avro("a", "c", record="y.Order", kind=kind))
     assert _of_query(broker, "a b", topicsPattern=".-order") == ["a", "b"]
     for columns, record in (("a c", "x.User"), ("d", "x.Order")):

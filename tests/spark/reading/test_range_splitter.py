@@ -1,4 +1,4 @@
-"""Ranges cut into pieces by asking for first entries."""
+"""Ranges split into pieces by asking for first entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
 
 
 class Topics:
-    """Topics as lists of (ledger, entry), which answer as a broker does."""
+    """Topics as lists of (ledger, entry), which answer like a broker."""
 
     def __init__(self, **topics: list[tuple[int, int]]) -> None:
         self.topics = {name: sorted(entries) for name, entries in topics.items()}

@@ -106,7 +106,7 @@ def test_what_has_waited_longest_comes_first_where_not_all_get_some() -> None:
 def test_at_least_one_entry_is_admitted() -> None:
     assert one([1000] * 3).sizes(Caps(max_bytes=1)) == [1000] * 3
     for indexed in (False, True):
-        # Bytes are those of whole entries; messages are a bound also where one entry is too large.
+        # Bytes are counted by whole entries; messages are a bound even if an entry is too large.
         assert one([1000] * 3, indexed=indexed).sizes(Caps(10, 1)) == [10] * 300
         assert one([1000] * 3, indexed=indexed).sizes(Caps(600)) == [600] * 5
 
@@ -195,7 +195,7 @@ def test_every_message_is_read_once_whatever_the_topics_are_like(
             for number, entries in enumerate(topics)
         }
     )
-    # Not so many batches that it takes minutes.
+    # Few enough batches not to take minutes.
     cap = max(cap, sum(map(sum, topics)) // 1000)
     sizes = stream.sizes(Caps(cap)) if any(sum(entries) for entries in topics) else []
     assert sum(sizes) == sum(sum(entries) for entries in topics)

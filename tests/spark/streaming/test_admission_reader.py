@@ -1,4 +1,4 @@
-"""What Spark says a batch may have."""
+"""Read limits that Spark passes for a batch."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_fault_in_the_report_is_logged_and_nothing_else(
 
 
 class Used(NamedTuple):
-    """What this process uses; `memory` is what is resident, in KiB."""
+    """This process's resources; `memory` is resident memory in KiB."""
 
     threads: int
     files: int
@@ -206,11 +206,11 @@ def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
     end = json.loads(json.dumps(reader.latestOffset(reader.initialOffset(), limit)))
 
     def trigger() -> None:
-        # As Spark does: offsets go to and fro as JSON.
+        # As Spark does: offsets are passed as JSON.
         assert json.loads(json.dumps(reader.latestOffset(end, limit))) == end
         json.dumps(reader.reportLatestOffset())
 
-    # The broker's own records are full by then.
+    # By then the broker's own logs have their full size.
     for _ in range(1500):
         trigger()
     before = used_by_process()

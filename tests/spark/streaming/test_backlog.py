@@ -1,4 +1,4 @@
-"""What is told of the backlog behind a batch, and what is asked for it."""
+"""The reported lag after a batch, and the requests that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = 1_000_000
 
 
 class Topics:
-    """Topics in memory that answer as a Probe does; `error` is what they answer instead."""
+    """Topics in memory that answer like a Probe, or with `error`."""
 
     def __init__(self, **topics: Backlog) -> None:
         self.topics = topics
@@ -37,14 +37,14 @@ class Topics:
         return [self.error or self.topics[topic].entries_from(place) for topic, place in questions]
 
     def asked(self) -> int:
-        """Return how much was asked since the last call."""
+        """Return the number of requests since the last call."""
         total = sum(self.rounds)
         self.rounds.clear()
         return total
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -63,7 +63,7 @@ def test_nothing_is_asked_where_nothing_is_left() -> None:
     end = Position(1, 2)
     spans = {"t": (end, end), "empty": (EARLIEST_POSITION, EARLIEST_POSITION)}
     assert Backlogs().lag(spans, topics, NOW) == {}
-    # The topic was made anew: it ends before the position.
+    # The topic was created again: it ends before the position.
     assert Backlogs().lag({"t": (Position(9, 9), end)}, topics, NOW) == {}
     assert topics.asked() == 0
 
@@ -88,7 +88,7 @@ def test_few_entries_are_all_looked_at() -> None:
     assert (found.entries, found.messages, found.messages_estimated) == (8, 118, False)
     assert (found.size, found.size_estimated) == (1190, False)
     topics.asked()
-    # What was looked at serves as long as it is left; where no entry is there is another first one.
+    # Inspected entries serve until they are read; without an entry there is a new first one.
     for start, messages, asked in ((2, 111, 0), (3, 104, 1), (4, 104, 0), (7, 3, 0)):
         found = only(backlogs.lag({"t": (Position(1, start), backlog.end)}, topics, NOW))
         assert (found.messages, found.messages_estimated) == (messages, False)
@@ -162,7 +162,7 @@ def test_nothing_is_asked_again_where_nothing_changed() -> None:
     later = backlogs.lag(spans, topics, NOW + 1000)
     assert topics.asked() == 0
     assert only(later).seconds == (only(first).seconds or 0) + 1
-    # The end moved on in its ledger, and no index is there to be looked at.
+    # The end moved within its ledger, and there is no index to use.
     inside = {"t": (Position(7, 5), Position(7, 20))}
     backlogs.lag(inside, topics, NOW)
     topics.asked()
@@ -212,7 +212,7 @@ def test_a_round_of_questions_is_bounded_and_all_have_their_turn(
         known.append(sum(left.seconds is not None for left in found.values()))
         assert topics.asked() <= 9
     assert known == [3, 6, 7]
-    # Each batch ends elsewhere: those that waited longest are asked first.
+    # Batches end elsewhere each time: partitions that waited longest are asked first.
     seen: set[str] = set()
     for entry in (4, 5, 6):
         clock.now += 1
@@ -221,7 +221,7 @@ def test_a_round_of_questions_is_bounded_and_all_have_their_turn(
         assert topics.asked() <= 9
         seen |= {name for name, left in found.items() if left.seconds is not None}
         assert all(left.entries == 20 - entry for left in found.values())
-        # Those that were not asked about are taken to be like the others.
+        # Partitions that were not asked about are extrapolated.
         assert all(left.messages == 5 * (20 - entry) for left in found.values())
         assert all(left.messages_estimated for left in found.values())
     assert seen == set(topics.topics)

@@ -1,4 +1,4 @@
-"""A stream that stands still because of an open transaction says so."""
+"""A stream that stands still because of an open transaction logs that."""
 
 from __future__ import annotations
 

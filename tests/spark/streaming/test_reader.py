@@ -113,7 +113,7 @@ def test_before_spark_4_2_it_goes_on_from_what_it_gave_last(broker: EmbeddedBrok
     reader.commit(end)
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
     reader.stop()
-    # A restarted query tells where it stands by an empty range.
+    # A restarted query passes its position as an empty range.
     new = store_many(broker, "t-partition-1", 10)
     reader = plain_reader(broker)
     assert reader.partitions(end, end) == []
@@ -199,7 +199,7 @@ def test_a_query_reads_on_across_restarts(
     assert sorted(sink.values) == sorted(expected)
     expected += store_many(broker, "t-partition-1", 20)
     query.processAllAvailable()
-    # The idle query lets the backlog go to zero.
+    # The idle query brings the backlog to zero.
     for partition in range(2):
         wait_until(lambda p=partition: backlogs(broker, f"t-partition-{p}") == [0])  # type: ignore[misc]
     query.stop()
@@ -277,7 +277,7 @@ def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
         start(endingOffsets="latest").awaitTermination(240)
     told = str(caught.value)
     assert "endingOffsets" in told
-    # What Spark runs into when it stops a reader that was never made.
+    # Spark's own error when it stops a reader that was never created.
     assert "UnboundLocalError" not in told
 
 
@@ -363,7 +363,7 @@ def test_a_topic_of_another_record_that_appears_ends_the_query(
 def test_whether_the_columns_are_the_users_choice_is_known(
     broker: EmbeddedBroker, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # All the columns that are inferred, and yet given.
+    # The same columns as inferred, but given by the user.
     for name in "ab":
         broker.create_topic(f"s-{name}")
         set_schema(broker, f"s-{name}", record("Order", "value", name))
@@ -388,5 +388,5 @@ def test_each_process_has_one_connection_whatever_the_number_of_tasks(
         query = query or start()
         query.processAllAvailable()
     assert sorted(sink.values) == sorted(expected)
-    # The query's own process, and Spark's workers, of which there is one for each core.
+    # The query's own process, and Spark's workers, one for each core.
     assert broker.faults.seen("CONNECT") <= 1 + 2 * (os.cpu_count() or 1)

@@ -37,7 +37,7 @@ def test_a_stream_reads_everything_once_and_acknowledges_it(
     query = make(startingOffsets="earliest")
     assert query.batch() == expected[0] + expected[1]
     assert backlogs(broker, "t-partition-0") == [4]
-    # An idle trigger tells that the batch is committed.
+    # An idle trigger shows that the batch is committed.
     assert query.batch() == []
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
     assert backlogs(broker, "t-partition-1") == [0]
@@ -119,7 +119,7 @@ def test_the_first_batch_starts_where_it_did_after_a_restart(
     end = query.source.latest(start, NO_CAPS)
     assert end.starts == start.positions
     store_many(broker, "t", 10)
-    # Spark keeps the end of the first batch only.
+    # Spark keeps only the end of the first batch.
     again = make(offset=StreamOffset.from_json(end.to_json()))
     assert again.source.initial() == start
     query.source.close()
@@ -227,7 +227,7 @@ def test_a_consumer_that_the_broker_left_without_its_topic_loses_no_message(
     assert query.batch() == more
     assert query.batch() == []
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
-    # What is sure is not asked for again.
+    # A subscription that was confirmed is not confirmed again.
     subscribed = broker.faults.seen("SUBSCRIBE")
     for _ in range(3):
         assert query.batch() == []

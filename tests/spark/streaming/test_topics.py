@@ -22,7 +22,7 @@ def make(broker: EmbeddedBroker) -> Iterator[Make]:
 
 
 def strict_and_loose(make: Make, topic: str | None = "t", **options: str) -> tuple[Query, Query]:
-    """Return two queries from the earliest message on: one fails on data loss, one goes on."""
+    """Return two queries from the earliest message: one fails on data loss, one continues."""
     options["startingOffsets"] = "earliest"
     return make(topic, **options), make(topic, failOnDataLoss="false", **options)
 
@@ -39,7 +39,7 @@ def test_new_partitions_are_read_from_their_earliest_message_in_the_next_batch(
     broker.add_partitions("t", 6)
     new = store_many(broker, "t-partition-4", 20)
     end = query.source.latest(start, NO_CAPS)
-    # A plan that was made does not change by it.
+    # This does not change an existing plan.
     assert query.source.plan(start, start) == []
     assert set(end.positions) - set(start.positions) == {full("t-partition-4")}
     assert query.batch() == new
@@ -158,7 +158,7 @@ def test_what_is_trimmed_before_it_was_read_is_data_loss(
         DataLossError, match=r"from 1:30:0 up to 1:45:0 are gone \(15 entries at most\)"
     ):
         strict.batch()
-    # The first message that is kept is not skipped.
+    # The first stored message is not skipped.
     assert loose.batch() == payloads[15:]
     assert "from 1:30:0 up to 1:45:0 are gone" in caplog.text
     assert loose.batch() == []
@@ -242,7 +242,7 @@ def test_a_restart_knows_what_was_there_to_read_when_it_stopped(
     for query in (strict, loose):
         assert len(query.batch(Caps(max_messages=12))) == 12
         query.source.close()
-    # Time to live expires the rest, and its ledger goes.
+    # TTL expires the rest, and its ledger is deleted.
     broker.roll_ledger("t")
     broker.trim("t")
     for more in (False, True):
@@ -330,7 +330,7 @@ def test_an_empty_topic_that_goes_is_no_loss(
     new = store_many(broker, "t-2", 10)
     assert query.batch() == new
     assert "was deleted, and was empty" in caplog.text
-    # What was seen there and not read is lost with its topic.
+    # Messages seen but not read are lost with their topic.
     broker.create_topic("t-3")
     store_many(broker, "t-3", 10)
     assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []

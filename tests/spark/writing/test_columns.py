@@ -1,4 +1,4 @@
-"""What the columns of a DataFrame are written as."""
+"""How the columns of a DataFrame are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is committed can be read, though a coordinator forgets to tell a topic."""
+"""Committed messages can be read even if a coordinator forgets to tell a topic."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def partitions(broker: EmbeddedBroker, sink: Sink) -> list[str]:
 
 @pytest.fixture
 def marker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Ends], None]:
-    """Have a function write the first markers of the test's topic, one for each task."""
+    """Have a function write the first markers on the test's topic, one per task."""
     original = Topic.end_transaction
 
     def install(ends: Ends) -> None:
@@ -88,7 +88,7 @@ def drop(topic: Topic, txn: TxnId, commit: bool) -> None:
 
 
 def forget(topic: Topic, txn: TxnId, commit: bool) -> None:
-    """Write none, as a coordinator that takes a topic on the move for a deleted one."""
+    """Write no marker, like a coordinator that takes a moving topic for a deleted one."""
 
 
 @pytest.mark.fault(14, 80)
@@ -105,7 +105,7 @@ def test_markers_that_the_coordinator_left_out_are_written_again(
     }
     assert {body.txn_action for body in told} == {pb.COMMIT}
     assert len({body.request_id for body in told}) == TASKS
-    # Brokers abort open transactions up to this number, and refuse the command without it.
+    # Brokers abort open transactions up to this number, and reject the command without it.
     assert {body.txnid_least_bits_of_low_watermark for body in told} == {2**64 - 1}
 
 
@@ -125,7 +125,7 @@ def test_a_decision_that_another_driver_carries_out_is_checked_too(
 def test_a_committed_transaction_that_a_topic_has_dropped_tears_the_batch(
     broker: EmbeddedBroker, sink: Sink, marker: Callable[[Ends], None]
 ) -> None:
-    """As the low watermark of a later transaction does to one whose marker is missing."""
+    """Abort a transaction whose marker is missing, as a later one's low watermark does."""
     messages = written(sink, 0)
     original = Topic.end_transaction
     marker(lambda topic, txn, commit: original(topic, txn, commit=txn != messages[0].txn))

@@ -1,4 +1,4 @@
-"""Writing exactly once: what is decided, carried out, found out, and refused."""
+"""Exactly-once writes: decisions, their execution, recovery, and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sink(broker: EmbeddedBroker) -> Sink:
 
 
 def seen(broker: EmbeddedBroker, topic: str = "t") -> Counter[str]:
-    """Return what can be read of a topic."""
+    """Return the readable messages of a topic."""
     with (
         PulsarClient(broker.service_url) as client,
         client.create_reader(topic, MessageId.earliest) as reader,
@@ -71,7 +71,7 @@ def written(sink: Sink, batch: int) -> list[PulsarCommitMessage]:
 
 
 def end(sink: Sink, messages: list[PulsarCommitMessage], *, commit: bool) -> None:
-    """End transactions behind the sink's back."""
+    """End transactions without the sink's knowledge."""
     options = parse_write_options(sink.options, Scope.STREAM_WRITE)
     with ClientContext(options.client) as context:
         ends = context.coordinators.end_all([m.txn for m in messages if m.txn], commit=commit)
@@ -81,7 +81,7 @@ def end(sink: Sink, messages: list[PulsarCommitMessage], *, commit: bool) -> Non
 def fail_after_decision(
     broker: EmbeddedBroker, sink: Sink, batch: int
 ) -> list[PulsarCommitMessage]:
-    """Have a micro-batch decided, and its driver lost before it ends a transaction."""
+    """Record the decision of a micro-batch, and lose the driver before it ends a transaction."""
     messages = written(sink, batch)
     refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
     with refused, pytest.raises(PulsarError):
@@ -148,7 +148,7 @@ def test_many_tasks_are_committed_in_one_round(broker: EmbeddedBroker, sink: Sin
     broker.faults.forget()
     asked: dict[str, list[int]] = {}
     for command in ("ADD_PARTITION_TO_TXN", "END_TXN"):
-        # Answers come late: whoever waits for one before the next request is seen to do so.
+        # Late answers show whether requests wait for each other.
         broker.faults.delay(command, 1.0, times=None, hold=False)
 
         def count(_: object, command: str = command) -> None:
@@ -252,7 +252,7 @@ def test_tasks_time_out_by_themselves(broker: EmbeddedBroker, sink: Sink) -> Non
 def test_an_attempt_that_spark_does_not_choose_is_never_seen_and_holds_nothing_for_long(
     broker: EmbeddedBroker, sink: Sink
 ) -> None:
-    # The loser of speculation is killed, or ends well, and nobody tells it to abort.
+    # The loser of speculation is killed or succeeds; nobody tells it to abort.
     loser = Sink(broker.service_url, "t", "s", "2s").write(0, 0)
     assert loser.txn is not None
     sink.run(0)

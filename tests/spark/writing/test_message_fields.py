@@ -1,4 +1,4 @@
-"""Metadata that is encoded a column at a time."""
+"""Metadata that is encoded column by column."""
 
 from __future__ import annotations
 

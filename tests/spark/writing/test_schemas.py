@@ -1,4 +1,4 @@
-"""What rows are written as."""
+"""The schema with which rows are written."""
 
 from __future__ import annotations
 

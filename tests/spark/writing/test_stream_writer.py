@@ -61,7 +61,7 @@ def source(url: str, **options: str) -> PulsarDataSource:
 
 
 def rows_of(*payloads: bytes) -> list[Row]:
-    # Spark hands binary over as bytearray.
+    # Spark passes binary values as bytearray.
     return [Row(value=bytearray(payload)) for payload in payloads]
 
 
@@ -152,7 +152,7 @@ def test_rows_become_the_messages_that_record_batches_become(broker: EmbeddedBro
         .add("__publishTime", TimestampType())
     )
     moment = datetime.datetime(2026, 10, 25, 0, 30, tzinfo=datetime.timezone.utc)
-    # Spark hands times over in the process's zone, without saying so.
+    # Spark passes times in the process's zone, without a zone.
     local = moment.astimezone().replace(tzinfo=None)
     names = schema.fieldNames()
     rows = [
@@ -189,7 +189,7 @@ def test_a_wrong_row_is_named_and_fails_the_task(broker: EmbeddedBroker) -> None
     rows.append(Row("value", "__sequenceId")(b"", -1))
     with pytest.raises(InvalidRow, match="row 2000: __sequenceId is negative"):
         writer(RowStreamWriter, broker.service_url, schema).write(iter(rows))
-    # The first of the batches that rows are put into may have been sent, the last was not.
+    # The first batches of rows may have been sent, the last one was not.
     assert len(values(broker, {"topic": "t"})) <= 2000
 
 

@@ -299,7 +299,7 @@ def test_without_a_guarantee_receipts_are_not_waited_for_and_failures_counted(
     with broker.faults.drop("SEND_RECEIPT", times=None):
         started = time.monotonic()
         done = write(broker, {"value": [b"a", b"b"]}, none)
-        # Receipts are waited for as long as the send timeout, 30 seconds.
+        # The wait for receipts is as long as the send timeout, 30 seconds.
         assert time.monotonic() - started < 15
     assert done.acknowledged == 0
     assert values(broker, {"topic": "t"}) == [b"a", b"b"]
@@ -400,7 +400,7 @@ FOREIGN: dict[str, list[Any]] = {
 def test_a_task_whose_rows_a_deduplicating_broker_drops_fails(
     deduplicating: EmbeddedBroker,
 ) -> None:
-    # The task fails with the first receipt that tells; the second run of ids may be on its way.
+    # The task fails with the first duplicate's receipt; the second run of ids may be in flight.
     told = r"dropped (150|300) .*__sequenceId.*producerName"
     with pytest.raises(InvalidRow, match=told) as caught:
         write(deduplicating, FOREIGN)
@@ -467,7 +467,7 @@ def test_a_task_that_is_run_again_writes_what_is_missing(partitions: int, batchi
         assert (done.messages, done.acknowledged) == (2500, 2500)
         assert done.duplicates >= written
         assert sorted(values(broker, {"topic": "t"})) == sorted(expected)
-        # Once more, and nothing is missing.
+        # The next attempt leaves nothing missing.
         assert write(broker, rows(ids), options).duplicates == 2500
         assert sorted(values(broker, {"topic": "t"})) == sorted(expected)
 
@@ -475,7 +475,7 @@ def test_a_task_that_is_run_again_writes_what_is_missing(partitions: int, batchi
 def test_rows_that_are_dealt_to_other_tasks_are_doubled_and_never_dropped(
     deduplicating: EmbeddedBroker,
 ) -> None:
-    # One task of two had every second row, and was killed; now there is one task for all.
+    # One of two tasks had every second row, and was killed; now one task has all rows.
     with pytest.raises(RuntimeError):
         write(deduplicating, rows(range(0, 4000, 2)), NAMED, killed_at=1500)
     before = values(deduplicating, {"topic": "t"})
@@ -513,7 +513,7 @@ def test_a_topic_that_does_not_deduplicate_is_told_of(
     task_writer.warn_of_duplicates(task_writer.sum_up([done, None, done]))
     assert "does not deduplicate" in caplog.text
     assert write(deduplicating, rows(range(10)), NAMED).forgetful == ()
-    # With ids of the producer's own nobody asked for it.
+    # With the producer's own ids, deduplication was not requested.
     assert write(broker, {"value": [b"x"]}, NAMED).forgetful == ()
 
 
