@@ -223,13 +223,13 @@ def test_large_entries_between_are_read_up_to_a_bound(
     broker: EmbeddedBroker, pool: ConnectionPool
 ) -> None:
     places = []
-    for _ in range(4):
+    for _ in range(5):
         places.append(add(broker))
         for _ in range(2):
-            add(broker, payloads=(bytes(module._GAP_BYTES),))
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 4
-    # Three of them may come for three further questions. At the fourth, two questions are left,
-    # each of which then has a subscription.
+            add(broker, payloads=(bytes(module._GAP_BYTES - 1000),))
+    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 5
+    # Five of them may come for five questions. With the sixth, two questions are left, each of
+    # which then has a subscription.
     assert broker.faults.seen("SUBSCRIBE", TOPIC) == 3
 
 
