@@ -1,4 +1,4 @@
-"""Errors: one class per trouble, picklable, with context and without secrets."""
+"""Errors: one class per kind, picklable, with context and without secrets."""
 
 from __future__ import annotations
 

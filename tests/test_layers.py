@@ -1,4 +1,4 @@
-"""Imports run one way, the protocol is pure, and importing anything does nothing."""
+"""Imports run one way, the protocol is pure, and imports have no side effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pulsar_spark"
 
-# What the modules of each layer may import of this package, besides their own layer.
+# The other layers that modules of each layer may import.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "protocol": {"errors"},
@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "protocol", "engine", "schema", "client", "spark"},
 }
 
-# No I/O, no clocks, no threads in the protocol; and nothing that only Spark's side needs.
+# The protocol has no I/O, clocks or threads, and nothing that only Spark needs.
 IMPURE = {
     "asyncio",
     "datetime",
@@ -52,12 +52,12 @@ NAMES = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") fo
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Yield the full name of all that a module imports, wherever in it."""
+    """Yield the full names of all imports in a module, also within functions."""
     return imported_by(ast.parse(path.read_text("utf-8")), path)
 
 
 def imported_by(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Yield the full name of all that is imported in the syntax tree of a module."""
+    """Yield the full names of all imports in a syntax tree."""
     package = list(path.relative_to(ROOT).parent.parts)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -116,7 +116,7 @@ def test_nothing_of_the_package_imports_the_tests_or_tools() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """So the order of imports does not matter, and each of them can be the first."""
+    """So the order of imports does not matter, and each module can be the first."""
     needs = {
         name: {module_of(found) for found in imported_at_once(ROOT / path)} - {name, None}
         for name, path in zip(NAMES, MODULES, strict=True)
@@ -128,14 +128,14 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def module_of(name: str) -> str | None:
-    """Return the module of ours that a name is in, or that it is."""
+    """Return the module of ours that has a name, or that the name is."""
     while name and name not in NAMES:
         name = name.rpartition(".")[0]
     return name or None
 
 
 def imported_at_once(path: Path) -> Iterator[str]:
-    """Yield the full name of all that a module imports when it is imported itself."""
+    """Yield the full names of a module's imports at module level."""
     tree = ast.parse(path.read_text("utf-8"))
     later = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     left: list[ast.AST] = [tree]
@@ -166,7 +166,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_each_module_can_be_imported_alone_and_starts_nothing() -> None:
-    """Each import happens in a fork of a process that has loaded only what is not ours."""
+    """Each import runs in a fork of a process that has loaded only foreign modules."""
     script = """
 import importlib, os, sys, threading, traceback
 import asyncio, crc32c, lz4.block, pyarrow, pyspark.sql, ssl
@@ -209,7 +209,7 @@ with EmbeddedBroker():
 
 
 def test_the_module_that_spark_discovers_is_cheap() -> None:
-    """Spark imports it in every session and every Python worker, Pulsar or not."""
+    """Spark imports it in every session and every Python worker, with or without Pulsar."""
     if not (ROOT / "pyspark_pulsar.py").exists():
         pytest.fail("pyspark_pulsar.py is missing")
     loaded = run_python("import sys, pyspark_pulsar; print(*sys.modules)").split()

@@ -1,4 +1,4 @@
-"""The lag that a query's progress tells, from every form that progress comes in."""
+"""The lag in a query's progress, from every form of progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module by which Spark finds the data source, and the way to register it by hand."""
+"""The module by which Spark finds the data source, and registering it by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_call_goes_to_the_data_source() -> None:
         lambda: source.streamReader(StructType()).initialOffset(),
         lambda: source.streamWriter(StructType(), False),
     ):
-        # What is not built says so; the rest looks at the options first.
+        # Missing features say so; the others check the options first.
         with pytest.raises((OptionError, UnsupportedFeature)):
             call()
 

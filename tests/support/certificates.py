@@ -28,9 +28,9 @@ class Authority:
     def server(
         self, *names: str, client_authority: Authority | None = None, **more: Any
     ) -> ssl.SSLContext:
-        """Return a broker's context, for the names given, else for what tests connect to.
+        """Return a broker's context, for the given names, by default those that tests connect to.
 
-        With `client_authority` clients have to show a certificate of that authority.
+        With `client_authority` clients must have a certificate of that authority.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         leaf = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")), **more)
@@ -41,7 +41,7 @@ class Authority:
         return context
 
     def host(self, name: str, *names: str) -> tuple[str, str]:
-        """Return the files of a broker's certificate and of its key, in the form Java reads."""
+        """Return the files of a broker's certificate and of its key, in a form that Java reads."""
         leaf = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")))
         certificate = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
         key = subprocess.run(
@@ -54,7 +54,7 @@ class Authority:
 
     def client(self, name: str = "reader") -> tuple[str, str]:
         """Return the files of a client's certificate and of its key."""
-        # Java takes no certificate whose list of names is empty.
+        # Java rejects certificates with an empty list of names.
         leaf = self._ca.issue_cert(f"{name}.example", common_name=name)
         certificate = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
         key = leaf.private_key_pem.bytes().decode()
@@ -62,7 +62,7 @@ class Authority:
 
 
 def self_signed(folder: Path) -> tuple[str, ssl.SSLContext]:
-    """Return a server's certificate that no authority has signed, as a file and in a context."""
+    """Return a self-signed server certificate, as a file and in a context."""
     certificate, key = folder / "own.pem", folder / "own.key"
     subprocess.run(
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own "
@@ -76,12 +76,12 @@ def self_signed(folder: Path) -> tuple[str, ssl.SSLContext]:
 
 
 def only_old_versions(server: ssl.SSLContext) -> ssl.SSLContext:
-    """Have a server speak TLS 1.0 and 1.1 alone."""
+    """Restrict a server to TLS 1.0 and 1.1."""
     server.set_ciphers("ALL:@SECLEVEL=0")
     server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     return server
 
 
 def days(number: int) -> datetime.datetime:
-    """Return the time so many days from now."""
+    """Return the time this many days from now."""
     return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=number)

@@ -1,4 +1,4 @@
-"""An OAuth2 issuer that gives tokens to whoever asks, and does wrong where a test wants it to."""
+"""An OAuth2 issuer that gives tokens to everyone, and misbehaves as a test wants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def say(status: int, body: object, **headers: str) -> Answer:
-    """Return an answer of JSON, or of bytes."""
+    """Return an answer with JSON or bytes."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -31,7 +31,7 @@ def say(status: int, body: object, **headers: str) -> Answer:
 
 
 class Issuer:
-    """Gives the tokens token-1, token-2, … unless `on_token` or `on_discovery` say otherwise."""
+    """Issues token-1, token-2, … unless `on_token` or `on_discovery` say otherwise."""
 
     def __init__(self, authority: Authority | None, **certificate: Any) -> None:
         self.asked: list[dict[str, list[str]]] = []
@@ -62,7 +62,7 @@ class Issuer:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
-                """Clients that go away are what is tested."""
+                """Clients that disconnect are part of the tests."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         if authority is not None:

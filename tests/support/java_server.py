@@ -1,7 +1,7 @@
-"""JVMs that run a part of Pulsar for the tests: started small and fast, ended by their own pid.
+"""JVMs that run parts of Pulsar for the tests: small, fast to start, stopped by their own pid.
 
-They listen on loopback only, on ports of their own, and work in folders of their own; nothing is
-left of them when they are closed, or when the tests are killed.
+They listen on loopback only, on their own ports, in their own folders. Nothing is left of them when
+they are closed, or when the tests are killed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
 START_SECONDS = 90.0
 STOP_SECONDS = 30.0
 
-# Both ends of a connection are on this machine: a port that the system also hands out to outgoing
-# connections can be taken, even by the client that tries to reach the stopped broker on it. On
-# those from 20000 on, embedded brokers of other tests come and go.
+# Both ends of a connection are on this machine. An outgoing connection can take a port from the
+# system's range for them, even the connection of a client to a stopped broker on that port.
+# Embedded brokers of other tests use the ports from 20000 on.
 _PORTS = range(10000, 20000)
 
 _JVM_FLAGS = (
@@ -68,9 +68,9 @@ _FOLDER_PREFIX = "pulsar-spark-broker-"
 
 
 class WorkingFolder:
-    """A folder under the system's one for temporary files; `close` removes it.
+    """A temporary folder; `close` removes it.
 
-    One whose process was killed is removed by the next.
+    If its process was killed, the next one removes it.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class WorkingFolder:
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove it with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._owner.close()
 
@@ -88,7 +88,7 @@ class WorkingFolder:
 class JavaServer:
     """A JVM that runs one main class in `folder`; it can be started again after a stop.
 
-    What is written to its configuration file takes effect at the next start.
+    Changes of its configuration file take effect at the next start.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class JavaServer:
         arguments: Sequence[str],
         flags: Sequence[str] = (),
     ) -> None:
-        """`flags` are of the JVM, on top of those that make it small and fast to start."""
+        """`flags` are the JVM's, in addition to those that make it small and fast to start."""
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.archive_flag = f"-XX:SharedArchiveFile={distribution.archive}"
@@ -140,7 +140,7 @@ class JavaServer:
             *self._flags,
             self.archive_flag,
             f"-Dlog4j.configurationFile={log4j}",
-            # Native libraries are unpacked there, and a kill leaves them.
+            # Native libraries are unpacked there, and a kill leaves them behind.
             f"-Djava.io.tmpdir={self.folder}",
             "-cp",
             f"{self._distribution.lib}/*",
@@ -188,18 +188,18 @@ class JavaServer:
             raise BrokerUnavailable(f"{self._command[0]} failed:\n{self.log_tail()}")
 
     def stop(self) -> None:
-        """Let it shut down in good order."""
+        """Shut it down cleanly."""
         if self._process is None:
             return
         self._process.terminate()
-        # A process that hangs takes no signal but the last one.
+        # A frozen process does not end before it is resumed.
         self._process.send_signal(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """Stop it the hard way."""
+        """Kill it."""
         if self._process is None:
             return
         self._process.kill()
@@ -211,11 +211,11 @@ class JavaServer:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log_tail(self, lines: int = 15) -> str:
-        """Return the end of what it wrote, for error messages."""
+        """Return the end of its output, for error messages."""
         text = ""
         for path in (self.log, self.folder / "console.log"):
             if path.exists():
@@ -224,7 +224,7 @@ class JavaServer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that are free now and that no outgoing connection will get."""
+    """Return free ports of 127.0.0.1 that no outgoing connection will get."""
     ports: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, 200):
         with socket.socket() as probe:
@@ -239,20 +239,20 @@ def free_ports(count: int) -> list[int]:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove working folders of tests that were killed: nobody holds their `owner` file."""
+    """Remove working folders of killed tests: nobody holds the lock of their `owner` file."""
     for owner in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*/owner"):
         with contextlib.suppress(OSError), open(owner) as file:
-            # A new one may not be held yet.
+            # A new one may not be locked yet.
             if time.time() - os.fstat(file.fileno()).st_mtime > 60:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 def _parent_death_signal() -> list[str]:
-    """Have the system end the server when the tests are killed, where it can.
+    """Have the system kill the server when the tests are killed, if it can.
 
-    The parent, to the system, is the thread that starts the process. Only the main thread is
-    sure to live as long as the tests do.
+    To the system, the parent is the thread that starts the process. Only the main thread is sure
+    to live as long as the tests.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None or threading.current_thread() is not threading.main_thread():

@@ -1,10 +1,9 @@
-"""Get Pulsar's own server, once, and keep what tests need of it in a cache folder.
+"""Gets Pulsar's server once, and keeps what tests need of it in a cache folder.
 
-Maven fetches the distribution; only its lib/ is kept. Of versions whose distribution is not
-published as an archive, Maven puts the same jars together by what the broker depends on. A class
-data archive beside them, made by one throw-away run, nearly halves the time that every later start
-takes. The folder can be kept between runs of continuous integration; any number of processes may
-use it at once.
+Maven fetches the distribution; only its lib/ is kept. If a version's distribution is not published
+as an archive, Maven collects the same jars as the broker's dependencies. A class data archive, made
+by one throw-away run, nearly halves the time of every later start. The folder can be kept between
+runs of continuous integration; any number of processes may use it at once.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ VERSION = os.environ.get("PULSAR_SPARK_TEST_PULSAR") or "4.0.8"
 
 OLDEST_JAVA = 17
 
-# Those that Maven puts together, with the logging bridge that their jars call.
+# Versions that Maven assembles, with the logging bridge that their jars call.
 _ASSEMBLED = {"3.0.7": "log4j-slf4j-impl", "4.2.4": "log4j-slf4j2-impl"}
 _FETCH_SECONDS = 1200.0
 
-# Without the import of the parent's versions, Maven tries those of each dependency for minutes.
+# Without importing the parent's versions, Maven tries each dependency's for minutes.
 _POM = """\
 <project>
   <modelVersion>4.0.0</modelVersion>
@@ -69,8 +68,7 @@ _POM = """\
 </project>
 """
 
-# Repositories that are named in poms, beside the central one, answer slowly or not at all. Who has
-# settings of their own keeps them.
+# Other repositories named in poms answer slowly or not at all. Users' own settings are kept.
 _SETTINGS = """\
 <settings>
   <mirrors>
@@ -86,12 +84,12 @@ _JAVA_VERSION = re.compile(r'version "(\d+)')
 
 
 class BrokerUnavailable(Exception):
-    """A real broker cannot be had on this machine; the text says why."""
+    """No real broker is available on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """What it takes to start a broker: the JVM, the jars, and the archive that speeds it up."""
+    """What starting a broker needs: the JVM, the jars, and the archive that speeds it up."""
 
     java: str
     lib: Path
@@ -105,7 +103,7 @@ def cache_folder() -> Path:
 
 
 def obtain() -> Distribution:
-    """Return the distribution, fetched first if it is not in the cache yet.
+    """Return the distribution; fetch it if it is not in the cache yet.
 
     The archive may not exist yet; see `archive_lock`. Raises BrokerUnavailable.
     """
@@ -116,7 +114,7 @@ def obtain() -> Distribution:
         with lock(folder, _FETCH_SECONDS):
             if not lib.is_dir():
                 _fetch(lib)
-    # Java refuses (and ignores) the archive of another JVM, so each has its own.
+    # Java ignores the archive of another JVM, so each JVM has its own.
     stamp = f"{java}:{os.stat(java).st_mtime_ns}:{os.stat(lib).st_mtime_ns}"
     name = hashlib.sha256(stamp.encode()).hexdigest()[:12]
     return Distribution(java, lib, folder / f"{name}.jsa")
@@ -124,7 +122,7 @@ def obtain() -> Distribution:
 
 @contextmanager
 def lock(folder: Path, seconds: float) -> Iterator[None]:
-    """Hold `folder` against other processes. Raises BrokerUnavailable after `seconds`."""
+    """Lock `folder` against other processes. Raises BrokerUnavailable after `seconds`."""
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
     with open(folder / "lock", "w") as file:
@@ -160,9 +158,9 @@ def _find_java() -> str:
 
 
 def copy_artifact(artifact: str, folder: Path) -> None:
-    """Let Maven put an artifact, as in `group:name:version:type`, into a folder.
+    """Let Maven copy an artifact (`group:name:version:type`) into a folder.
 
-    Raises BrokerUnavailable, which says why it cannot be had.
+    Raises BrokerUnavailable with the reason.
     """
     goal = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
     _run_maven(artifact, goal, folder)
@@ -190,7 +188,7 @@ def _run_maven(what: str, arguments: list[str], folder: Path) -> None:
 
 
 def _fetch(lib: Path) -> None:
-    """Fill `lib`, which appears whole or not at all."""
+    """Create `lib`, completely or not at all."""
     with tempfile.TemporaryDirectory(dir=lib.parent, prefix="fetch-") as name:
         folder = Path(name)
         if VERSION in _ASSEMBLED:
@@ -204,7 +202,7 @@ def _fetch(lib: Path) -> None:
 
 
 def _assemble_lib(folder: Path) -> None:
-    """Let Maven fill lib/ in `folder` with the broker and all that it depends on."""
+    """Let Maven fill lib/ in `folder` with the broker and its dependencies."""
     pom = _POM.format(version=VERSION, bridge=_ASSEMBLED[VERSION])
     (folder / "pom.xml").write_text(pom)
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
@@ -215,7 +213,7 @@ def _assemble_lib(folder: Path) -> None:
 
 
 def _unpack_lib(tarball: Path, target: Path) -> None:
-    """Write the jars of the distribution's lib/ to `target`; nothing else in it is needed."""
+    """Write the jars of the distribution's lib/ to `target`; the rest is not needed."""
     target.mkdir()
     with tarfile.open(tarball) as archive:
         for member in archive:

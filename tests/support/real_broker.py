@@ -27,11 +27,11 @@ from tests.support.pulsar_distribution import (
     obtain,
 )
 
-# As it loads a topic, Pulsar reads the namespace's snapshots of transactions, in one of as many
-# threads as there are cores. They share one reader: when two of them see the same new snapshot,
-# or the mark of a deleted topic, one gets it, and the other waits 30 s for another, in which its
-# topic answers nothing. A single thread shares it with nobody. Before 4.0 it has other work too,
-# for which reading would wait.
+# When it loads a topic, Pulsar reads the namespace's transaction snapshots, in one of as many
+# threads as there are cores. They share one reader: if two of them see the same new snapshot, or a
+# deleted topic's tombstone, one gets it, and the other waits 30 s for the next one, while its topic
+# answers nothing. A single thread avoids that. Before 4.0 the threads also have other work, which
+# would delay reading.
 _RECOVERY: dict[str, str] = (
     {} if VERSION.startswith("3.") else {"numTransactionReplayThreadPoolSize": "1"}
 )
@@ -52,28 +52,28 @@ BROKER_CONF = {
     "brokerShutdownTimeoutMs": "5000",
     "forceDeleteNamespaceAllowed": "true",
     "forceDeleteTenantAllowed": "true",
-    # What a test writes stays, also while nobody is connected to its topic.
+    # Messages of tests stay, even if nobody is connected to their topic.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "journalSyncData": "false",
     "journalMaxGroupWaitMSec": "1",
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "diskUsageThreshold": "0.99",
     "diskUsageWarnThreshold": "0.99",
-    # As in Pulsar's own configuration: what the broker takes, the bookie has to take in its frame.
+    # As in Pulsar's own configuration: the bookie's frames must fit the broker's largest messages.
     "nettyMaxFrameSizeBytes": "5253120",
     "allowLoopback": "true",
     "listeningInterface": "lo" if sys.platform == "linux" else "lo0",
-    # Despite its name this makes the bookie take the port it is given.
+    # Despite its name this makes the bookie use the given port.
     "allowEphemeralPorts": "true",
     "numIOThreads": "2",
     "numHttpServerThreads": "8",
     "numOrderedExecutorThreads": "2",
 }
 
-# Pulsar's own defaults are a heap and direct memory of 2 GB and a fifth of it as cache, of which it
-# forgets what is older than a second. Then each entry is fetched from the bookie, at 40 µs of CPU,
-# and nothing is measured but that. Here what was written stays in memory, as long as a durable
-# subscription has a consumer and counts as one that keeps up.
+# Pulsar's defaults are a heap and direct memory of 2 GB, and a fifth of it as a cache, from which
+# entries are dropped after a second. Then each entry is fetched from the bookie, at 40 µs of CPU,
+# and a benchmark measures only that. Here written entries stay in memory, as long as a durable
+# subscription has a consumer that counts as keeping up.
 _JVM_FLAGS_FOR_SPEED = (
     "-Xms2g",
     "-Xmx4g",
@@ -92,7 +92,7 @@ KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 class AdminError(Exception):
-    """The admin REST refused; `status` is the HTTP status."""
+    """An error of the admin REST; `status` is the HTTP status."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:
         super().__init__(f"{method} {path}: {status} {body[:500]}")
@@ -100,10 +100,10 @@ class AdminError(Exception):
 
 
 class RealBroker:
-    """A broker that runs already, reached by its two addresses; it cannot be started or stopped.
+    """A running broker, given by its two addresses; it cannot be started or stopped.
 
-    Tests that would do so are skipped. `admin_url` may be empty: then tests that need the admin
-    REST are skipped too.
+    Tests that would do so are skipped. If `admin_url` is empty, tests that need the admin REST are
+    skipped, too.
     """
 
     def __init__(self, service_url: str, admin_url: str) -> None:
@@ -124,7 +124,7 @@ class RealBroker:
             status, text, elsewhere = _request(method, url, data, timeout)
             if status != 307:
                 break
-            # Of several brokers, one of them does what concerns all.
+            # Only one of several brokers handles requests that concern all of them.
             url = elsewhere
         if status >= 300:
             raise AdminError(method, path, status, text)
@@ -135,12 +135,12 @@ class RealBroker:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version of Pulsar that it is, as far as it is numbers."""
+        """The numeric part of its Pulsar version."""
         text = str(self.admin("GET", "brokers/version"))
         return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
     def answers(self, path: str) -> bool:
-        """Whether the admin REST answers to a GET with success."""
+        """Whether a GET to the admin REST succeeds."""
         try:
             self.admin("GET", path, timeout=5.0)
         except (AdminError, OSError, http.client.HTTPException):
@@ -161,19 +161,19 @@ class RealBroker:
         return full
 
     def unload(self, topic: str) -> None:
-        """Make the broker let go of a topic, which closes all that is open on it."""
+        """Unload a topic, which closes its producers and consumers."""
         self.admin("PUT", f"{rest_path(topic)}/unload")
 
     def start(self, extra: Mapping[str, str] | None = None) -> None:
-        """Start it, with these settings of broker.conf on top of what it had."""
+        """Start it, with these settings of broker.conf in addition to earlier ones."""
         pytest.skip("the tests may not start or stop the broker of PULSAR_SPARK_TEST_URL")
 
     def stop(self) -> None:
-        """Let it shut down in good order; data, ports and settings stay for the next start."""
+        """Shut it down cleanly; data, ports and settings stay for the next start."""
         pytest.skip("the tests may not start or stop the broker of PULSAR_SPARK_TEST_URL")
 
     def kill(self) -> None:
-        """Stop it the hard way; data, ports and settings stay for the next start."""
+        """Kill it; data, ports and settings stay for the next start."""
         self.stop()
 
     def restart(self) -> None:
@@ -186,7 +186,7 @@ class RealBroker:
         self.stop()
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         self.stop()
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class RealBroker:
 
 
 class ServerBroker(RealBroker):
-    """A broker that is a process of the tests' own, `server`."""
+    """A broker that runs in the tests' own process `server`."""
 
     server: JavaServer
 
@@ -221,7 +221,7 @@ class OwnBroker(ServerBroker):
         *,
         for_speed: bool = False,
     ) -> None:
-        """Prepare a broker that is small and starts fast, or one that has what makes it fast."""
+        """Prepare a broker that is small and starts fast, or with `for_speed` a fast one."""
         super().__init__("", "")
         self._working_folder = WorkingFolder()
         self.folder = self._working_folder.path
@@ -252,7 +252,7 @@ class OwnBroker(ServerBroker):
         first = not self.service_url
         for attempts_left in (2, 1, 0):
             if first:
-                # Someone else may take a port between our choice and the broker's use of it.
+                # Someone else may take a port before the broker uses it.
                 self._choose_ports()
             try:
                 self._launch()
@@ -284,11 +284,11 @@ class OwnBroker(ServerBroker):
         self._check_bookie(log_start)
 
     def _check_bookie(self, log_start: int) -> None:
-        """See that the bookie has found its place. Raises BrokerUnavailable.
+        """Check that the bookie is registered. Raises BrokerUnavailable.
 
-        After a kill, the bookie's registration of the run before is still there. Taking it over,
-        4.0.8 sometimes falls into deleting and renewing its own for many seconds, hundreds of
-        times a second, in which no topic can be opened. A stop in good order cleans up.
+        After a kill, the bookie's registration from the last run is still there. When 4.0.8 takes
+        it over, it sometimes deletes and renews its own hundreds of times a second, for many
+        seconds in which no topic can be opened. A clean stop removes it.
         """
         with open(self.server.log, "rb") as file:
             file.seek(log_start)
@@ -298,7 +298,7 @@ class OwnBroker(ServerBroker):
 
 
 def prepare() -> Distribution:
-    """Return all that is needed to start brokers fast; the first call on a machine takes long.
+    """Return everything needed to start brokers fast; the first call on a machine takes long.
 
     Raises BrokerUnavailable.
     """
@@ -311,7 +311,7 @@ def prepare() -> Distribution:
 
 
 def running_broker() -> RealBroker | None:
-    """Return the broker that PULSAR_SPARK_TEST_URL names, if it names one."""
+    """Return the broker of PULSAR_SPARK_TEST_URL, if that is set."""
     service_url = os.environ.get("PULSAR_SPARK_TEST_URL")
     if not service_url:
         return None
@@ -319,9 +319,9 @@ def running_broker() -> RealBroker | None:
 
 
 def _write_archive(distribution: Distribution) -> None:
-    """Run a broker once for the JVM to write down the classes it loads.
+    """Run a broker once, so that the JVM records the classes that it loads.
 
-    Without the archive a broker starts just as well, only slower: so failing here is no failure.
+    Failures are ignored: without the archive a broker only starts more slowly.
     """
     part = distribution.archive.with_suffix(".part")
     broker = OwnBroker(distribution)

@@ -1,6 +1,6 @@
 """A real Pulsar of several brokers: ZooKeeper, a bookie, two brokers, and proxies on demand.
 
-It takes some ten seconds to start and 800 MB. All of it is on loopback, in one working folder.
+It takes some ten seconds to start, and 800 MB. Everything is on loopback, in one working folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 _SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
 _BUNDLES = 8
-# What the admin REST says while brokers come, go, and pass topics to each other: that it is another
-# one's, or moved again, or that nobody can tell.
+# The admin REST's answers while topics move between brokers, or brokers start and stop: it belongs
+# to another broker, it moved again, or its owner is unknown.
 _PASSING = {307, 409, 412, 500, 503}
 
 _STORES = {
@@ -48,8 +48,8 @@ _STORES = {
 
 _BROKERS = {
     "clusterName": "c1",
-    # The topics of a broker that is killed are free for the other one after this time. So are
-    # those of one that gets no processor time for so long, which must not happen by itself.
+    # After this time, the other broker can take the topics of a killed broker, or of one that gets
+    # no CPU time for as long, which must not happen by itself.
     "metadataStoreSessionTimeoutMillis": "6000",
     "loadBalancerEnabled": "true",
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
@@ -92,7 +92,7 @@ class ClusterBroker(ServerBroker):
 class RealCluster(RealBroker):
     """Two brokers and what they need; `start` before use, `close` at the end.
 
-    The service URL names both brokers, and the admin REST is that of one that runs.
+    The service URL names both brokers; admin requests go to a running one.
     """
 
     def __init__(self, distribution: Distribution, extra: Mapping[str, str] | None = None) -> None:
@@ -117,7 +117,7 @@ class RealCluster(RealBroker):
     # --- life ---------------------------------------------------------------------------------
 
     def start(self, extra: Mapping[str, str] | None = None) -> None:
-        """Start all of it and return when topics can be used. Raises BrokerUnavailable."""
+        """Start it and return when topics can be used. Raises BrokerUnavailable."""
         self._start_zookeeper()
         self._write_metadata()
         bookie = self._add("bookie", "org.apache.bookkeeper.server.Main", "--conf", "bk.conf")
@@ -140,7 +140,7 @@ class RealCluster(RealBroker):
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         server = self._add("zookeeper", main, "zoo.cfg")
         settings = {
-            # Sessions end after a whole number of ticks, of which they may last 20.
+            # Sessions expire after whole ticks, and may last up to 20 ticks.
             "tickTime": 1000,
             "dataDir": server.folder / "data",
             "clientPort": self._zookeeper_port,
@@ -173,7 +173,7 @@ class RealCluster(RealBroker):
         return server
 
     def restore(self) -> None:
-        """Have all brokers running again, whatever a test has done to them."""
+        """Restart stopped and frozen brokers."""
         for broker in self.brokers:
             if not broker.server.running:
                 broker.launch()
@@ -188,7 +188,7 @@ class RealCluster(RealBroker):
         )
 
     def close(self) -> None:
-        """Stop all of it and remove its data."""
+        """Stop it and remove its data."""
         for server in (*self._servers[::-1], *(broker.server for broker in self.brokers)):
             server.kill()
         self._folder.close()
@@ -208,7 +208,7 @@ class RealCluster(RealBroker):
             try:
                 return create(name, partitions)
             except AdminError as error:
-                # By the attempt before, whose answer was another.
+                # An earlier attempt created it, although it got an error.
                 if len(attempts) > 1 and "already exist" in str(error):
                     return name
                 raise
@@ -223,11 +223,11 @@ class RealCluster(RealBroker):
         return next(broker for broker in self.brokers if broker.service_url == found)
 
     def other(self, broker: ClusterBroker) -> ClusterBroker:
-        """Return the broker that this one is not."""
+        """Return the other broker."""
         return next(found for found in self.brokers if found is not broker)
 
     def move(self, topic: str, to: ClusterBroker) -> None:
-        """Have a broker serve a topic partition, and with it all others of its bundle."""
+        """Move a topic partition, with all others of its bundle, to a broker."""
         path = rest_path(topic)
         asked = f"/lookup/v2/topic/{path}/bundle"
         bundle = self._patiently(lambda: self.admin("GET", asked), f"{topic} has a bundle")
@@ -236,7 +236,7 @@ class RealCluster(RealBroker):
         self._patiently(lambda: self.admin("PUT", unload), f"{to.id} can take {topic}")
 
     def _patiently(self, call: Callable[[], T], what: str) -> T:
-        """Return what a call of the admin REST gives, made again while brokers change."""
+        """Call the admin REST, and retry while topics move."""
         found: list[T] = []
 
         def answered() -> bool:
@@ -256,7 +256,7 @@ class RealCluster(RealBroker):
     # --- proxies ------------------------------------------------------------------------------
 
     def start_proxy(self, settings: Mapping[str, str] | None = None) -> RealBroker:
-        """Start a proxy before the brokers and return what clients see of it.
+        """Start a proxy for the brokers and return it as clients see it.
 
         Raises BrokerUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Certificates, tokens and passwords of a real cluster, and the settings that make brokers ask."""
+"""Certificates, tokens and passwords of a real cluster, and brokers' settings for them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 class Security:
     """A certificate authority, a key for tokens, and the user `reader` with the password `good`.
 
-    The role `admin`, which those have who do not log in, may do everything: it is that of the
-    tests' own requests.
+    Clients that do not log in have the role `admin`, which may do everything: the tests' own
+    requests use it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Security:
 
     @property
     def broker_settings(self) -> dict[str, str]:
-        """What a broker needs, but for a port with TLS (brokerServicePortTls)."""
+        """Settings of a broker, except for its TLS port (brokerServicePortTls)."""
         return {
             **self.certificate_settings,
             **self.token_settings,
@@ -63,7 +63,7 @@ class Security:
         }
 
     def own_login(self, role: str) -> dict[str, str]:
-        """What a broker or proxy logs in with where it is a client itself."""
+        """Settings with which a broker or proxy logs in as a client itself."""
         return {
             "brokerClientAuthenticationPlugin": TOKEN_PLUGIN,
             "brokerClientAuthenticationParameters": f"token:{self.token(role)}",

@@ -1,4 +1,4 @@
-"""The real broker is what the tests that use it take it for."""
+"""Tests of the helper that runs a real broker."""
 
 from __future__ import annotations
 

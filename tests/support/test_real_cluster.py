@@ -1,4 +1,4 @@
-"""The real cluster is what the tests that use it take it for."""
+"""Tests of the helper that runs a real cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def ask(broker: ClusterBroker, topic: str) -> pb.CommandLookupTopicResponse:
-    """Return what one broker answers to one LOOKUP."""
+    """Return one broker's answer to one LOOKUP."""
     with ConnectionPool(ClientOptions(broker.service_url)) as pool:
         answer: pb.CommandLookupTopicResponse = pool.service().request(
             lambda request_id: commands.lookup(topic, request_id)
@@ -34,7 +34,7 @@ def new_topics(cluster: RealCluster) -> list[str]:
 
 
 def test_a_broker_redirects_topics_that_nobody_serves_yet(real_cluster: RealCluster) -> None:
-    """One of the two, the leader, decides."""
+    """The leader, one of the two, decides."""
     topics = new_topics(real_cluster)
     kind = pb.CommandLookupTopicResponse
     answers = [ask(broker, topic) for broker in real_cluster.brokers for topic in topics[:4]]

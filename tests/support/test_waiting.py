@@ -1,4 +1,4 @@
-"""Waiting has a deadline, and no test has one that a busy machine misses."""
+"""Waiting has deadlines, and all tests' deadlines have room for a busy machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_threads_are_waited_for_and_named() -> None:
 
 
 def too_tight(path: Path) -> Iterator[str]:
-    """Yield the assertions that allow less than LEAST_SECONDS by the clock on the wall."""
+    """Yield assertions that allow less than LEAST_SECONDS of wall-clock time."""
     tree = ast.parse(path.read_text("utf-8"))
     asserted = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     for node in (node for test in asserted for node in ast.walk(test)):
@@ -61,7 +61,7 @@ def too_tight(path: Path) -> Iterator[str]:
 
 
 def is_elapsed(node: ast.expr) -> bool:
-    """Whether it is a difference to what a clock shows now."""
+    """Whether it is a difference from the current time of a clock."""
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Sub)

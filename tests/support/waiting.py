@@ -1,7 +1,7 @@
-"""How tests wait: for something to hold, with a deadline that no busy machine runs into.
+"""How tests wait for a condition, with a deadline that even a busy machine meets.
 
-A test that wants to know that nothing happens waits for something that comes after it instead
-(a barrier, as `WireClient.nothing_came`): no length of a pause fits every machine.
+To check that nothing happens, a test waits for something that would come after it (a barrier, like
+`WireClient.nothing_came`): no length of a pause fits every machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Long enough for a machine that runs other things too: it is only waited out by what fails.
+# Long enough for a busy machine: only failing tests wait for so long.
 PATIENCE = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -> T:
-    """Wait until something holds and return it; fails the test, saying `what` did not come about.
+    """Wait for a condition and return its value; fail the test with `what` if it does not hold.
 
     Errors of `condition` are errors of the test.
     """
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], T], what: str = "it", seconds: float = PA
 
 
 def finish(*threads: threading.Thread, seconds: float = PATIENCE) -> None:
-    """Wait until threads have ended; fails the test where one does not."""
+    """Wait until threads have ended; fail the test if one does not."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

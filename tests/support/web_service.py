@@ -1,4 +1,4 @@
-"""The web service of a broker, as far as lookups need it; it does wrong where a test wants it."""
+"""A broker's web service, as far as lookups need it; it misbehaves as a test wants."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Asked(NamedTuple):
 
 
 class WebService:
-    """Names one broker for all topics, each of which has `partitions`.
+    """Names one broker for all topics, each of which has `partitions` partitions.
 
-    `answers` are taken in order, before the usual ones; the last stays if `again` is set.
+    `answers` come first, in order, before the usual ones; with `again` the last one is repeated.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WebService:
             daemon_threads = True
 
             def handle_error(self, *_: object) -> None:
-                """Clients that go away are what is tested."""
+                """Clients that disconnect are part of the tests."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         if tls is not None:
@@ -80,7 +80,7 @@ class WebService:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def answer(self, path: str) -> Answer:
-        """Return what is to be said to a request."""
+        """Return the answer to a request."""
         if self.answers:
             return self.answers[0] if self.again else self.answers.pop(0)
         usual: dict[str, Any] = {
@@ -96,7 +96,7 @@ class WebService:
         return say(404, {"reason": "Schema not found"})
 
     def redirect(self, to: str, status: int = 307) -> Answer:
-        """Return an answer that leads elsewhere: to the same path there."""
+        """Return a redirect to the same path on another host."""
 
         def answer(handler: BaseHTTPRequestHandler) -> None:
             say(status, b"", Location=to + handler.path)(handler)
@@ -114,5 +114,5 @@ class WebService:
 
 
 def refuse(status: int, reason: str) -> Answer:
-    """Return a refusal in the form that Pulsar's web service gives it."""
+    """Return an error in the form of Pulsar's web service."""
     return say(status, json.dumps({"reason": reason}).encode())

@@ -13,7 +13,7 @@ from tests.testing.wire_client import WireClient
 
 @pytest.fixture
 def start_broker() -> Iterator[Callable[..., EmbeddedBroker]]:
-    """Start embedded brokers with options; at the end none may have made a mistake."""
+    """Start embedded brokers with options; at the end none may have had an internal error."""
     brokers: list[EmbeddedBroker] = []
 
     def start(**options: Any) -> EmbeddedBroker:
@@ -49,5 +49,5 @@ def dial() -> Iterator[Callable[..., WireClient]]:
 
 @pytest.fixture
 def client(broker: EmbeddedBroker, dial: Callable[..., WireClient]) -> WireClient:
-    """A connection to `broker` that has made its handshake."""
+    """A connection to `broker` after its handshake."""
     return dial(broker)

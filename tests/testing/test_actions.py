@@ -1,4 +1,4 @@
-"""Each kind of trouble does to a command what its name says."""
+"""Each kind of fault does what its name says."""
 
 from __future__ import annotations
 

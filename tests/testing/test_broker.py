@@ -28,7 +28,7 @@ Dial = Callable[..., WireClient]
 
 
 def open_files() -> set[str]:
-    """What this process has open, sockets by their own numbers."""
+    """This process's open files, sockets by their own numbers."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -166,7 +166,7 @@ def test_a_connection_that_is_being_accepted_does_not_outlive_a_restart() -> Non
                 assert broker.connections == 0
                 with contextlib.suppress(ConnectionResetError):
                     assert late.recv(1) == b""
-    # Sockets that were left open would be a warning here, and so an error.
+    # Sockets left open would cause a warning, which is an error here.
     gc.collect()
 
 

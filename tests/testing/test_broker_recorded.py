@@ -1,8 +1,7 @@
 """What recorded clients sent to a real broker gets the same answers from the embedded one.
 
-The clients' bytes are sent again as they were. Before that a capture's topics are filled with
-the entries that it shows and did not send itself, under the same ids, so that nothing in the
-client's commands has to be changed.
+The clients' bytes are sent again unchanged. Before that, a capture's topics get the entries that it
+received and did not send itself, with the same ids, so that the client's commands need no changes.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ LEFT_OUT = {
 
 @dataclass
 class Frame:
-    """A recorded frame: who sent it, its bytes, and what they say."""
+    """A recorded frame: its sender, its bytes, and their content."""
 
     connection: int
     sender: str
@@ -92,7 +91,7 @@ def options_of(recorded: golden.Manifest) -> dict[str, Any]:
     return {
         "expose_entry_metadata": "exposingBrokerEntryMetadataToClientEnabled=true" in settings,
         "deduplication": "deduplication on" in recorded["about"],
-        # With transactions on a real broker keeps acknowledged indexes in memory all the same.
+        # With transactions, a real broker keeps acknowledged indexes in memory in any case.
         "batch_index_ack": "acknowledgmentAtBatchIndexLevelEnabled=true" in settings
         or recorded["name"] == "java-ack-batch-index",
         "failover_delay": 1.0 if "failover" in recorded["name"] else 0.0,
@@ -108,7 +107,7 @@ def chosen() -> list[str]:
 
 
 class Before:
-    """What was stored in a capture's topics before it began, as far as it shows.
+    """The stored messages of a capture's topics before it began, as far as it shows them.
 
     `entries` maps topic and entry id to what is stored there, `ledgers` topic to ledger.
     """
@@ -120,7 +119,7 @@ class Before:
         self._topics: dict[tuple[int, str, int], str] = {}
         for frame in frames:
             self._look_at(frame, frame.body)
-        # The capture's own messages can lie behind some that it does not show at all.
+        # The capture's own messages can come after some that it does not show.
         for topic, own in self._own.items():
             if own:
                 self.entries[topic].setdefault(min(own) - 1, b"")
@@ -160,7 +159,7 @@ class Before:
 
 
 def stand_in(messages: int) -> bytes:
-    """An entry of which a capture tells no more than that it was there."""
+    """An entry of which a capture shows only that it existed."""
     metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
     if messages:
         metadata.num_messages_in_batch = messages
@@ -181,7 +180,7 @@ def prepare(broker: EmbeddedBroker, frames: list[Frame]) -> None:
         broker.create_topic(topic, ledger_id=ledger)
         following = 0
         for entry_id, data in sorted(before.entries[topic].items()):
-            # Nothing is known of an entry without data but that there was one.
+            # Of an entry without data, only its existence is known.
             gap = entry_id - following + (not data)
             broker.skip_entries(topic, gap)
             following += gap
@@ -208,7 +207,7 @@ def prepare_topic(
 
 
 class Replay:
-    """One recorded connection, made again."""
+    """One recorded connection, replayed."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -218,7 +217,7 @@ class Replay:
         self.received: list[pb.BaseCommand] = []
 
     def catch_up(self) -> None:
-        """Read until as much of each type has come as in the recording."""
+        """Read until each type has as many frames as in the recording."""
         wanted = Counter(frame.kind for frame in self.expected)
         wanted.subtract(command.type for command in self.received)
         deadline = time.monotonic() + PATIENCE
@@ -241,7 +240,7 @@ class Replay:
 
 
 def by_kind(commands: Iterator[pb.BaseCommand]) -> dict[str, list[str]]:
-    """Commands as text, without what two brokers never share; in order for each type."""
+    """Commands as text, without fields that differ between brokers; in order for each type."""
     found: dict[str, list[str]] = defaultdict(list)
     for command in commands:
         copy = pb.BaseCommand()
@@ -251,7 +250,7 @@ def by_kind(commands: Iterator[pb.BaseCommand]) -> dict[str, list[str]]:
                       "message", "error_message", "highest_sequence_id"):  # fmt: skip
             if field in body.DESCRIPTOR.fields_by_name and copy.type != T.MESSAGE:
                 body.ClearField(field)
-        # A set field that has its default value says the same as one left out.
+        # A field set to its default value means the same as an absent one.
         for descriptor, value in body.ListFields():
             if descriptor.has_presence and value == descriptor.default_value:
                 body.ClearField(descriptor.name)

@@ -1,4 +1,4 @@
-"""Compaction in the embedded broker: what is left of a topic, and who sees it."""
+"""Compaction in the embedded broker: the remaining messages, and who sees them."""
 
 from __future__ import annotations
 

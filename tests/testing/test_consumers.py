@@ -1,4 +1,4 @@
-"""What a consumer is sent, and what that costs it."""
+"""Deliveries to a consumer, and the permits that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cursor knows what is acknowledged, to the message, and where to read on."""
+"""A cursor knows what is acknowledged, to the message, and the next read position."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_ack_sets_are_bits_of_longs(longs: list[int], bits: int) -> None:
 def test_start_is_clamped_to_what_there_is(start: Place, read: Place) -> None:
     cursor = cursor_over(log_of(0, 0, 0, max_entries=2), start)
     assert cursor.read_place == read
-    # Behind the end of a ledger, too, it is that ledger's last entry.
+    # After a ledger's end, too, it is the ledger's last entry.
     assert cursor.mark_delete == (read[0], min(read[1], 2) - 1)
 
 

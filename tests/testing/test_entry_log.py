@@ -1,4 +1,4 @@
-"""Entries keep their order and places over ledgers, gaps and trimming."""
+"""Entries keep their order and ids across ledgers, gaps and trimming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules strike where and as often as they say, and the record shows what passed."""
+"""Rules apply where and as often as they say, and the log shows all commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_ping_can_go_without_answer(broker: EmbeddedBroker, client: WireClient
     for lost in ("PING", "PONG"):
         broker.faults.drop(lost)
         client.send("PING")
-        # Only those that it sends itself are answered.
+        # Only the PINGs of this method are answered.
         client.nothing_came()
 
 

@@ -1,4 +1,4 @@
-"""The official Python client (the C++ client underneath) takes the embedded broker for real."""
+"""The official Python client (based on the C++ client) works with the embedded broker."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_failover_hands_over_what_is_not_acknowledged(client: Any) -> None:
     assert second.receive(RECEIVE_MS).data() == b"b"
 
 
-# Made by a call because the client's classes are not known to type checkers.
+# Created by a call because type checkers do not know the client's classes.
 Reading: Any = type(
     "Reading",
     (pulsar.schema.Record,),

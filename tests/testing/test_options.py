@@ -1,4 +1,4 @@
-"""Options out of range are refused before anything starts."""
+"""Options out of range are errors before anything starts."""
 
 from __future__ import annotations
 

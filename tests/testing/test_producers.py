@@ -24,7 +24,7 @@ def test_a_name_belongs_to_one_producer(broker: EmbeddedBroker, dial: Dial) -> N
     first, second = dial(broker), dial(broker)
     first.produce("t", producer_name="mine")
     asked = second.ask("PRODUCER", topic="t", producer_id=0, producer_name="mine")
-    # The broker asks the holder for a sign of life before it refuses.
+    # The broker sends PING to the current producer before it rejects the new one.
     first.expect("PING")
     assert second.answer(asked).body.error == pb.ProducerBusy
     first.request("CLOSE_PRODUCER", producer_id=0)
@@ -78,7 +78,7 @@ def test_fencing_sends_the_others_away(client: WireClient) -> None:
     assert winner.body.topic_epoch == 1
     assert client.expect("CLOSE_PRODUCER").body.producer_id == 0
     client.request("CLOSE_PRODUCER", producer_id=1)
-    # The fenced one comes back with the epoch that it had.
+    # The fenced producer reconnects with its old epoch.
     again = client.produce("t", 0, producer_access_mode=pb.Exclusive, topic_epoch=0)
     assert again.body.error == pb.ProducerFenced
     kept = client.produce("t", 1, producer_access_mode=pb.ExclusiveWithFencing, topic_epoch=1)

@@ -1,4 +1,4 @@
-"""Refusals carry a ServerError that exists."""
+"""Refusals have an existing ServerError."""
 
 from __future__ import annotations
 

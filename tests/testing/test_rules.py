@@ -1,4 +1,4 @@
-"""Rules strike what they name, as often as they say."""
+"""Rules apply to the named commands, as often as they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas get versions, and refuse what does not fit."""
+"""Schemas get versions, and incompatible ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection: handshake, liveness, and what breaks it."""
+"""One connection: handshake, keep-alive, and fatal errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever clients send, in whatever order: no mistake of the broker, and it serves on."""
+"""Whatever clients send, in any order: no internal error, and the broker keeps serving."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = ("", "s", "r", "public/default", "persistent://public/default/.*", "(")
 
 
 def random_command(dice: random.Random) -> pb.BaseCommand:
-    """A command with all required fields and some of the others, ids small enough to meet."""
+    """A command with all required and some other fields; small ids, so that commands interact."""
     kind = dice.choice(KINDS)
     command = pb.BaseCommand(type=kind)
     fill(getattr(command, BODY_FIELDS[kind]), dice)
@@ -50,7 +50,7 @@ def fill_scalar(message: Any, field: Any, dice: random.Random) -> None:
     elif field.name in ("topic", "topics_pattern", "namespace", "subscription"):
         value = dice.choice(TOPICS if field.name == "topic" else TEXTS)
     elif field.name == "request_id":
-        # One that is used twice is a fault of its own.
+        # Using an id twice is an error of its own.
         value = dice.randrange(2**31)
     elif field.type == field.TYPE_STRING:
         value = dice.choice(TEXTS)

@@ -1,4 +1,4 @@
-"""Shared: entries are spread, acknowledged and delivered again one by one."""
+"""Shared: entries are distributed, acknowledged and redelivered one by one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_a_second_exclusive_consumer_is_refused(broker: EmbeddedBroker, dial: Di
     first, second = dial(broker), dial(broker)
     first.subscribe("t")
     asked = second.ask("SUBSCRIBE", topic="t", subscription="sub", subType=0, consumer_id=0)
-    # The broker asks the first one for a sign of life before it refuses.
+    # The broker sends PING to the first consumer before it rejects the second.
     first.expect("PING")
     assert second.answer(asked).body.error == pb.ConsumerBusy
 
@@ -58,7 +58,7 @@ def test_names_are_either_durable_or_not(client: WireClient) -> None:
 def test_permits_count_messages_and_deliveries_entries(
     client: WireClient, permits: int, first: int, third: int
 ) -> None:
-    """As Pulsar 4.0.8 does it: a batch costs its messages, but a permit buys an entry."""
+    """As in Pulsar 4.0.8: a batch uses a permit per message, but one permit suffices to send it."""
     client.produce("t")
     for number in range(20):
         client.publish(batch_of(10), batch=10, sequence_id=number * 10)
@@ -109,7 +109,7 @@ def test_redelivery_goes_back_to_what_is_not_acknowledged(client: WireClient) ->
     client.subscribe("t", consumer_epoch=0)
     messages = client.messages(3)
     client.ack(messages[1])
-    # On this kind of subscription ids are ignored.
+    # This type of subscription ignores the ids.
     client.send(
         "REDELIVER_UNACKNOWLEDGED_MESSAGES",
         consumer_id=0,

@@ -1,4 +1,4 @@
-"""A topic keeps what it is sent and serves those who subscribe."""
+"""A topic stores messages and delivers them to its subscriptions."""
 
 from __future__ import annotations
 

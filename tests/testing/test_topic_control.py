@@ -1,4 +1,4 @@
-"""What a test can do to topics from outside."""
+"""The methods with which tests change topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests can look at copies of the broker's state."""
+"""Tests get copies of the broker's state."""
 
 from __future__ import annotations
 

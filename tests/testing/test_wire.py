@@ -1,4 +1,4 @@
-"""The bytes of a connection are bounded both ways."""
+"""A connection's buffers are bounded both ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dial = Callable[..., WireClient]
 
 
 def settled(broker: EmbeddedBroker) -> int:
-    """Bytes that wait for clients to read them, once they do not change any more."""
+    """Bytes that wait for clients to read them, once their number is stable."""
     before = -1
     deadline = time.monotonic() + 10
     while (now := broker.buffered_bytes) != before and time.monotonic() < deadline:
@@ -35,7 +35,7 @@ def test_a_consumer_that_does_not_read_stops_delivery(broker: EmbeddedBroker, di
         producer.publish(bytes(1_000_000))
     consumer.subscribe("t")
     waiting = settled(broker)
-    # One pass can go beyond the mark.
+    # One pass can exceed the high mark.
     assert 0 < waiting < WRITE_HIGH_WATER + 8_000_000
     assert broker.faults.seen("MESSAGE") < 40
     assert len(consumer.messages(40)) == 40
@@ -49,7 +49,7 @@ def test_a_client_that_reads_no_answers_is_not_heard(broker: EmbeddedBroker, dia
     ask = encode_command(commands.get_topics_of_namespace("public/default", 1))
     with pytest.raises(TimeoutError):
         client.send_within(ask * 500_000, 1.0)
-    # Answers are written in turns of some commands, hence the margin.
+    # Answers are written after several commands at a time, hence the margin.
     assert WRITE_LIMIT < settled(broker) < WRITE_LIMIT + 20 * 21_000 * 40
     assert dial(broker).request("LOOKUP", topic="t")
 

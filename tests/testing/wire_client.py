@@ -1,4 +1,4 @@
-"""A client of bare frames: it sends what a test says, legal or not, and shows what comes back."""
+"""A client of raw frames: it sends what a test says, legal or not, and shows the answers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
 FEATURES = pb.FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
 TIMEOUT = PATIENCE
 
-# The broker's loop takes fewer turns to deliver what it can, and to write down what it has to say.
+# The broker's loop needs fewer turns to deliver everything and to write its output.
 _TURNS = 4
 
 
 @dataclass(frozen=True)
 class Received:
-    """A frame from the broker: its type's name, its body, and what a MESSAGE carries."""
+    """A frame from the broker: its type's name, its body, and a MESSAGE's payload."""
 
     name: str
     body: Any
@@ -42,7 +42,7 @@ class Received:
 
     @property
     def entry(self) -> PayloadParts:
-        """What a MESSAGE carries, its checksum not looked at."""
+        """The parts of a MESSAGE's payload, without a check of the checksum."""
         assert self.raw is not None
         return parse_payload(self.raw, verify=False)
 
@@ -93,7 +93,7 @@ class WireClient:
         self._socket.sendall(data)
 
     def shutdown(self) -> None:
-        """Send no more."""
+        """Close the sending direction."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def send(self, command: pb.BaseCommand | str, **fields: Any) -> None:
@@ -165,7 +165,7 @@ class WireClient:
         earliest: bool = True,
         **fields: Any,
     ) -> Received:
-        """Open a consumer, grant it permits if that went well, and return the answer."""
+        """Open a consumer, grant it permits on success, and return the answer."""
         fields.setdefault("initialPosition", int(earliest))
         answer = self.request(
             "SUBSCRIBE",
@@ -196,7 +196,7 @@ class WireClient:
 
     @property
     def unread(self) -> list[Received]:
-        """Frames that came and were not asked for yet."""
+        """Received frames that nobody has asked for yet."""
         return self._unread
 
     def expect(self, *names: str, timeout: float = TIMEOUT) -> Received:
@@ -229,10 +229,10 @@ class WireClient:
         return [message.payload for message in self.messages(count, consumer_id)]
 
     def nothing_came(self, *names: str) -> None:
-        """Make sure that nothing (of these types) is on its way.
+        """Check that nothing (of these types) is on its way.
 
-        The answer to a PING comes behind all that was sent till then. What is sent in the next
-        turns of the broker's loop, because of what it has heard before, comes with the next.
+        The answer to a PING comes after everything sent so far. Reactions in the next turns of the
+        broker's loop come before the next answers.
         """
         for _ in range(_TURNS):
             self.send("PING")
@@ -240,14 +240,14 @@ class WireClient:
         self.nothing_unread(*names)
 
     def nothing_unread(self, *names: str) -> None:
-        """Make sure that nothing (of these types) has come, for a broker that answers no PING."""
+        """Check that nothing (of these types) has come from a broker that answers no PING."""
         while self._read(time.monotonic() + 0.001):
             pass
         seen = [received for received in self._unread if not names or received.name in names]
         assert seen == []
 
     def closed(self, timeout: float = TIMEOUT) -> bool:
-        """Wait until the broker closes the connection; returns whether it did."""
+        """Wait until the broker closes the connection; return whether it did."""
         deadline = time.monotonic() + timeout
         try:
             while self._read(deadline):
@@ -303,6 +303,6 @@ def id_of(place: tuple[int, int], **fields: Any) -> pb.MessageIdData:
 
 
 def turn(broker: EmbeddedBroker) -> None:
-    """Let the broker's loop take the turns in which it hears what it was sent before."""
+    """Let the broker's loop process everything sent before."""
     for _ in range(_TURNS):
         broker.topics()

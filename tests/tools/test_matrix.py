@@ -1,4 +1,4 @@
-"""The versions of the matrix: which are chosen, and what is said of those that cannot be."""
+"""The versions of the matrix: their choice, and reports of unavailable ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools import matrix
 
 @pytest.fixture
 def run_with(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every version but 4.0 be had, and all tests pass; returns what was run."""
+    """Make every version but 4.0 available, and all tests pass; return the runs."""
     tested: list[str] = []
 
     def prepare(pair: matrix.Pair) -> Path:

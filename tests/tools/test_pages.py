@@ -1,4 +1,4 @@
-"""Pages that are made from the code are current."""
+"""Pages generated from the code are current."""
 
 from __future__ import annotations
 

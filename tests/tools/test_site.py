@@ -1,4 +1,4 @@
-"""The site of the documentation: it builds, fits every screen, and its search finds things."""
+"""The documentation site: it builds, fits every screen, and its search works."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(site: Path) -> Iterator[tuple[str, queue.Queue[str]]]:
-    """The address of the site, and what its harness reports."""
+    """The address of the site, and the reports of its harness."""
     reported: queue.Queue[str] = queue.Queue()
 
     class Handler(SimpleHTTPRequestHandler):

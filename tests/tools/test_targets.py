@@ -1,4 +1,4 @@
-"""The targets of the Makefile that run tests leave none out."""
+"""The Makefile's test targets run every test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def command_of(target: str) -> list[str]:
-    """Return what a target runs in the end."""
-    # These tests may themselves be run by make, which hands its settings on.
+    """Return the commands that a target runs."""
+    # make may run these tests, and passes its settings on.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     done = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", target, "TESTS=tests", "PYTEST_FLAGS="],

@@ -1,4 +1,4 @@
-"""Files for services that are not here are held to the schemas of those services."""
+"""Files for external services fit the schemas of these services."""
 
 from __future__ import annotations
 

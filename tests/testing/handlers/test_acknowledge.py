@@ -1,4 +1,4 @@
-"""Acknowledgements count, are answered where that is asked for, and can be taken back."""
+"""Acknowledgements: their effect, answers on request, and redelivery."""
 
 from __future__ import annotations
 

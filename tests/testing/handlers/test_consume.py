@@ -1,4 +1,4 @@
-"""Consumers subscribe, get permits, seek, ask and leave."""
+"""Consumers subscribe, get permits, seek, send requests and leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What producers send is checked, stored once, and receipted in order."""
+"""Messages of producers are checked, stored once, and receipted in order."""
 
 from __future__ import annotations
 

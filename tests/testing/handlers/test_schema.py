@@ -23,7 +23,7 @@ def test_a_producers_schema_gets_a_version(client: WireClient) -> None:
     assert client.produce("t", 1, schema=avro(A)).body.schema_version == bytes(8)
     assert client.produce("t", 2, schema=avro(A, B)).body.schema_version == bytes(7) + b"\x01"
     assert client.produce("t", 3, schema=avro(A)).body.schema_version == bytes(8)
-    # One that brings no schema is let in all the same.
+    # A producer without a schema is accepted, too.
     assert client.produce("t", 4).body.schema_version == b""
 
 

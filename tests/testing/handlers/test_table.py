@@ -1,4 +1,4 @@
-"""Every command of a client has a handler, or is refused."""
+"""Every command of a client has a handler, or is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of the embedded broker, by bare commands."""
+"""Transactions of the embedded broker, with single commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = [
 
 
 def begin(client: WireClient, ttl_millis: int = 60_000) -> dict[str, int]:
-    """Begin a transaction and return the fields that name it."""
+    """Begin a transaction and return the fields of its id."""
     body = client.request("NEW_TXN", tc_id=0, txn_ttl_millis=ttl_millis).body
     return {"txnid_most_bits": body.txnid_most_bits, "txnid_least_bits": body.txnid_least_bits}
 
