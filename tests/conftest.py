@@ -198,9 +198,9 @@ def _shared_cluster(
 
 @pytest.fixture
 def real_cluster(_shared_cluster: RealCluster) -> Iterator[RealCluster]:
-    """Two real brokers; both run when a test begins, and what it kills or stops comes back.
+    """Two real brokers; both run when a test begins, and are restarted after it stopped them.
 
-    Who logs in with no token may do everything; `reader` may read and write in public/default.
+    Clients without a token may do everything; `reader` may read and write in public/default.
     """
     yield _shared_cluster
     _shared_cluster.restore()

@@ -66,7 +66,7 @@ def _prove(rows: Sequence[Evidence], items: Items, workers: int) -> int:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Say what is wrong with a test that ran while a field was cleared; nothing if it failed."""
+    """Return the problem of a test that ran with a cleared field; "" if it failed as it should."""
     if not outcome.status:
         return "passes without it" if outcome.count else "passes, and never has it on the wire"
     if outcome.status == 1 and outcome.failed:

@@ -1,6 +1,6 @@
 """Registering: what a session reports to its owner, and how the next session starts.
 
-What can pass is tried again under a deadline, what cannot is said at once.
+Temporary errors are retried until a deadline, permanent ones are raised at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kept checkpoints, recorded by each version that changed their content.
 
 ``python -m tests.integration.checkpoints tests/data/checkpoints/NAME`` records one, with the
-version of Spark that it runs with. It is of a query that has read and committed its first
-micro-batch and was stopped in its second, whose end lies inside an entry.
+version of Spark that it runs with. Its query has read and committed its first micro-batch and was
+stopped in its second one, whose end is inside an entry.
 """
 
 from __future__ import annotations

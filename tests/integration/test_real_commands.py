@@ -25,7 +25,7 @@ PATIENCE = ("--option", "pulsar.client.operationTimeoutMs=90000")
 
 
 class Commands:
-    """Runs commands as a role, on a broker that asks for tokens by TLS."""
+    """Runs commands as a role, on a broker that requires TLS and tokens."""
 
     def __init__(self, start: START, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.security = Security(folder)
@@ -52,7 +52,7 @@ class Commands:
         return status, self._capsys.readouterr().out
 
     def examine(self, role: str, topic: str, token: str | None = None) -> dict[str, str]:
-        """Return the status of each step; those that fail say what to do, and no secret."""
+        """Return each step's status; failed steps have a remedy, and no output has a secret."""
         _, text = self.run(role, "doctor", "--topic", topic, token=token)
         assert "eyJ" not in text
         steps = json.loads(text)["steps"]
@@ -60,7 +60,7 @@ class Commands:
         return {step["name"]: step["status"] for step in steps}
 
     def traces(self) -> Any:
-        """Return what of topics, subscriptions and schemas the broker has."""
+        """Return the topics, subscriptions, message counts and schemas on the broker."""
         admin = self.broker.admin
         topics = admin("GET", "persistent/public/default")
         return [
@@ -74,17 +74,88 @@ class Commands:
             for path in [name.partition("://")[2]]
         ]
 
+    def expect_traces(self, before: Any) -> None:
+        """Wait until the broker has the same topics, subscriptions and schemas as before."""
+        wait_until(lambda: self.traces() == before, "a trace is left")
 
-def measure(commands: Commands) -> None:
-    """Have a topic measured, which leaves no trace, and one that is made for being written to."""
+
+def failed(found: Mapping[str, str]) -> list[str]:
+    return [name for name, status in found.items() if status == "failed"]
+
+
+def store_orders(commands: Commands) -> str:
+    """Create the topic `orders`, which lacks a partition, with 20 messages; return its name."""
+    orders = commands.broker.create_topic("orders", partitions=3)
+    commands.broker.admin("DELETE", "persistent/public/default/orders-partition-1")
+    login = AuthenticationToken(commands.security.token())
+    trust = commands.security.authority.file
+    with PulsarClient(commands.url, login, tls_trust_certs_file_path=trust) as client:
+        producer = client.create_producer(f"{orders}-partition-0", schema=StringSchema())
+        for number in range(20):
+            producer.send(f"book {number}")
+    return orders
+
+
+def check_doctor(commands: Commands) -> None:
+    """The doctor names the step that a role, a topic or a token fails."""
+    well = commands.examine("reader", "orders")
+    assert {name for name, status in well.items() if status != "ok"} == {"retention"}
+    for role, step in (("consumer", "write"), ("producer", "read"), ("nobody", "lookup")):
+        assert failed(commands.examine(role, "orders")) == [step], role
+    for topic in ("missing", "missing-partition-3"):
+        assert failed(commands.examine("reader", topic)) == ["partitions"]
+    for token in ("eyJhbGciOiJIUzI1NiJ9.e30.c2ln", commands.security.token("reader", seconds=-60)):
+        assert failed(commands.examine("stranger", "orders", token)) == ["authenticate"]
+
+
+def check_peek_and_topics(commands: Commands, orders: str) -> None:
+    status, text = commands.run("reader", "peek", "--topic", "orders", "--count", "2")
+    assert status == 0
+    assert [json.loads(line)["value"] for line in text.splitlines()] == ["book 18", "book 19"]
+    _, text = commands.run("reader", "topics")
+    assert json.loads(text) == [{"topic": orders, "partitions": 3, "schema": "STRING"}]
+
+
+def check_subscriptions(commands: Commands) -> None:
+    """A subscription is shown with its backlog, and dropped; a missing one is reported."""
+    named = ("subscriptions", "--topic", "orders", "--subscription", "mine")
+    before = commands.traces()
+    status, text = commands.run("reader", *named, "--drop")
+    assert (status, {row["state"] for row in json.loads(text)}) == (1, {"does not exist"})
+    commands.expect_traces(before)
+    commands.broker.admin(
+        "PUT",
+        "persistent/public/default/orders-partition-0/subscription/mine",
+        {"ledgerId": -1, "entryId": -1},
+    )
+    _, text = commands.run("reader", *named)
+    first, *others = json.loads(text)
+    assert (first["backlog"], first["state"]) == (20, "idle")
+    assert {row["state"] for row in others} == {"does not exist"}
+    ask_admin = ("--admin-url", commands.broker.admin_url)
+    _, text = commands.run("admin", "subscriptions", "--topic", "orders", *ask_admin)
+    assert [(row["backlog"], row["state"]) for row in json.loads(text)] == [(20, "idle")]
+    assert commands.run("reader", *named, "--drop")[0] == 0
+
+
+def check_retention(commands: Commands) -> None:
+    """With the admin REST, the doctor reports the namespace's retention, too."""
+    ask_admin = ("--admin-url", commands.broker.admin_url)
+    _, text = commands.run("admin", "doctor", "--topic", "orders", *ask_admin)
+    kept = {step["name"]: step for step in json.loads(text)["steps"]}["retention"]
+    assert (kept["status"], "public/default" in kept["detail"]) == ("ok", True)
+
+
+def check_bench(commands: Commands) -> None:
+    """A topic is measured without a trace; only a topic made for it is written to."""
     before = commands.traces()
     status, text = commands.run("reader", "bench", "--topic", "orders")
     assert status == 0
     assert [row["rows"] for row in json.loads(text)["measurements"]] == [20, 20]
-    # It writes to no topic of others, and to none that does not exist.
+    # It writes neither to topics of others nor to missing ones.
     assert commands.run("reader", "bench", "--topic", "orders", "--write")[0] == 2
     assert commands.run("reader", "bench", "--topic", "missing", "--write")[0] == 1
-    wait_until(lambda: commands.traces() == before, "a trace is left")
+    commands.expect_traces(before)
     own = ("bench", "--topic", "made-for-it", "--write", "--create", "--messages", "5000")
     for _ in range(2):
         status, text = commands.run("reader", *own)
@@ -101,64 +172,15 @@ def test_the_commands_on_a_real_broker(
     start_real_broker: START, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = Commands(start_real_broker, tmp_path, capsys)
-    broker = commands.broker
-    orders = broker.create_topic("orders", partitions=3)
-    broker.admin("DELETE", "persistent/public/default/orders-partition-1")
-    login = AuthenticationToken(commands.security.token())
-    trust = commands.security.authority.file
-    with PulsarClient(commands.url, login, tls_trust_certs_file_path=trust) as client:
-        producer = client.create_producer(f"{orders}-partition-0", schema=StringSchema())
-        for number in range(20):
-            producer.send(f"book {number}")
+    orders = store_orders(commands)
     before = commands.traces()
-
-    well = commands.examine("reader", "orders")
-    assert {name for name, status in well.items() if status != "ok"} == {"retention"}
-    for role, wrong in (
-        ("consumer", {"write"}),
-        ("producer", {"read"}),
-        ("nobody", {"lookup"}),
-    ):
-        found = commands.examine(role, "orders")
-        assert {name for name, status in found.items() if status == "failed"} == wrong, role
-    found = commands.examine("reader", "missing")
-    assert [name for name, status in found.items() if status == "failed"] == ["partitions"]
-    found = commands.examine("reader", "missing-partition-3")
-    assert [name for name, status in found.items() if status == "failed"] == ["partitions"]
-
-    for token in ("eyJhbGciOiJIUzI1NiJ9.e30.c2ln", commands.security.token("reader", seconds=-60)):
-        found = commands.examine("stranger", "orders", token)
-        assert [name for name, status in found.items() if status == "failed"] == ["authenticate"]
-
-    status, text = commands.run("reader", "peek", "--topic", "orders", "--count", "2")
-    assert status == 0
-    assert [json.loads(line)["value"] for line in text.splitlines()] == ["book 18", "book 19"]
-    status, text = commands.run("reader", "topics")
-    assert json.loads(text) == [{"topic": orders, "partitions": 3, "schema": "STRING"}]
-    named = ("subscriptions", "--topic", "orders", "--subscription", "mine")
-    status, text = commands.run("reader", *named, "--drop")
-    assert (status, {row["state"] for row in json.loads(text)}) == (1, {"does not exist"})
-    wait_until(lambda: commands.traces() == before, "a trace is left")
-
-    broker.admin(
-        "PUT",
-        "persistent/public/default/orders-partition-0/subscription/mine",
-        {"ledgerId": -1, "entryId": -1},
-    )
-    status, text = commands.run("reader", *named)
-    first, *others = json.loads(text)
-    assert (first["backlog"], first["state"]) == (20, "idle")
-    assert {row["state"] for row in others} == {"does not exist"}
-    ask_admin = ("--admin-url", broker.admin_url)
-    _, text = commands.run("admin", "subscriptions", "--topic", "orders", *ask_admin)
-    assert [(row["backlog"], row["state"]) for row in json.loads(text)] == [(20, "idle")]
-    _, text = commands.run("admin", "doctor", "--topic", "orders", *ask_admin)
-    kept = {step["name"]: step for step in json.loads(text)["steps"]}["retention"]
-    assert (kept["status"], "public/default" in kept["detail"]) == ("ok", True)
-    status, text = commands.run("reader", *named, "--drop")
-    assert status == 0
-    wait_until(lambda: commands.traces() == before, "a trace is left")
-    measure(commands)
+    check_doctor(commands)
+    check_peek_and_topics(commands, orders)
+    commands.expect_traces(before)
+    check_subscriptions(commands)
+    check_retention(commands)
+    commands.expect_traces(before)
+    check_bench(commands)
 
 
 @pytest.mark.slow
@@ -186,7 +208,7 @@ def test_the_commands_through_a_proxy(
     assert cli.main(["subscriptions", *arguments, *named]) == 0
     assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"does not exist"}
 
-    # One that may not go on to the brokers.
+    # A proxy that brokers do not accept.
     helpless = real_cluster.start_proxy()
     assert cli.main(["doctor", "--service-url", helpless.service_url, *arguments[2:]]) == 1
     steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}

@@ -319,7 +319,7 @@ def test_what_was_committed_is_told_by_reading_it_back(
     probe = Probe(client._context.pool)
     assert probe.read_back(questions) == [fates[txn] for txn in turns]
     still_open.abort()
-    # Nothing comes after it, so that nobody gets there.
+    # Nothing comes after it, so nobody reaches it.
     assert probe.read_back(questions) == [fates[txn] for txn in turns]
     producer.send(b"behind")
     fates[still_open] = ReadBack.DROPPED

@@ -195,7 +195,7 @@ def test_what_waits_in_a_new_ledger_is_no_loss_of_the_one_that_was_read_and_dele
     broker.roll_ledger("t")
     broker.trim("t")
     new = store_many(broker, "t", 10)
-    # Seen, and not yet read, also when the consumer comes anew.
+    # Seen and not yet read, even if the consumer resubscribes.
     wait = Caps(min_messages=100, max_delay=60.0)
     for _ in range(3):
         assert query.batch(wait) == []

@@ -432,7 +432,7 @@ def test_null_sequence_ids_are_those_of_the_producer(deduplicating: EmbeddedBrok
 def test_duplicates_are_logged_where_receipts_are_not_waited_for(
     deduplicating: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Each row is sent alone, and the task goes on while receipts come.
+    # Each row is sent alone, and the task continues while receipts arrive.
     done = write(deduplicating, FOREIGN, {"deliveryGuarantee": "none"}, batch_rows=1)
     assert done.messages == 450
     assert done.duplicates <= 300
