@@ -353,7 +353,9 @@ class _RowMessage(Message):
 
     def data(self) -> bytes:
         """The payload, empty for a null value."""
-        return self._rows.payload(self._row)
+        rows, row = self._rows, self._row
+        offsets = rows.offsets
+        return rows.payloads[offsets[row] : offsets[row + 1]]
 
     def message_id(self) -> MessageId:
         """Where it is stored."""
@@ -369,21 +371,22 @@ class _RowMessage(Message):
 
     def properties(self) -> dict[str, str]:
         """The properties; if a name occurs twice, its first value."""
-        return super().properties() if self._rows.has_properties(self._row) else {}
+        # Of two values of a name, columns have the last one.
+        return super().properties() if self._row in self._rows.with_properties else {}
 
     def partition_key(self) -> str:
         """The key; a binary key as base64 text."""
-        key = self._rows.key(self._row)
-        return super().partition_key() if key is None else as_text(key)
+        key = self._rows.keys[self._row]
+        return super().partition_key() if key is None else key
 
     def publish_timestamp(self) -> int:
         """When the producer sent it, in milliseconds since the epoch."""
-        time = self._rows.publish_time(self._row)
+        time = self._rows.publish_times[self._row]
         return super().publish_timestamp() if time is None else time
 
     def event_timestamp(self) -> int:
         """The event time, in milliseconds since the epoch."""
-        time = self._rows.event_time(self._row)
+        time = self._rows.event_times[self._row]
         return super().event_timestamp() if time is None else time
 
     def schema_version(self) -> str:
@@ -418,7 +421,7 @@ class _RowMessageId(MessageId):
 
     def serialize(self) -> bytes:
         """Return bytes that every Pulsar client's `deserialize` turns back into this id."""
-        return self._rows.serialized_id(self._row)
+        return self._rows.serialized_ids[self._row]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MessageId.wrap, (self._id, self._topic)

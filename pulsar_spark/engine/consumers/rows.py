@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby
+from collections.abc import Callable
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
@@ -29,6 +30,7 @@ from pulsar_spark.protocol.blocks import (
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
+from pulsar_spark.protocol.validation import as_text
 
 MOST_ROWS: Final = 1000
 """At most this many messages are taken together."""
@@ -66,28 +68,9 @@ _FAR_TIMES = [re.compile(rb"\x60[\x80-\xff]{6}"), re.compile(rb"\x28[\x80-\xff]{
 class ReceivedRows:
     """Messages of one topic partition as rows, in the order of their frames.
 
-    None stands for fields that columns don't have; the entry has them.
+    Lists of fields are made for all rows at once, on first access. None stands for a field that
+    columns don't have; the entry has it.
     """
-
-    __slots__ = (
-        "_columns",
-        "_edges",
-        "_entries",
-        "_frames",
-        "_id_offsets",
-        "_indexes",
-        "_key_offsets",
-        "_ledgers",
-        "_offsets",
-        "_opened",
-        "_times",
-        "_untold",
-        "_values",
-        "_whole",
-        "partition",
-        "rows",
-        "topic",
-    )
 
     def __init__(
         self, topic: str, partition: int, columns: Columns, frames: bytes, *, whole: bool
@@ -99,24 +82,15 @@ class ReceivedRows:
         self._columns = columns
         self._frames = frames
         self._whole = whole
-        self._offsets = _numbers(columns.value[1], "i")
-        self._values = bytes(columns.value[2])
-        # The following are created on first access.
-        self._ledgers: Sequence[int] = ()
-        self._entries: Sequence[int] = ()
-        self._indexes: Sequence[int] = ()
-        self._times: Sequence[int] = ()
-        self._id_offsets: Sequence[int] = ()
-        self._key_offsets: Sequence[int] = ()
-        self._untold: bool | None = None
-        # Rows where entries end, and where their frames start.
-        self._edges: tuple[list[int], list[int]] | None = None
+        self.offsets = _numbers(columns.value[1], "i")
+        """Where the payloads start and end in `payloads`."""
+        self.payloads = bytes(columns.value[2])
         self._opened: tuple[int, _OpenedEntry] | None = None
 
     @property
     def size(self) -> int:
         """Bytes of all payloads."""
-        return self._offsets[-1] - self._offsets[0]
+        return self.offsets[-1] - self.offsets[0]
 
     @property
     def held(self) -> int:
@@ -126,8 +100,8 @@ class ReceivedRows:
 
     def payload(self, row: int) -> bytes:
         """The payload, empty for a null value."""
-        offsets = self._offsets
-        return self._values[offsets[row] : offsets[row + 1]]
+        offsets = self.offsets
+        return self.payloads[offsets[row] : offsets[row + 1]]
 
     def is_null(self, row: int) -> bool:
         """Whether the value is null."""
@@ -136,63 +110,66 @@ class ReceivedRows:
 
     def message_id(self, row: int) -> MessageIdAdv:
         """Where the message is stored."""
-        if not self._ledgers:
-            self._read_ids()
-        index = self._indexes[row]
+        ledgers, entries, indexes = self._places
+        index = indexes[row]
         size = 0 if index < 0 else self._columns.locate(row)[3]
-        return MessageIdAdv(self._ledgers[row], self._entries[row], self.partition, index, size)
-
-    def serialized_id(self, row: int) -> bytes:
-        """The message id, as official clients serialize it."""
-        column = self._columns.message_id
-        assert column is not None
-        if not self._id_offsets:
-            self._id_offsets = _numbers(column[1], "i")
-        offsets = self._id_offsets
-        return bytes(column[2][offsets[row] : offsets[row + 1]])
+        return MessageIdAdv(ledgers[row], entries[row], self.partition, index, size)
 
     @property
     def first(self) -> tuple[int, int]:
         """Ledger and entry of the first message."""
         return self._columns.locate(0)[:2]
 
-    def key(self, row: int) -> bytes | None:
-        """The key as UTF-8, empty without one; None if it may be base64."""
+    @cached_property
+    def serialized_ids(self) -> list[bytes]:
+        """The message ids, as official clients serialize them."""
+        column = self._columns.message_id
+        assert column is not None
+        return _slices(column[1], bytes(column[2]))
+
+    @cached_property
+    def keys(self) -> list[str | None]:
+        """The keys as text, empty without one; None if it may be base64."""
         column = self._columns.key
         assert column is not None
-        validity = column[0]
-        if validity is not None and not _is_valid(validity, row):
-            return b""
-        if not self._key_offsets:
-            self._key_offsets = _numbers(column[1], "i")
-        if self._is_untold():
-            return None
-        offsets = self._key_offsets
-        return bytes(column[2][offsets[row] : offsets[row + 1]])
+        validity, offsets, data, nulls = column
+        if nulls == self.rows:
+            return [""] * self.rows
+        untold = self._is_untold
+        found = [None if untold else key for key in _texts(offsets, bytes(data))]
+        if validity is None:
+            return found
+        return [key if _is_valid(validity, row) else "" for row, key in enumerate(found)]
 
-    def publish_time(self, row: int) -> int | None:
-        """Milliseconds since the epoch; None if it is after the year 9999."""
-        if not self._times:
-            column = self._columns.publish_time
-            assert column is not None
-            self._times = _numbers(column[1], "q")
-        found = self._times[row] // 1000
-        return found if found < _LAST_MILLIS else None
+    @cached_property
+    def publish_times(self) -> list[int | None]:
+        """Milliseconds since the epoch; None if after the year 9999."""
+        column = self._columns.publish_time
+        assert column is not None
+        times = [micros // 1000 for micros in _view(column[1], "q")]
+        return [time if time < _LAST_MILLIS else None for time in times]
 
-    def event_time(self, row: int) -> int | None:
+    @cached_property
+    def event_times(self) -> list[int | None]:
         """Milliseconds since the epoch, 0 if not set; None if it may be after the year 9999."""
         column = self._columns.event_time
         assert column is not None
-        if column[2] < self.rows and _is_valid(column[0], row):
-            return _view(column[1], "q")[row] // 1000
-        return None if self._is_untold() else 0
+        unset = None if self._is_untold else 0
+        validity, times, nulls = column
+        if nulls == self.rows:
+            return [unset] * self.rows
+        return [
+            micros // 1000 if _is_valid(validity, row) else unset
+            for row, micros in enumerate(_view(times, "q"))
+        ]
 
-    def has_properties(self, row: int) -> bool:
-        """Whether it has properties."""
+    @cached_property
+    def with_properties(self) -> frozenset[int]:
+        """The rows with properties."""
         column = self._columns.properties
         assert column is not None
-        offsets = _view(column[0], "i")
-        return offsets[row + 1] > offsets[row]
+        edges = enumerate(pairwise(_numbers(column[0], "i")))
+        return frozenset(row for row, (start, stop) in edges if stop > start)
 
     def schema_version(self, row: int) -> bytes:
         """The schema version, empty without one."""
@@ -227,13 +204,15 @@ class ReceivedRows:
             return entry.metadata
         return batch.metadata_of(self.message_id(row).batch_index)
 
+    @cached_property
+    def _edges(self) -> tuple[list[int], list[int]]:
+        """Rows where entries end, and where their frames start."""
+        ledgers, entries, _ = self._places
+        groups = groupby(zip(ledgers, entries, strict=True))
+        ends = list(accumulate(sum(1 for _ in rows) for _, rows in groups))
+        return ends, self._block().frames(0, len(self._frames))
+
     def _open(self, row: int) -> _OpenedEntry:
-        if self._edges is None:
-            if not self._ledgers:
-                self._read_ids()
-            groups = groupby(zip(self._ledgers, self._entries, strict=True))
-            ends = list(accumulate(sum(1 for _ in rows) for _, rows in groups))
-            self._edges = ends, self._block().frames(0, len(self._frames))
         ends, frames = self._edges
         number = bisect_right(ends, row)
         if self._opened is None or self._opened[0] != number:
@@ -245,24 +224,23 @@ class ReceivedRows:
             self._opened = number, _OpenedEntry.of(entry)
         return self._opened[1]
 
-    def _read_ids(self) -> None:
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int], list[int]]:
+        """Ledgers, entries and batch indexes."""
         columns = self._columns
         assert columns.ledger_id is not None
         assert columns.entry_id is not None
         assert columns.batch_index is not None
-        self._entries = _numbers(columns.entry_id[1], "q")
-        self._indexes = _numbers(columns.batch_index[1], "i")
-        self._ledgers = _numbers(columns.ledger_id[1], "q")
+        ledgers, entries = (_numbers(c[1], "q") for c in (columns.ledger_id, columns.entry_id))
+        return ledgers, entries, _numbers(columns.batch_index[1], "i")
 
+    @cached_property
     def _is_untold(self) -> bool:
-        untold = self._untold
-        if untold is None:
-            frames = self._frames
-            untold = any(found in frames for found in _BASE64_KEYS) or any(
-                found.search(frames) for found in (_CODEC, *_FAR_TIMES)
-            )
-            self._untold = untold
-        return untold
+        """Whether some row may have a field that columns don't show."""
+        frames = self._frames
+        return any(found in frames for found in _BASE64_KEYS) or any(
+            found.search(frames) for found in (_CODEC, *_FAR_TIMES)
+        )
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)
@@ -346,3 +324,15 @@ def _view(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> memoryview[int]:
 
 def _numbers(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> list[int]:
     return _view(numbers, kind).tolist()
+
+
+def _slices(offsets: ArrowBuffer, data: bytes) -> list[bytes]:
+    edges = _numbers(offsets, "i")
+    return [data[start:stop] for start, stop in pairwise(edges)]
+
+
+def _texts(offsets: ArrowBuffer, data: bytes) -> list[str]:
+    if data.isascii():
+        text, edges = data.decode(), _numbers(offsets, "i")
+        return [text[start:stop] for start, stop in pairwise(edges)]
+    return [as_text(part) for part in _slices(offsets, data)]
