@@ -254,3 +254,22 @@ def test_any_messages_taken_together_say_the_same(entries: list[bytes], most: in
     impl = Implementation("in use", native)
     found = block(*entries)
     assert list(map(told, together(impl, found, most))) == list(map(told, one_by_one(found)))
+
+
+@pytest.mark.parametrize(
+    "stored, expected",
+    [
+        (entry(*[message(b"x" * 100, partition_key="k")] * 800), True),
+        (entry(*[message(b"x" * 15_000)]), True),
+        (entry(*[message(b"x" * 5_000)] * 20), False),
+        (entry(message(b"x" * 20_000), alone=True), False),
+        (entry(*[message(b"x" * 100)] * 2_000), False),
+        (b"\xff" * 30_000, False),
+    ],
+    ids=["small ones", "a small frame", "large ones", "a large one", "a huge batch", "damaged"],
+)
+def test_batches_of_small_messages_are_taken_as_rows_though_their_frames_are_large(
+    stored: bytes, expected: bool
+) -> None:
+    found = block(stored, stored)
+    assert RowDecoder(TOPIC, 3, 1000, LIMIT).suits(found, 0) is expected

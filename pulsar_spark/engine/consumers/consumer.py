@@ -33,7 +33,7 @@ from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.consumers.redelivery import DueEntries
-from pulsar_spark.engine.consumers.rows import LARGE_FRAME, ReceivedRows, RowDecoder
+from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
@@ -330,7 +330,7 @@ class TopicConsumer(AttachedConsumer):
         """Take usual entries of a block; None if the entry at `at` needs the careful path."""
         if self._careful is not None and self._careful[0] is block and at < self._careful[1]:
             return None
-        if self._epoch != self._epoch_seen or block.size > block.count * LARGE_FRAME:
+        if self._epoch != self._epoch_seen or not self._row_decoder.suits(block, at):
             return None
         is_within = self._row_decoder.is_within(block, at)
         rows, end = self._row_decoder.take(block, at, self._floor)

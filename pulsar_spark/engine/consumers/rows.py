@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.blocks import (
@@ -27,7 +28,7 @@ from pulsar_spark.protocol.blocks import (
     Decompress,
     Place,
 )
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.frames import MessageBlock, parse_payload
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.protocol.validation import as_text
@@ -36,8 +37,10 @@ MOST_ROWS: Final = 1000
 """At most this many messages are taken together."""
 MOST_BYTES: Final = 128 * 1024
 """About this many bytes too: a message that is kept keeps all of them in memory."""
-LARGE_FRAME: Final = 16 * 1024
-"""From this size on the careful path costs little by comparison, and copies less."""
+# From these sizes of frames and of their messages on, the careful path costs little by comparison,
+# and copies less.
+_LARGE_FRAME: Final = 16 * 1024
+_LARGE_MESSAGE: Final = 2 * 1024
 
 _COLUMNS = frozenset(
     {
@@ -280,6 +283,18 @@ class RowDecoder:
         )
         # A partly taken batch: its block, where its frame starts, and the next position.
         self._within: tuple[MessageBlock, int, Place] | None = None
+        # A block of large frames, and whether rows suit it.
+        self._sampled: tuple[MessageBlock, bool] | None = None
+
+    def suits(self, block: MessageBlock, at: int) -> bool:
+        """Whether a block's messages are small, to judge by the frame at `at` if it is large."""
+        if block.size <= block.count * _LARGE_FRAME:
+            return True
+        if self._sampled is None or self._sampled[0] is not block:
+            size = block.end(at) - at
+            suits = size <= MOST_BYTES and size <= _messages_at(block, at) * _LARGE_MESSAGE
+            self._sampled = block, suits
+        return self._sampled[1]
 
     def is_within(self, block: MessageBlock, at: int) -> bool:
         """Whether the frame at `at` is a partly taken batch."""
@@ -312,6 +327,15 @@ class RowDecoder:
         whole = not (begun or reached)
         rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
         return rows, progress.at
+
+
+def _messages_at(block: MessageBlock, at: int) -> int:
+    """Return how many messages a frame claims to hold, 0 for a damaged one."""
+    try:
+        payload = block.message(at)[0].payload
+        return parse_payload(payload, verify=False).metadata.num_messages_in_batch
+    except PulsarError:
+        return 0
 
 
 def _is_valid(validity: bytes | None, row: int) -> bool:
