@@ -84,13 +84,12 @@ def _no_connections_between_tests() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.
+    """Mark the tests that use a real broker, so that `-m "not real_broker"` excludes them.
 
-    A test that asks for it by `request.getfixturevalue` should carry the mark itself. Where the
-    tests are run by several processes, those that need Spark stay with one of them, and those that
-    need only a real broker with one, too: the start of a JVM takes longer than most of these tests.
-    The slow ones all stay with one: they are the heaviest. A test may say that it belongs
-    elsewhere.
+    A test that uses `request.getfixturevalue` for it should have the mark itself. If several
+    processes run the tests, one of them gets all that need Spark, and one all others that need a
+    real broker: starting a JVM takes longer than most of these tests. One process gets all slow
+    tests, which are the heaviest. A test may set another group.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))

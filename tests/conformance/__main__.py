@@ -1,4 +1,4 @@
-"""Clear each field on the wire in turn, and see that the test named for it fails.
+"""Clear each field on the wire in turn, and check that the test named for it fails.
 
 ``python -m tests.conformance`` takes all of `evidence.tsv`; with names of fields it takes those.
 """

@@ -1,7 +1,7 @@
 """Processes that each run tests while one field is cleared.
 
 The tests are collected once. For each job the process forks, and the child runs its tests, clears
-its field, and ends with all that a test may have left behind.
+its field, and ends with everything that a test may have left behind.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What came of a job: how often there was something to clear, and which tests failed.
+    """The result of a job: how often there was something to clear, and which tests failed.
 
-    `status` is that of the process: 0 if no test failed, 1 if one did, less if it had to be ended.
+    `status` is the process's: 0 if no test failed, 1 if one did, negative if it had to be killed.
     """
 
     job: Job

@@ -20,11 +20,11 @@ Edit: TypeAlias = Callable[[bytes], bytes]
 
 
 def install(edit: Edit) -> None:
-    """Have all frames edited from now on, until the process ends.
+    """Edit all frames from now on, until the process ends.
 
-    What comes in is edited where it is cut into frames: by clients, by the embedded broker and by
-    the peers that tests are made of. What goes out is, too, for the official client and a real
-    broker: frames are edited twice then, which makes no difference.
+    Input is edited where clients, the embedded broker and the tests' own peers decode frames.
+    Output is edited, too, for the official client and real brokers; editing a frame twice makes no
+    difference.
     """
     streams: WeakKeyDictionary[Any, Stream] = WeakKeyDictionary()
 

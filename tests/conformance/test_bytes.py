@@ -1,7 +1,7 @@
-"""Fields that only others set are read from, and written as, the specified bytes.
+"""Fields that only other software sets are read from, and written as, the specified bytes.
 
-These others are proxies, brokers among each other, and clients of other versions. The bytes are
-put together here by the rules of protobuf, from the numbers of the specification.
+Others are proxies, brokers between each other, and clients of other versions. The bytes are built
+here by the rules of protobuf, from the field numbers of the specification.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ _MOST_UNCOMPRESSED = 16 * DEFAULT_MAX_MESSAGE_SIZE
 def clear(message: Message, field: FieldDescriptor) -> bool:
     """Remove a field from a message; return whether that changed the message.
 
-    What is required keeps the emptiest value that it can have: any parser would refuse a command
-    without it before it is looked at, which says nothing about who needs the field.
+    Required fields get an empty or zero value instead: any parser would reject a command without
+    them, which says nothing about who needs the field.
     """
     before = message.SerializePartialToString()
     message.ClearField(field.name)

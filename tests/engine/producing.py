@@ -45,10 +45,10 @@ class Sent:
 
 
 class TopicScript:
-    """Lets producers in and acknowledges what they send, unless a hook returns true for it.
+    """Accepts producers and acknowledges their messages, unless a hook returns true.
 
-    `on_producer(session, command)` and `on_send(session, sent)` are those hooks. `partitions` is
-    what the topic says to have.
+    The hooks are `on_producer(session, command)` and `on_send(session, sent)`. `partitions` is the
+    topic's number of partitions.
     """
 
     def __init__(self, partitions: int = 0, max_message_size: int | None = None) -> None:

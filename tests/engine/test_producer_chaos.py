@@ -22,8 +22,8 @@ from tests.engine.scripted_broker import Session
 class Chaos:
     """Answers SENDs late, in turn, or not at all; closes producers and connections in between.
 
-    It keeps what it was sent first under each sequence id, as a broker that deduplicates does,
-    and holds back what comes behind a gap of a producer's life.
+    It keeps the first message of each sequence id, like a broker that deduplicates, and ignores
+    messages after a gap within a producer's session.
     """
 
     def __init__(self, script: TopicScript, seed: int) -> None:

@@ -1,7 +1,7 @@
 """One interface to the embedded and the real broker, so that a test can run on both.
 
-What only one of them can do is left out, or skips the test. Methods that take a topic take a full
-name, of a plain topic, of a partition, or of a partitioned topic where that makes sense.
+Features of only one of them are missing, or skip the test. Methods with a topic take a full name:
+of a plain topic, of a partition, or of a partitioned topic if that makes sense.
 """
 
 from __future__ import annotations

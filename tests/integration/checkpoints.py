@@ -66,7 +66,7 @@ def stream(spark: SparkSession, broker: EmbeddedBroker) -> DataFrame:
 def broker_then() -> Iterator[EmbeddedBroker]:
     """Run a broker with the topic as it was when the checkpoint was made.
 
-    It stamps an index on entries: micro-batches end where the cap says, also inside entries.
+    It stamps an index on entries, so micro-batches end exactly at the cap, also inside entries.
     """
     with EmbeddedBroker(expose_entry_metadata=True) as broker:
         broker.create_topic(TOPIC, partitions=len(ENTRIES))

@@ -78,8 +78,8 @@ def tuned_broker(request: pytest.FixtureRequest) -> Broker:
     """Brokers that may be restarted and paused, with small limits.
 
     A message has at most TUNED_MESSAGE_SIZE bytes, a ledger TUNED_ENTRIES_PER_LEDGER entries;
-    each entry carries its index and the broker's time; PINGs come every 2 seconds; what a
-    producer sends again is dropped; parts of batches can be acknowledged.
+    each entry has its index and the broker's time; PINGs come every 2 seconds; the broker
+    deduplicates; parts of batches can be acknowledged.
     """
     name = "_tuned_real_broker" if request.param == "real" else "_tuned_embedded_broker"
     found: Broker = request.getfixturevalue(name)

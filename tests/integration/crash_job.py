@@ -3,8 +3,8 @@
 ``python -m tests.integration.crash_job MODE URL FOLDER TOPIC``: for each crash point there is a
 query with a topic (`TOPIC-NAME`) and a checkpoint of its own.
 ``strike`` runs each until its Python process has died at the point, and then until its batch is
-done. ``hold`` has all of them stand at their points at the same time, to be killed with the JVM.
-``finish`` runs each to the end of its next micro-batch. The test reads "done" where all went well.
+done. ``hold`` holds all of them at their points at the same time, to be killed with the JVM.
+``finish`` runs each to the end of its next micro-batch. The job prints "done" after a success.
 """
 
 from __future__ import annotations

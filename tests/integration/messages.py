@@ -77,7 +77,7 @@ class Row(NamedTuple):
 def random_contents(seed: int, count: int, *, empty_keys: bool = False) -> list[Content]:
     """Return messages of all kinds; with empty keys only on request.
 
-    The official client takes an empty key for none.
+    To the official client an empty key is no key.
     """
     rng = random.Random(seed)
 

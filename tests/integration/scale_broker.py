@@ -1,7 +1,7 @@
 """Run by test_scale.py in a process of its own: an embedded broker of many brokers and partitions.
 
-Arguments: brokers, topics, partitions of each. It prints its URL, and for each line that it reads
-what it has seen since the last one, as JSON.
+Arguments: brokers, topics, partitions of each. It prints its URL, and for each line of input the
+commands since the last one, as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Run by test_scale.py in processes of their own: what Spark calls to plan a read, and tasks of it.
+"""Run by test_scale.py in processes of their own: plans a read and runs its tasks, as Spark does.
 
-Arguments: the service URL, the topics. It plans at once and prints what that took; then, for each
-line that it reads, it runs as many tasks at the same time, and prints what that took.
+Arguments: the service URL, the topics. It plans at once and prints the cost. Then each line of
+input is a number of tasks to run at the same time, after which it prints their cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run by test_spark_secrets.py in a process of its own: uses credentials in many ways, most wrong.
 
-Arguments: a folder for all that Spark keeps, and one for a key that is used. The other secrets come
-as JSON on standard input. What goes wrong is printed as users see it, with all that can be shown of
-DataFrames; what Spark's UI shows is stored.
+Arguments: a folder for Spark's files, and one for a private key. The other secrets come as JSON on
+standard input. It prints errors as users see them, and everything that DataFrames can show, and
+stores the pages of Spark's UI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run by test_real_security.py in a process of its own: writes and reads on executors, ever again.
+"""Run by test_real_security.py in a process of its own: writes and reads on executors.
 
 Arguments: a file with JSON, `files` for the executors' folders, `variables` for their environment,
 and `ways` to log in, each a name with the options of a read and a write. It prints a line for each.

@@ -282,8 +282,8 @@ def test_a_reader_from_latest_gets_what_comes_after_it_was_made(
 
 
 def test_seek_goes_back_and_forth(module: Any, client: Any, topic: str) -> None:
-    # The official client can hand out what it had in its queue before a seek, and be given
-    # nothing after several of them in a row; we may not.
+    # The official client may return messages that it had queued before a seek, and nothing after
+    # several seeks in a row; ours must not.
     official = module.__name__ == "pulsar"
     stale = 10 if official else 0
     producer = client.create_producer(topic)

@@ -45,8 +45,8 @@ def wheel_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         timeout=SECONDS,
     )
-    # The dependencies are those of these tests. A .pth file adds their folder without the .pth
-    # files in it, one of which leads to this checkout.
+    # It uses the tests' dependencies. A .pth file adds their folder without the .pth files in it,
+    # one of which points to this checkout.
     (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return python
 

@@ -1,6 +1,6 @@
 """Brokers restart, hang and unload topics: nothing is lost, repeated or out of order.
 
-The brokers of these tests drop what a producer sends again, so that all comes exactly once.
+The brokers of these tests deduplicate, so every message arrives exactly once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The essentials, for every supported version of Spark and Python.
 
-``make test-matrix`` runs this module with each of them. It needs no broker but the embedded one
-and no other client than ours.
+``make test-matrix`` runs this module with each of them. It needs only the embedded broker and our
+own client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Brokers with an old protocol version work as far as that version goes.
 
-The embedded broker ends the connection of a client that sends what its version does not have, so
-that nothing of that kind can go unseen here.
+The embedded broker closes the connection of a client that sends anything newer than its version, so
+such errors cannot go unnoticed here.
 """
 
 from __future__ import annotations

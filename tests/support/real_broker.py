@@ -1,7 +1,7 @@
 """A real Pulsar, started and stopped by the tests: RocksDB metadata, bookie, broker in one JVM.
 
-It takes about 3 s and 260 MB. The broker is on loopback only, on ports of its own, in a working
-folder of its own; nothing of it is left when it is closed, or when the tests are killed.
+It takes about 3 s and 260 MB. The broker is on loopback only, on its own ports, in its own folder.
+Nothing of it is left when it is closed, or when the tests are killed.
 """
 
 from __future__ import annotations

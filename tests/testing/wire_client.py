@@ -231,8 +231,8 @@ class WireClient:
     def nothing_came(self, *names: str) -> None:
         """Check that nothing (of these types) is on its way.
 
-        The answer to a PING comes after everything sent so far. Reactions in the next turns of the
-        broker's loop come before the next answers.
+        The answer to a PING comes after everything sent before it. Several PINGs cover what the
+        broker's loop sends in its next turns.
         """
         for _ in range(_TURNS):
             self.send("PING")
