@@ -25,8 +25,8 @@ from pulsar_spark.client.consumer_policies import (
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     MultiplierRedeliveryBackoff,
-    TopicsWanted,
-    topics_wanted,
+    TopicSelection,
+    topic_selection,
 )
 from pulsar_spark.client.dead_letters import MAX_RECONSUME_TIMES, DeadLetterProducers
 from pulsar_spark.client.encryption import encryption_options, key_reader
@@ -213,7 +213,7 @@ class PulsarClient(Closing):
             txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
         )
         writer = PartitionedProducer(
-            self._context, topic, options, partitions=partitions, timed=True, goes_on=True
+            self._context, topic, options, partitions=partitions, timed=True, survives_timeouts=True
         )
         rules = SendingRules(
             send_timeout=options.send_timeout or 86_400.0,
@@ -409,7 +409,7 @@ class PulsarClient(Closing):
             broker_consumer_stats_cache_time_ms / 1000,
             max_total_receiver_queue_size_across_partitions,
         )
-        wanted = topics_wanted(topic, regex_subscription_mode)
+        wanted = topic_selection(topic, regex_subscription_mode)
         values = MessageValues(checked, self._context.lookup)
         rules = replace(
             rules,
@@ -556,7 +556,7 @@ class PulsarClient(Closing):
 
     def _dead_letters(
         self,
-        wanted: TopicsWanted,
+        wanted: TopicSelection,
         subscription: str,
         values: MessageValues,
         policy: ConsumerDeadLetterPolicy | None,

@@ -23,14 +23,14 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsWanted:
+class TopicSelection:
     """The topics that `subscribe` was given: names, or a pattern. `title` is their common name."""
 
     title: str
     names: tuple[str, ...] = ()
     pattern: TopicPattern | None = None
 
-    def with_topic(self, name: str) -> TopicsWanted:
+    def with_topic(self, name: str) -> TopicSelection:
         """Return a copy with one more topic."""
         return replace(self, names=(*self.names, str(TopicName.parse(name))))
 
@@ -40,16 +40,16 @@ class TopicsWanted:
         return self.pattern is not None or sorted(found) != sorted(self.names)
 
 
-def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
+def topic_selection(topic: Any, mode: RegexSubscriptionMode) -> TopicSelection:
     """Parse the `topic` of `subscribe`; raises OptionError and InvalidTopicName."""
     if isinstance(topic, str):
         name = str(TopicName.parse(topic))
-        return TopicsWanted(name, (name,))
+        return TopicSelection(name, (name,))
     if isinstance(topic, list):
         names = tuple(dict.fromkeys(str(TopicName.parse(one)) for one in topic))
         if not names:
             raise OptionError("the list of topics is empty")
-        return TopicsWanted(",".join(names), names)
+        return TopicSelection(",".join(names), names)
     if isinstance(topic, re.Pattern):
         text = str(topic.pattern)
         domain, separator, rest = text.partition("://")
@@ -58,7 +58,7 @@ def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
             text = rest
         pattern = TopicPattern.parse(text)
         domains = _DOMAINS[choice(RegexSubscriptionMode, mode, "regex_subscription_mode")]
-        return TopicsWanted(str(topic.pattern), (), replace(pattern, domains=domains))
+        return TopicSelection(str(topic.pattern), (), replace(pattern, domains=domains))
     raise OptionError("topic is not a name, a list of names or a compiled regular expression")
 
 

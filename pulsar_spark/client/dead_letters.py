@@ -103,7 +103,7 @@ class LetterProducer:
         found = self._writers.get(schema)
         if found is None:
             options = replace(self._options, schema=schema)
-            found = PartitionedProducer(self._context, self.topic, options, goes_on=True)
+            found = PartitionedProducer(self._context, self.topic, options, survives_timeouts=True)
             try:
                 found.open()
             except PulsarError:

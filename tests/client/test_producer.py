@@ -23,7 +23,7 @@ from tests.engine.scripted_broker import ScriptedBroker
 from tests.support.waiting import finish, wait_until
 
 
-class Told:
+class Outcomes:
     """Records the results that callbacks got, and their threads."""
 
     def __init__(self) -> None:
@@ -48,24 +48,24 @@ def test_a_message_is_sent_at_once_with_what_its_batch_holds(
     producer = client.create_producer(
         "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
     )
-    told = Told()
-    producer.send_async(b"1", told)
+    outcomes = Outcomes()
+    producer.send_async(b"1", outcomes)
     assert str(producer.send(b"2")) == "(7,0,-1,1)"
     producer.flush()
-    assert [str(found) for found in told.ids] == ["(7,0,-1,0)"]
+    assert [str(found) for found in outcomes.ids] == ["(7,0,-1,0)"]
 
 
 def test_callbacks_run_on_a_thread_of_the_client_and_before_flush_returns(
     client: PulsarClient,
 ) -> None:
     producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
-    told = Told()
+    outcomes = Outcomes()
     for _ in range(2000):
-        producer.send_async(b"x", told)
+        producer.send_async(b"x", outcomes)
     producer.flush()
-    assert told.results == [Result.Ok] * 2000
-    assert told.ids == sorted(told.ids)
-    assert told.threads == {"pulsar-spark-callbacks"}
+    assert outcomes.results == [Result.Ok] * 2000
+    assert outcomes.ids == sorted(outcomes.ids)
+    assert outcomes.threads == {"pulsar-spark-callbacks"}
 
 
 def test_a_callback_may_send_and_wait(client: PulsarClient) -> None:
@@ -96,19 +96,19 @@ def test_an_error_reaches_callbacks_flush_and_the_next_send(
 ) -> None:
     refuse(script, pb.NotAllowedError, sequence_id=1)
     producer = client.create_producer("t")
-    told = Told()
+    outcomes = Outcomes()
     for _ in range(3):
-        producer.send_async(b"x", told)
+        producer.send_async(b"x", outcomes)
     with pytest.raises(NotAllowed):
         producer.flush()
     with pytest.raises(NotAllowed):
         producer.send(b"x")
-    producer.send_async(b"x", told)
+    producer.send_async(b"x", outcomes)
     with pytest.raises(NotAllowed):
         producer.close()
-    assert told.results[0] is Result.Ok
-    assert set(told.results[1:]) == {Result.NotAllowedError}
-    assert len(told.results) == 4
+    assert outcomes.results[0] is Result.Ok
+    assert set(outcomes.results[1:]) == {Result.NotAllowedError}
+    assert len(outcomes.results) == 4
 
 
 @pytest.mark.fault(7)
@@ -124,17 +124,17 @@ def test_send_without_a_receipt_ends_at_its_timeout(
 def test_a_full_queue_is_told_or_waited_for(script: TopicScript, client: PulsarClient) -> None:
     script.on_send = lambda session, sent: True
     producer = client.create_producer("t", max_pending_messages=2)
-    told = Told()
+    outcomes = Outcomes()
     for _ in range(3):
-        producer.send_async(b"x", told)
+        producer.send_async(b"x", outcomes)
     with pytest.raises(ProducerQueueFull, match="block_if_queue_full"):
         producer.send(b"x")
     producer.abort()
     script.on_send = None
     with client.create_producer("t", max_pending_messages=2, block_if_queue_full=True) as blocking:
         for _ in range(20):
-            blocking.send_async(b"x", told)
-    assert sorted(told.results) == [Result.Ok] * 20 + [Result.AlreadyClosed] * 2 + [
+            blocking.send_async(b"x", outcomes)
+    assert sorted(outcomes.results) == [Result.Ok] * 20 + [Result.AlreadyClosed] * 2 + [
         Result.ProducerQueueIsFull
     ]
 
@@ -145,11 +145,11 @@ def test_a_message_that_is_too_large_is_told_and_the_rest_goes_on(
 ) -> None:
     script.max_message_size = 1000
     producer = client.create_producer("t", batching_enabled=True)
-    told = Told()
+    outcomes = Outcomes()
     for content in (b"1", bytes(2000), b"2"):
-        producer.send_async(content, told)
+        producer.send_async(content, outcomes)
     producer.flush()
-    assert sorted(told.results) == [Result.Ok, Result.Ok, Result.MessageTooBig]
+    assert sorted(outcomes.results) == [Result.Ok, Result.Ok, Result.MessageTooBig]
     with pytest.raises(MessageTooLarge):
         producer.send(bytes(2000))
 
@@ -182,7 +182,7 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
     with pytest.raises(OptionError, match=next(iter(arguments))):
         producer.send(b"x", **arguments)
     with pytest.raises(OptionError):
-        producer.send_async(b"x", Told(), **arguments)
+        producer.send_async(b"x", Outcomes(), **arguments)
 
 
 def test_values_must_fit_the_schema(client: PulsarClient) -> None:
@@ -190,17 +190,17 @@ def test_values_must_fit_the_schema(client: PulsarClient) -> None:
     with pytest.raises(InvalidRow):
         producer.send("text")
     with pytest.raises(InvalidRow):
-        producer.send_async("text", Told())
+        producer.send_async("text", Outcomes())
 
 
 def test_a_message_that_utf8_cannot_express_is_refused(client: PulsarClient) -> None:
     producer = client.create_producer("t")
-    told = Told()
+    outcomes = Outcomes()
     with pytest.raises(InvalidRow):
         producer.send(b"x", partition_key="\ud800")
-    producer.send_async(b"x", told, properties={"a": "\ud800"})
+    producer.send_async(b"x", outcomes, properties={"a": "\ud800"})
     producer.flush()
-    assert told.results == [Result.UnknownError]
+    assert outcomes.results == [Result.UnknownError]
 
 
 def test_a_router_must_choose_a_partition_that_is_there() -> None:
@@ -216,10 +216,10 @@ def test_after_close_nothing_is_sent(script: TopicScript, client: PulsarClient) 
     producer.send(b"x")
     producer.close()
     producer.close()
-    told = Told()
+    outcomes = Outcomes()
     with pytest.raises(ClosedError):
         producer.send(b"x")
-    producer.send_async(b"x", told)
+    producer.send_async(b"x", outcomes)
     with pytest.raises(ClosedError):
         producer.flush()
     assert not producer.is_connected()
@@ -230,17 +230,17 @@ def test_an_error_in_the_callers_code_leaves_without_waiting(
     script: TopicScript, client: PulsarClient
 ) -> None:
     script.on_send = lambda session, sent: True
-    told = Told()
+    outcomes = Outcomes()
 
     def write() -> None:
         with client.create_producer("t") as producer:
-            producer.send_async(b"x", told)
+            producer.send_async(b"x", outcomes)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         write()
     client.close()
-    assert told.results == [Result.AlreadyClosed]
+    assert outcomes.results == [Result.AlreadyClosed]
 
 
 @pytest.mark.fault(90, 107)
@@ -249,16 +249,16 @@ def test_a_producer_goes_on_after_a_message_whose_time_was_up(
 ) -> None:
     script.on_send = lambda session, sent: sent.sequence_id == 0
     producer = client.create_producer("t", send_timeout_millis=1500)
-    told = Told()
-    producer.send_async(b"lost", told)
+    outcomes = Outcomes()
+    producer.send_async(b"lost", outcomes)
     with pytest.raises(OperationTimeout):
         producer.flush()
-    assert told.results == [Result.Timeout]
+    assert outcomes.results == [Result.Timeout]
     assert str(producer.send(b"next")) == "(7,0,-1,-1)"
-    producer.send_async(b"last", told)
+    producer.send_async(b"last", outcomes)
     producer.flush()
     producer.close()
-    assert told.results == [Result.Timeout, Result.Ok]
+    assert outcomes.results == [Result.Timeout, Result.Ok]
 
 
 @pytest.mark.fault(104)
@@ -269,13 +269,13 @@ def test_shutdown_does_not_wait_behind_a_sender_that_waits_for_room(
     producer = client.create_producer(
         "t", send_timeout_millis=60_000, max_pending_messages=1, block_if_queue_full=True
     )
-    told = Told()
-    producer.send_async(b"1", told)
-    sender = threading.Thread(target=producer.send_async, args=(b"2", told), daemon=True)
+    outcomes = Outcomes()
+    producer.send_async(b"1", outcomes)
+    sender = threading.Thread(target=producer.send_async, args=(b"2", outcomes), daemon=True)
     sender.start()
     (own,) = producer._writer.producers
     wait_until(own._order.locked)
     leaving = threading.Thread(target=client.shutdown, daemon=True)
     leaving.start()
     finish(leaving, sender, seconds=20)
-    wait_until(lambda: told.results == [Result.AlreadyClosed] * 2)
+    wait_until(lambda: outcomes.results == [Result.AlreadyClosed] * 2)

@@ -30,7 +30,7 @@ def consumer(broker: EmbeddedBroker, client: PulsarClient) -> PulsarConsumer:
     return client.subscribe(topic, "s", initial_position=InitialPosition.Earliest)
 
 
-class Told:
+class Outcomes:
     """Records the order and arguments of callbacks."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ def test_each_callback_gets_the_id_under_which_its_message_is_stored(
     client: PulsarClient, consumer: PulsarConsumer, options: dict[str, Any], mixed: bool
 ) -> None:
     producer = client.create_producer("t", block_if_queue_full=True, **options)
-    told = Told()
+    outcomes = Outcomes()
     for number in range(505):
-        callback = None if mixed and number % 3 == 0 else told.callback(number)
+        callback = None if mixed and number % 3 == 0 else outcomes.callback(number)
         key = None if mixed and number % 7 == 0 else f"key-{number}"
         properties = {"p": "v"} if mixed and number % 11 == 0 else None
         producer.send_async(b"%d" % number, callback, properties, key)
@@ -63,9 +63,9 @@ def test_each_callback_gets_the_id_under_which_its_message_is_stored(
     found = [consumer.receive(RECEIVE_MS) for _ in range(505)]
     assert [each.data() for each in found] == [b"%d" % number for number in range(505)]
     wanted = [n for n in range(505) if not (mixed and n % 3 == 0)]
-    assert told.numbers == wanted
-    assert set(told.results) == {Result.Ok}
-    assert told.ids == [found[number].message_id() for number in wanted]
+    assert outcomes.numbers == wanted
+    assert set(outcomes.results) == {Result.Ok}
+    assert outcomes.ids == [found[number].message_id() for number in wanted]
     keys = [each.partition_key() for each in found]
     assert keys == ["" if mixed and n % 7 == 0 else f"key-{n}" for n in range(505)]
 
@@ -95,14 +95,14 @@ def test_when_the_producer_fails_each_callback_is_told_once_and_in_order(
 
     script.on_send = on_send
     producer = scripted.create_producer("t", block_if_queue_full=True, **options)
-    told = Told()
+    outcomes = Outcomes()
     for number in range(305):
-        producer.send_async(b"%d" % number, told.callback(number))
-    wait_until(lambda: len(told.numbers) == 60)
+        producer.send_async(b"%d" % number, outcomes.callback(number))
+    wait_until(lambda: len(outcomes.numbers) == 60)
     scripted.shutdown()
-    wait_until(lambda: len(told.numbers) >= 305)
-    assert told.numbers == list(range(305))
-    assert told.results == [Result.Ok] * 60 + [Result.AlreadyClosed] * 245
+    wait_until(lambda: len(outcomes.numbers) >= 305)
+    assert outcomes.numbers == list(range(305))
+    assert outcomes.results == [Result.Ok] * 60 + [Result.AlreadyClosed] * 245
 
 
 @pytest.mark.parametrize("options", [UNBATCHED, BATCHED], ids=["unbatched", "batched"])
@@ -110,18 +110,18 @@ def test_memory_is_given_back_whatever_becomes_of_messages(
     client: PulsarClient, consumer: PulsarConsumer, options: dict[str, Any]
 ) -> None:
     producer = client.create_producer("t", block_if_queue_full=True, **options)
-    told = Told()
+    outcomes = Outcomes()
     most = 0
     budget = producer._writer._context.budget
     for number in range(300):
-        producer.send_async(b"x" * 100, told.callback(number))
+        producer.send_async(b"x" * 100, outcomes.callback(number))
         producer.send_async(bytes(6 << 20) if number % 50 == 7 else b"y", None)
         most = max(most, budget.used)
     producer.flush()
     assert most > 0
     assert budget.used == 0
-    assert told.numbers == list(range(300))
-    assert set(told.results) == {Result.Ok}
+    assert outcomes.numbers == list(range(300))
+    assert set(outcomes.results) == {Result.Ok}
     producer.close()
 
 
@@ -137,17 +137,17 @@ def test_a_queue_that_is_full_is_told_and_nothing_is_lost(
 
     script.on_send = on_send
     producer = scripted.create_producer("t", max_pending_messages=20)
-    told = Told()
+    outcomes = Outcomes()
     for number in range(25):
-        producer.send_async(b"%d" % number, told.callback(number))
+        producer.send_async(b"%d" % number, outcomes.callback(number))
     wait_until(lambda: len(held) == 20)
-    wait_until(lambda: told.results == [Result.ProducerQueueIsFull] * 5)
+    wait_until(lambda: outcomes.results == [Result.ProducerQueueIsFull] * 5)
     script.on_send = lambda session, sent: False
     for session, sent in held:
         script.acknowledge(session, sent)
     producer.flush()
-    assert sorted(told.numbers) == list(range(25))
-    assert told.numbers[5:] == list(range(20))
+    assert sorted(outcomes.numbers) == list(range(25))
+    assert outcomes.numbers[5:] == list(range(20))
 
 
 def test_what_cannot_be_a_message_is_refused_and_what_waits_goes_on(
@@ -184,18 +184,18 @@ def test_threads_that_send_with_callbacks_lose_nothing(
     client: PulsarClient, consumer: PulsarConsumer
 ) -> None:
     producer = client.create_producer("t", block_if_queue_full=True, **BATCHED)
-    told = [Told() for _ in range(4)]
+    outcomes = [Outcomes() for _ in range(4)]
 
     def send(own: int) -> None:
         for number in range(200):
-            producer.send_async(b"%d" % own, told[own].callback(number))
+            producer.send_async(b"%d" % own, outcomes[own].callback(number))
 
     threads = [threading.Thread(target=send, args=(own,)) for own in range(4)]
     for thread in threads:
         thread.start()
     finish(*threads)
     producer.flush()
-    assert [each.numbers for each in told] == [list(range(200))] * 4
+    assert [each.numbers for each in outcomes] == [list(range(200))] * 4
     found = [consumer.receive(RECEIVE_MS) for _ in range(800)]
     stored = {(each.data(), each.message_id()) for each in found}
-    assert stored == {(b"%d" % own, id) for own in range(4) for id in told[own].ids}
+    assert stored == {(b"%d" % own, id) for own in range(4) for id in outcomes[own].ids}

@@ -210,7 +210,7 @@ class Windowed:
         self.trouble: PulsarError | None = None
 
     def make(
-        self, max_messages: int = 0, timeout: float = 10.0, goes_on: bool = False
+        self, max_messages: int = 0, timeout: float = 10.0, survives_timeouts: bool = False
     ) -> InflightWindow:
         def give_up(error: PulsarError) -> None:
             with window.changed:
@@ -225,7 +225,7 @@ class Windowed:
             describe=lambda: {"topic": "t", "broker": "b"},
             trouble=lambda: self.trouble,
             give_up=give_up,
-            goes_on=goes_on,
+            survives_timeouts=survives_timeouts,
         )
         return window
 
@@ -427,7 +427,7 @@ def test_time_counts_from_the_last_progress(around: Windowed) -> None:
 
 
 def test_a_window_that_goes_on_gives_up_what_is_late_and_nothing_else(around: Windowed) -> None:
-    window = around.make(timeout=0.5, goes_on=True)
+    window = around.make(timeout=0.5, survives_timeouts=True)
     told: list[PulsarError | None] = []
     late = send(0)
     late.callback = lambda error, _: told.append(error)

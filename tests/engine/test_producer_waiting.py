@@ -436,7 +436,7 @@ def test_a_producer_with_goes_on_loses_only_the_message_that_timed_out() -> None
     with topic() as (script, context, _):
         script.on_send = lambda session, sent: sent.sequence_id == 0
         results = Results()
-        producer = Producer(context, "t", ProducerOptions(send_timeout=1.5), goes_on=True)
+        producer = Producer(context, "t", ProducerOptions(send_timeout=1.5), survives_timeouts=True)
         producer.send(single(b"lost", results))
         with pytest.raises(OperationTimeout):
             producer.flush()
@@ -462,7 +462,7 @@ def test_of_a_message_in_chunks_all_that_is_left_fails_with_the_first_late_one()
         script.on_send = lambda session, sent: sent.sequence_id == 0
         results = Results()
         chosen = ProducerOptions(send_timeout=1.5, chunking_enabled=True, batching_enabled=False)
-        producer = Producer(context, "t", chosen, goes_on=True)
+        producer = Producer(context, "t", chosen, survives_timeouts=True)
         producer.send(single(bytes(5000), results))
         with pytest.raises(OperationTimeout):
             producer.flush()

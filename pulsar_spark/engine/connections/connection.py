@@ -507,7 +507,7 @@ class ClientConnection:
             else:
                 self._handlers.on_command(event.kind, event.body)
                 if event.kind == _T.CLOSE_CONSUMER:
-                    self._on_sent_away(cast(pb.CommandCloseConsumer, event.body).consumer_id)
+                    self._on_consumer_closed(cast(pb.CommandCloseConsumer, event.body).consumer_id)
         elif isinstance(event, ConnectionFailed):
             raise event.error.with_context(broker=self.address.logical)
         elif isinstance(event, EndOfStream):
@@ -519,7 +519,7 @@ class ClientConnection:
         if error is not None and not self._ready.done():
             raise error
         if error is None:
-            error = self._unbelievable(kind, body)
+            error = self._error_in_body(kind, body)
         with self._mutex:
             request = self._requests.get(body.request_id)
             expected = request is not None and kind in request.answers
@@ -542,7 +542,7 @@ class ClientConnection:
         elif not waits:
             request.set_result(body)
 
-    def _unbelievable(self, kind: int, body: Any) -> PulsarError | None:
+    def _error_in_body(self, kind: int, body: Any) -> PulsarError | None:
         try:
             check_body(kind, body)
         except RemoteProtocolError as error:
@@ -555,7 +555,7 @@ class ClientConnection:
             f"the broker answered {request.what} with {name}", broker=self.address.logical
         )
 
-    def _on_sent_away(self, consumer_id: int) -> None:
+    def _on_consumer_closed(self, consumer_id: int) -> None:
         """Fail open questions about a consumer that the broker has closed."""
         with self._mutex:
             requests = self._requests.take_asked(consumer_id)

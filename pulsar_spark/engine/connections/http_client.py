@@ -69,7 +69,7 @@ _POLL_SLICE = 0.25
 _MAX_HEADERS = 256 * 1024
 _MAX_LOCATION = 8 * 1024
 _MAX_ERROR_BODY = 64 * 1024
-_MAX_TOLD = 8
+_MAX_CREDENTIALS = 8
 """How many recent credentials are searched for in answers, to redact them."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NOT_HTTP = (
@@ -138,8 +138,8 @@ class HttpClient:
         self._closed = False
         self._open: set[_Connection] = set()
         # Credentials recently sent, in every form in which a host might repeat them.
-        self._secrets: deque[frozenset[str | bytes]] = deque(maxlen=_MAX_TOLD)
-        self._told: dict[str, str] = {}
+        self._secrets: deque[frozenset[str | bytes]] = deque(maxlen=_MAX_CREDENTIALS)
+        self._last_headers: dict[str, str] = {}
         # As with brokers: each client starts at a random host, and stays where it gets answers.
         self._hosts = list(self._url.hosts)
         random.shuffle(self._hosts)
@@ -380,8 +380,8 @@ class HttpClient:
         """Return the headers with credentials, and remember the credentials for redaction."""
         data, headers = credentials(lambda: http_headers(self._auth), self._url.hosts[0])
         with self._lock:
-            if headers != self._told:
-                self._told = headers
+            if headers != self._last_headers:
+                self._last_headers = headers
                 forms = forms_of(data or b"", self._auth.method_name) | {*headers.values()}
                 self._secrets.append(forms - {self._auth.method_name})
         return headers

@@ -170,7 +170,9 @@ class AttachedConsumer:
         except BaseException as error:
             with self._lock:
                 self._attaching = None
-            mine.set_exception(error if isinstance(error, PulsarError) else _sent_away(self.topic))
+            mine.set_exception(
+                error if isinstance(error, PulsarError) else _closed_by_broker(self.topic)
+            )
             raise
         with self._lock:
             self._attaching = None
@@ -202,7 +204,7 @@ class AttachedConsumer:
                 self._on_subscribed(attachment)
                 return attachment
         attachment.session.close()
-        raise _sent_away(self.topic)
+        raise _closed_by_broker(self.topic)
 
     def _subscribe(self, session: ConsumerSession, deadline: Deadline) -> Operation[None]:
         busy = Deadline(min(self._busy_seconds(), deadline.remaining()))
@@ -262,7 +264,7 @@ class AttachedConsumer:
         return None if attachment is None else attachment.session.close()
 
 
-def _sent_away(topic: str) -> PulsarError:
+def _closed_by_broker(topic: str) -> PulsarError:
     return ConnectionLost("the broker closed the consumer", topic=topic)
 
 

@@ -179,7 +179,7 @@ class ConsumerSession(Closing):
 
     def _check(self) -> None:
         if self._ended:
-            raise _sent_away()
+            raise _closed_by_broker()
 
     def confirm(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer.
@@ -213,7 +213,7 @@ class ConsumerSession(Closing):
         )
         if answer.done() and isinstance(answer.exception(), LocalProtocolError):
             answer = Future()
-            answer.set_exception(_sent_away())
+            answer.set_exception(_closed_by_broker())
         return answer
 
     def last_message_id(self, deadline: Deadline) -> Future[Any]:
@@ -289,5 +289,5 @@ class ConsumerSession(Closing):
             self._known = False
 
 
-def _sent_away() -> PulsarError:
+def _closed_by_broker() -> PulsarError:
     return ConnectionLost("the broker closed the consumer")

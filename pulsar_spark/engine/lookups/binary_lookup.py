@@ -47,7 +47,7 @@ class BinaryLookupService:
         self._pool = pool
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._turns: dict[BrokerAddress, _Turns] = {}
+        self._limits: dict[BrokerAddress, _InFlightLimit] = {}
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
@@ -146,9 +146,9 @@ class BinaryLookupService:
         deadline: Deadline,
     ) -> Operation[Any]:
         with self._lock:
-            turns = self._turns.setdefault(connection.address, _Turns())
-            turns.users += 1
-        turn = turns.take()
+            limit = self._limits.setdefault(connection.address, _InFlightLimit())
+            limit.users += 1
+        turn = limit.take()
         try:
             yield turn
             return (
@@ -157,14 +157,14 @@ class BinaryLookupService:
                 )
             )
         finally:
-            turns.give_back(turn)
+            limit.give_back(turn)
             with self._lock:
-                turns.users -= 1
-                if not turns.users:
-                    self._turns.pop(connection.address, None)
+                limit.users -= 1
+                if not limit.users:
+                    self._limits.pop(connection.address, None)
 
 
-class _Turns:
+class _InFlightLimit:
     """At most MAX_IN_FLIGHT at a time; others wait, in order."""
 
     def __init__(self) -> None:

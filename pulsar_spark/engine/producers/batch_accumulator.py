@@ -242,7 +242,7 @@ class BatchAccumulator:
                     self.add(messages[at][0], None, messages[at][1])
                     at += 1
                     continue
-                plain = [found for found, _ in takewhile(_goes_along, messages[at:])]
+                plain = [found for found, _ in takewhile(_lacks_unbatched_fields, messages[at:])]
                 with self._my_turn():
                     self._send_waiting()
                     sent = 0
@@ -726,7 +726,7 @@ class BatchAccumulator:
             entry.callback(error, None)
 
 
-def _goes_along(message: tuple[MessageFields, UnbatchedFields | None]) -> bool:
+def _lacks_unbatched_fields(message: tuple[MessageFields, UnbatchedFields | None]) -> bool:
     return message[1] is None
 
 

@@ -379,7 +379,7 @@ class InflightWindow:
     At most `max_messages` (0: any number) and the budget's bytes are in flight; one larger entry
     is accepted alone. A sender without room continues when half of the messages are acknowledged.
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
-    producer, it ends the window. With `goes_on`, only the sends that old fail.
+    producer, it ends the window. With `survives_timeouts`, only the sends that old fail.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -395,7 +395,7 @@ class InflightWindow:
         describe: Callable[[], dict[str, Any]],
         trouble: Callable[[], PulsarError | None],
         give_up: Callable[[PulsarError], None],
-        goes_on: bool = False,
+        survives_timeouts: bool = False,
     ) -> None:
         self.timeout = timeout or NO_TIMEOUT
         self.budget = budget
@@ -404,7 +404,7 @@ class InflightWindow:
         self._describe = describe
         self._trouble = trouble
         self._give_up = give_up
-        self.goes_on = goes_on
+        self.survives_timeouts = survives_timeouts
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
         self.pending = PendingQueue()
@@ -595,13 +595,13 @@ class InflightWindow:
             left = self._time_left()
             if left <= 0:
                 error = self._no_receipt(self.timeout)
-                if self.goes_on:
+                if self.survives_timeouts:
                     lost = self._take_expired(error)
-            if len(self.pending) and (left > 0 or self.goes_on):
+            if len(self.pending) and (left > 0 or self.survives_timeouts):
                 self._sweep = self._look_again(max(self._time_left(), 0.0))
         if left > 0:
             return
-        if not self.goes_on:
+        if not self.survives_timeouts:
             self._give_up(error)
         for sends in lost:
             self.complete(sends, error)

@@ -68,14 +68,14 @@ class PartitionedProducer(Closing):
         *,
         partitions: int | None = None,
         timed: bool = False,
-        goes_on: bool = False,
+        survives_timeouts: bool = False,
         txn: Transaction | None = None,
     ) -> None:
         self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self._options = options or ProducerOptions()
-        self._goes_on = goes_on
+        self._survives_timeouts = survives_timeouts
         self._txn = txn
         # Whether a timer sends what waits.
         self._waits = timed
@@ -418,7 +418,7 @@ class PartitionedProducer(Closing):
             name,
             self._options,
             self._on_failure,
-            goes_on=self._goes_on,
+            survives_timeouts=self._survives_timeouts,
             txn=None if self._txn is None else self._txn.txn_id,
         )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))

@@ -73,8 +73,8 @@ class Producer:
 
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
-    anything is sent, the producer can be used again. With `goes_on`, a message that times out fails
-    alone, and `flush` raises that once. `on_failure` gets the permanent error once.
+    anything is sent, the producer can be used again. With `survives_timeouts`, a message that times
+    out fails alone, and `flush` raises that once. `on_failure` gets the permanent error once.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Producer:
         options: ProducerOptions | None = None,
         on_failure: Callable[[PulsarError], None] | None = None,
         *,
-        goes_on: bool = False,
+        survives_timeouts: bool = False,
         txn: TxnId | None = None,
     ) -> None:
         self._txn = txn
@@ -111,7 +111,7 @@ class Producer:
             describe=self._where,
             trouble=lambda: self._registrar.trouble,
             give_up=self._fail,
-            goes_on=goes_on,
+            survives_timeouts=survives_timeouts,
         )
         self.on_room: Callable[[], object] | None = None
         """Called, on any thread, when a failed `try_send` may succeed now."""
@@ -443,7 +443,7 @@ class Producer:
                     self._make_room(send.num_messages)
                     self._reserve(send.size - held)
                 except OperationTimeout as error:
-                    if send.chunk and not self._window.goes_on:
+                    if send.chunk and not self._window.survives_timeouts:
                         # Some chunks were sent; the message cannot be completed any more.
                         self._fail(error)
                     raise
