@@ -360,10 +360,10 @@ class OperationTimeout(PulsarError, TimeoutError):
     """An operation timed out.
 
     Cause: the broker is overloaded or unreachable, or a read made no progress for
-    `pollTimeout`. With transactions enabled, Pulsar can take 30 s to answer about topics that it
-    has just loaded.
+    `pollTimeout`. With transactions enabled, Pulsar can take a minute to answer about topics that
+    it has just loaded.
 
-    Remedy: check the broker; raise `pulsar.client.operationTimeoutMs`, for instance to 60000,
+    Remedy: check the broker; raise `pulsar.client.operationTimeoutMs`, for instance to 90000,
     `pollTimeout` or `sendTimeoutMs`.
     """
 

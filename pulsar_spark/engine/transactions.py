@@ -53,6 +53,8 @@ COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinat
 _NOT_ENABLED = "Set transactionCoordinatorEnabled=true on the brokers (and in their metadata)."
 _GRACE = 1.0
 _SHOWN = 10
+# How brokers end their refusal to abort a transaction that is aborted.
+_ABORTED = "is in ABORTED status"
 
 
 class Coordinators:
@@ -179,8 +181,12 @@ class Coordinators:
                     ),
                     end.attempt(self._timeout),
                 )
-            except (TransactionNotFound, InvalidTxnStatus):
+            except TransactionNotFound:
                 raise
+            except InvalidTxnStatus as error:
+                # A coordinator that has moved carries out what its log says, beside this request.
+                if commit or _ABORTED not in error.what:
+                    raise
             except PulsarError as error:
                 self._detach(txn.most_bits, connection)
                 # After an error a coordinator may still finish the end by itself.

@@ -280,6 +280,21 @@ def test_as_a_context_it_commits_or_aborts(client: PulsarClient) -> None:
     assert read(client, "t") == [b"kept"]
 
 
+@pytest.mark.fault(82)
+def test_an_abort_that_a_coordinator_has_carried_out_by_itself_is_an_abort(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    """One that has moved carries out what its log says, beside the request that is made again."""
+    name = client.new_transaction().txn_id()
+    abort = client._context.coordinators.end_all
+    text = "Expect Txn `(0,1)` to be in {} status but it is in {} status"
+    with broker.faults.error("END_TXN", "InvalidTxnStatus", text.format("ABORTING", "ABORTED")):
+        assert abort([name], commit=False) == {name: None}
+    with broker.faults.error("END_TXN", "InvalidTxnStatus", text.format("OPEN", "COMMITTING")):
+        assert isinstance(abort([name], commit=False)[name], InvalidTxnStatus)
+    assert abort([name], commit=False) == {name: None}
+
+
 @pytest.mark.fault(83)
 def test_a_broker_without_transactions_says_so() -> None:
     with (
