@@ -312,6 +312,10 @@ def senders(
 
 # --- writing ----------------------------------------------------------------------------------
 
+SPARK_BATCH_ROWS = 10_000
+"""Spark's default."""
+RECORD_BATCH_BYTES = 16_000_000
+
 
 def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
     """Return all contenders that write a workload, each time to a new topic."""
@@ -360,9 +364,13 @@ def _write(bench: Bench, process: SparkProcess, workload: Workload, topic: str) 
 
 
 def _rows(workload: Workload) -> dict[str, Any]:
-    """Rows made by Spark, in one task for each partition and producer."""
+    """Rows made by Spark, in one task for each partition and producer.
+
+    As docs/sizing.md advises, large rows come in smaller record batches than Spark's default.
+    """
     return {
         "messages": workload.messages,
         "tasks": workload.partitions * workload.producers,
         "columns": workload.columns_sql(),
+        "batch_rows": min(SPARK_BATCH_ROWS, RECORD_BATCH_BYTES // workload.size),
     }
