@@ -44,6 +44,7 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
+    ConnectionLost,
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
@@ -75,6 +76,10 @@ class Producer:
     `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
     anything is sent, the producer can be used again. With `survives_timeouts`, a message that times
     out fails alone, and `flush` raises that once. `on_failure` gets the permanent error once.
+
+    With `txn` all messages are of that transaction. Then entries whose receipts were lost with the
+    session are not resent, unless the topic deduplicates: ConnectionLost. They can be stored, and
+    the transaction would hold them twice.
     """
 
     def __init__(
@@ -594,7 +599,8 @@ class Producer:
         encoding = Encoding.of(limits)
         too_large = None
         with self._window.changed:
-            wanted = not self._window.ended
+            doubtful = self._in_doubt(success.last_sequence_id)
+            wanted = not self._window.ended and not doubtful
             if wanted:
                 if session.error is not None:
                     raise session.error.with_context()
@@ -610,7 +616,18 @@ class Producer:
                     send.resent = True
                     self._queue(send)
                 self._window.changed.notify_all()
-        if too_large is not None:
+        if doubtful:
+            session.close_quietly()
+            self._fail(
+                ConnectionLost(
+                    f"the receipts of {doubtful} entries are lost, and they may not be sent again "
+                    f"in transaction {self._txn}, which could store them twice",
+                    "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
+                    "times. With deduplication on the topic the task can continue.",
+                    **self._where(),
+                )
+            )
+        elif too_large is not None:
             self._fail(
                 MessageTooLarge(
                     f"a pending message of {too_large} bytes does not fit the topic's new "
@@ -625,6 +642,14 @@ class Producer:
             self._call_on_room()
         else:
             session.close_quietly()
+
+    def _in_doubt(self, last_sequence_id: int) -> int:
+        """Return how many pending entries of a transaction may be stored without a receipt.
+
+        A broker that deduplicates knows the last sequence id of this producer, and drops them.
+        """
+        unknown = self._txn is not None and self._sessions > 0 and last_sequence_id < 0
+        return len(self._window.pending) if unknown else 0
 
     def give_up(self, error: PulsarError) -> None:
         """There will be no session: fail permanently."""

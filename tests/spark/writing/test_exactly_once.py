@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import (
     AuthorizationError,
+    ConnectionLost,
     OptionError,
     PulsarError,
     SinkStateError,
@@ -132,6 +134,38 @@ def test_a_task_that_fails_aborts_its_own_transaction(broker: EmbeddedBroker, si
         sink.writer().write(failing())
     assert broker.open_transactions() == {}
     assert seen(broker) == Counter()
+
+
+@pytest.mark.parametrize("disturb", ["disconnect", "unload"])
+def test_rows_whose_receipt_is_lost_are_not_sent_again_in_their_transaction(
+    broker: EmbeddedBroker, sink: Sink, disturb: str
+) -> None:
+    """They can be stored: sent again, they would be there twice when it is committed."""
+    lost = broker.faults.drop("SEND_RECEIPT")
+
+    def end_session() -> None:
+        wait_until(lambda: lost.hits, "the receipt was lost")
+        broker.faults.unload(TOPIC) if disturb == "unload" else broker.faults.disconnect()
+
+    ending = threading.Thread(target=end_session)
+    ending.start()
+    with pytest.raises(ConnectionLost, match="sent again in transaction") as caught:
+        sink.write(0, 0)
+    ending.join()
+    assert "deduplication" in caught.value.remedy
+    assert broker.open_transactions() == {}
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
+
+
+def test_a_topic_that_deduplicates_is_sent_rows_again_whose_receipt_was_lost() -> None:
+    with EmbeddedBroker(deduplication=True) as broker:
+        broker.create_topic("t")
+        sink = Sink(broker.service_url, "t", "s")
+        lost = broker.faults.close("SEND_RECEIPT", topic="t")
+        sink.run(0)
+        assert lost.hits == 1
+        assert seen(broker) == Counter(whole(0))
 
 
 def test_a_batch_without_rows_is_done_all_the_same(broker: EmbeddedBroker, sink: Sink) -> None:
