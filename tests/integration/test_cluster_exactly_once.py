@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from pulsar_spark.client import PulsarClient
-from pulsar_spark.errors import AuthorizationError, PulsarError
+from pulsar_spark.errors import AuthorizationError, PulsarError, SinkStateError, TornBatch
 from tests.integration.brokers import Real
 from tests.integration.sink_job import TASKS, Sink, whole
 from tests.integration.test_exactly_once import read_all
@@ -27,6 +29,25 @@ COORDINATORS = [
 def move(cluster: RealCluster, *topics: str) -> None:
     for topic in topics:
         cluster.move(topic, cluster.other(cluster.owner(topic)))
+
+
+def persist(sink: Sink, batch: int, step: Callable[[], object]) -> None:
+    """Take a step of a micro-batch; where it fails, run the whole of it again, as Spark does.
+
+    A broker to which a coordinator comes back may still have what it knew of it before: it does not
+    know the newest transactions, or cannot begin any.
+    """
+    for attempts_left in (5, 4, 3, 2, 1, 0):
+        try:
+            step()
+            break
+        except (TornBatch, SinkStateError):
+            raise
+        except PulsarError as error:
+            if not attempts_left:
+                raise
+            print(f"micro-batch {batch} is run again: {error}")
+            step = partial(sink.run, batch)
 
 
 def wait_for_coordinators(cluster: RealCluster) -> None:
@@ -64,29 +85,34 @@ def test_batches_are_written_once_while_coordinators_move_and_are_killed(
     for batch, moved in enumerate((COORDINATORS, [records], [f"{topic}-partition-0"]), 1):
         written = [sink.write(batch, task) for task in range(TASKS)]
         move(real_cluster, *moved)
-        sink.writer().commit(list(written), batch)
+        persist(sink, batch, partial(sink.writer().commit, list(written), batch))
     written = [sink.write(4, task) for task in range(TASKS)]
     real_cluster.owner(COORDINATORS[0]).kill()
-    sink.writer().commit(list(written), 4)
+    persist(sink, 4, partial(sink.writer().commit, list(written), 4))
     real_cluster.restore()
-    # While all steps are taken.
+    # While all steps are taken. What a coordinator forgets is open until its time is up.
+    sink.options["transactionTimeout"] = "50s"
     stopped = threading.Event()
+    moves: list[tuple[str, ...]] = []
 
     def keep_moving() -> None:
-        while not stopped.wait(0.2):
+        while not stopped.wait(1.0):
             move(real_cluster, *COORDINATORS)
+            moves.append(tuple(COORDINATORS))
 
     mover = threading.Thread(target=keep_moving)
     mover.start()
     try:
-        for batch in range(5, 9):
-            sink.run(batch)
+        batches = 5
+        while len(moves) < 3 and mover.is_alive():
+            persist(sink, batches, partial(sink.run, batches))
+            batches += 1
     finally:
         stopped.set()
         mover.join()
         # The cluster is that of other tests too.
         wait_for_coordinators(real_cluster)
-    expected = Counter(value for batch in range(9) for value in whole(batch))
+    expected = Counter(value for batch in range(batches) for value in whole(batch))
     assert Counter(read_all(Real(real_cluster), topic)) == expected
 
 
