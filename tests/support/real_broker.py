@@ -70,6 +70,9 @@ BROKER_CONF = {
     "numOrderedExecutorThreads": "2",
 }
 
+# With less, the bookie of 4.2.4 stops taking entries after some hundred of 1 MB.
+_JVM_FLAGS = () if VERSION.startswith(("3.", "4.0.")) else ("-XX:MaxDirectMemorySize=512m",)
+
 # Pulsar's defaults are a heap and direct memory of 2 GB, and a fifth of it as a cache, from which
 # entries are dropped after a second. Then each entry is fetched from the bookie, at 40 µs of CPU,
 # and a benchmark measures only that. Here written entries stay in memory, as long as a durable
@@ -238,7 +241,7 @@ class OwnBroker(ServerBroker):
                 *("--bookkeeper-dir", str(self.folder / "bookkeeper")),
                 *("-nfw", "-nss"),
             ],
-            [f"-Dpulsar.config.file={conf}", *(_JVM_FLAGS_FOR_SPEED if for_speed else ())],
+            [f"-Dpulsar.config.file={conf}", *(_JVM_FLAGS_FOR_SPEED if for_speed else _JVM_FLAGS)],
         )
 
     @property
