@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.entries import ReceivedEntry, message_count
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.consumer import TopicConsumer
@@ -153,11 +153,7 @@ def cost_of(message: MessageReceived) -> int:
     """Return how many permits an entry uses, even a damaged one."""
     if message.command.ack_set:
         return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
-    try:
-        metadata = parse_payload(message.payload, verify=False).metadata
-    except PulsarError:
-        return 1
-    return max(metadata.num_messages_in_batch, 1)
+    return message_count(message)
 
 
 def _messages_of(block: MessageBlock, start: int) -> int:

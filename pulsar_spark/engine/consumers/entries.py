@@ -185,7 +185,7 @@ class EntryDecoder:
         except RemoteProtocolError as error:
             raise CorruptMessage(error.what, topic=self.topic) from error
         if key < self.position[:2]:
-            self.messages = _count_leniently(message)
+            self.messages = message_count(message)
             return None
         if self.end is not None and (*key, 0) >= self.end:
             self.messages = 1
@@ -327,8 +327,8 @@ def _is_last(metadata: pb.MessageMetadata) -> bool:
     return metadata.chunk_id + 1 == metadata.num_chunks_from_msg
 
 
-def _count_leniently(message: MessageReceived) -> int:
-    """Return how many permits an unwanted entry uses, even a damaged one."""
+def message_count(message: MessageReceived) -> int:
+    """Return how many messages an entry claims to hold; 1 for a damaged one."""
     try:
         metadata = parse_payload(message.payload, verify=False).metadata
     except PulsarError:

@@ -25,6 +25,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
+from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
@@ -383,7 +384,25 @@ class _EntryWait:
         self.seconds = _FIRST_PATIENCE
 
 
-class _Entries:
+class _Listener:
+    """What a probe's ConsumerHandlers have in common: they end with the session."""
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """Fail the wait."""
+        self._end(ConnectionLost("the broker closed the consumer"))
+
+    def on_command(self, body: Message) -> None:
+        """Ignore other commands."""
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """Fail the wait."""
+        self._end(error)
+
+    def _end(self, error: PulsarError) -> None:
+        raise NotImplementedError
+
+
+class _Entries(_Listener):
     """The entries that a broker sends to a probe: a ConsumerHandler with bounded memory.
 
     Entries beyond the permits are kept for the next call.
@@ -457,17 +476,6 @@ class _Entries:
         if is_flood:
             self._end(ConnectionLost("the broker sends far more than was requested"))
 
-    def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """Fail the wait for an entry."""
-        self._end(ConnectionLost("the broker closed the consumer"))
-
-    def on_command(self, body: Message) -> None:
-        """Ignore other commands."""
-
-    def on_disconnect(self, error: PulsarError) -> None:
-        """Fail the wait for an entry."""
-        self._end(error)
-
     def _end(self, error: PulsarError) -> None:
         with self._lock:
             self._error = self._error or error
@@ -525,7 +533,7 @@ def _entry(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id)
 
 
-class _Sightings:
+class _Sightings(_Listener):
     """Which of some entries a subscription delivers: a ConsumerHandler that keeps no entry.
 
     `wanted` are in the topic's order. This `is_over` when all that can be read are answered, or
@@ -620,7 +628,7 @@ class _Sightings:
         check_id(message.command.message_id, is_stored=True)
         message_id = MessageIdAdv.from_pb(message.command.message_id)
         entry = Position(message_id.ledger_id, message_id.entry_id)
-        messages = _messages_of(message)
+        messages = message_count(message)
         with self._lock:
             self._received += 1
             self._permits -= messages
@@ -645,30 +653,10 @@ class _Sightings:
         else:
             waiting.set_exception(error)
 
-    def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """Fail the wait."""
-        self._end(ConnectionLost("the broker closed the consumer"))
-
-    def on_command(self, body: Message) -> None:
-        """Ignore other commands."""
-
-    def on_disconnect(self, error: PulsarError) -> None:
-        """Fail the wait."""
-        self._end(error)
-
     def _end(self, error: PulsarError) -> None:
         with self._lock:
             self._error = self._error or error
         self._serve()
-
-
-def _messages_of(message: MessageReceived) -> int:
-    """Return how many permits an entry uses up, 1 if it cannot be parsed."""
-    try:
-        metadata = parse_payload(message.payload, verify=False).metadata
-    except RemoteProtocolError:
-        return 1
-    return max(metadata.num_messages_in_batch, 1)
 
 
 def _watch(

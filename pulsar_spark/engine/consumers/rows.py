@@ -15,7 +15,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry, message_count
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
@@ -28,7 +28,7 @@ from pulsar_spark.protocol.blocks import (
     Decompress,
     Place,
 )
-from pulsar_spark.protocol.frames import MessageBlock, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.protocol.validation import as_text
@@ -330,12 +330,11 @@ class RowDecoder:
 
 
 def _messages_at(block: MessageBlock, at: int) -> int:
-    """Return how many messages a frame claims to hold, 0 for a damaged one."""
+    """Return how many messages a frame claims to hold; 1 for a damaged one."""
     try:
-        payload = block.message(at)[0].payload
-        return parse_payload(payload, verify=False).metadata.num_messages_in_batch
+        return message_count(block.message(at)[0])
     except PulsarError:
-        return 0
+        return 1
 
 
 def _is_valid(validity: bytes | None, row: int) -> bool:
