@@ -597,10 +597,9 @@ class Producer:
             txn=self._txn,
         )
         encoding = Encoding.of(limits)
-        too_large = None
         with self._window.changed:
-            doubtful = self._in_doubt(success.last_sequence_id)
-            wanted = not self._window.ended and not doubtful
+            error = self._lost_receipts(success.last_sequence_id)
+            wanted = not self._window.ended and error is None
             if wanted:
                 if session.error is not None:
                     raise session.error.with_context()
@@ -611,45 +610,40 @@ class Producer:
                 self._session = session
                 for send in self._window.pending:
                     if send.largest > limits.max_message_size:
-                        too_large = send.largest
+                        error = MessageTooLarge(
+                            f"a pending message of {send.largest} bytes does not fit the topic's "
+                            f"new broker, which takes {limits.max_message_size}",
+                            **self._where(),
+                        )
                         break
                     send.resent = True
                     self._queue(send)
                 self._window.changed.notify_all()
-        if doubtful:
+        if not wanted:
             session.close_quietly()
-            self._fail(
-                ConnectionLost(
-                    f"the receipts of {doubtful} entries are lost, and they may not be sent again "
-                    f"in transaction {self._txn}, which could store them twice",
-                    "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
-                    "times. With deduplication on the topic the task can continue.",
-                    **self._where(),
-                )
-            )
-        elif too_large is not None:
-            self._fail(
-                MessageTooLarge(
-                    f"a pending message of {too_large} bytes does not fit the topic's new "
-                    f"broker, which takes {limits.max_message_size}",
-                    **self._where(),
-                )
-            )
+        if error is not None:
+            self._fail(error)
         elif wanted:
             self._write(session, wait=False)
             if not self._opened.done():
                 self._opened.set_result(None)
             self._call_on_room()
-        else:
-            session.close_quietly()
 
-    def _in_doubt(self, last_sequence_id: int) -> int:
-        """Return how many pending entries of a transaction may be stored without a receipt.
+    def _lost_receipts(self, last_sequence_id: int) -> PulsarError | None:
+        """Return the error if pending entries of a transaction may be stored without a receipt.
 
         A broker that deduplicates knows the last sequence id of this producer, and drops them.
         """
-        unknown = self._txn is not None and self._sessions > 0 and last_sequence_id < 0
-        return len(self._window.pending) if unknown else 0
+        doubtful = len(self._window.pending)
+        if self._txn is None or not self._sessions or last_sequence_id >= 0 or not doubtful:
+            return None
+        return ConnectionLost(
+            f"the receipts of {doubtful} entries are lost, and they may not be sent again "
+            f"in transaction {self._txn}, which could store them twice",
+            "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
+            "times. With deduplication on the topic the task can continue.",
+            **self._where(),
+        )
 
     def give_up(self, error: PulsarError) -> None:
         """There will be no session: fail permanently."""
