@@ -152,7 +152,11 @@ class Constant:
 
     plan: Plan
     data: bytes
-    type: pa.DataType
+
+    @property
+    def type(self) -> pa.DataType:
+        """The value's type."""
+        return self.plan.type
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,5 +110,5 @@ def _part(plan: ReadRecord, step: Step | None, target: int | None) -> Plan:
         return ReadNull(pa.null())
     for default in plan.defaults:
         if default.target == target:
-            return Constant(default.plan, default.data, default.plan.type)
+            return Constant(default.plan, default.data)
     return ReadNull(plan.type.field(target).type)
