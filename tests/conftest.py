@@ -87,9 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` excludes them.
 
     A test that uses `request.getfixturevalue` for it should have the mark itself. If several
-    processes run the tests, one of them gets all that need Spark, and one all others that need a
-    real broker: starting a JVM takes longer than most of these tests. One process gets all slow
-    tests, which are the heaviest. A test may set another group.
+    processes run the tests, one of them gets all that share a Spark, and one all others that need a
+    real broker: starting a JVM takes longer than most of these tests. A test may set another group.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -98,8 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_real = item.get_closest_marker("real_broker") is not None
         has_group = item.get_closest_marker("xdist_group") is not None
         if ("spark" in fixtures or is_real) and not has_group:
-            is_alone = is_real and "spark" not in fixtures and not item.get_closest_marker("slow")
-            item.add_marker(pytest.mark.xdist_group(_REAL_BROKER if is_alone else _SPARK))
+            group = _SPARK if "spark" in fixtures else _REAL_BROKER
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -111,8 +111,8 @@ class JavaServer:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and not stopped; it may have ended by itself."""
-        return self._process is not None
+        """Whether it was started, was not stopped, and did not end by itself."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -129,7 +129,7 @@ class JavaServer:
 
     def launch(self, *arguments: str) -> None:
         """Start the JVM, with further arguments, and do not wait for it."""
-        if self._process is not None:
+        if self.running:
             raise RuntimeError("the server runs already")
         log4j = self.folder / "log4j2.properties"
         log4j.write_text(_LOG4J.format(folder=self.folder))
@@ -211,7 +211,9 @@ class JavaServer:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume a frozen process."""
+        """Resume a frozen process. Raises RuntimeError if it ended by itself."""
+        if not self.running:
+            raise RuntimeError(f"the server ended by itself:\n{self.log_tail()}")
         os.kill(self.pid, signal.SIGCONT)
 
     def log_tail(self, lines: int = 15) -> str:

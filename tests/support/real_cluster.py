@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tests.support.java_server import JavaServer, WorkingFolder, free_ports
-from tests.support.pulsar_distribution import Distribution
+from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
 from tests.support.real_broker import (
     BROKER_CONF,
     KEEP_ALL,
@@ -80,8 +80,20 @@ class ClusterBroker(ServerBroker):
         self.server.launch()
 
     def wait_until_ready(self) -> None:
-        """Wait until it serves topics. Raises BrokerUnavailable."""
-        self.server.wait_until(lambda: self.answers("brokers/ready"))
+        """Wait until it serves topics, and start it again if it ends. Raises BrokerUnavailable.
+
+        A broker that starts ends by itself if the store does not answer in time, or if the session
+        of its killed predecessor ends at the wrong moment.
+        """
+        for attempts_left in (2, 1, 0):
+            try:
+                self.server.wait_until(lambda: self.answers("brokers/ready"))
+                break
+            except BrokerUnavailable as error:
+                if self.server.running or not attempts_left:
+                    raise
+                print(f"broker {self.id} is started again: {error}")
+                self.launch()
 
     def start(self, extra: Mapping[str, str] | None = None) -> None:
         self._conf.update(extra or {})
@@ -173,12 +185,13 @@ class RealCluster(RealBroker):
         return server
 
     def restore(self) -> None:
-        """Restart stopped and frozen brokers."""
+        """Restart stopped and frozen brokers, and those that ended by themselves."""
         for broker in self.brokers:
             if not broker.server.running:
                 broker.launch()
         for broker in self.brokers:
-            broker.resume()
+            if broker.server.running:
+                broker.resume()
             broker.wait_until_ready()
         self._wait_until_both_are_there()
 

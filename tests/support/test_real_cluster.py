@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
@@ -12,6 +15,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 from tests.support.real_cluster import ClusterBroker, RealCluster
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -61,3 +65,20 @@ def test_lookups_follow_redirects_and_moves_whichever_broker_is_asked(
     host = other.service_url.removeprefix("pulsar://")
     with ConnectionPool(ClientOptions(real_cluster.service_url)) as pool:
         assert Lookup(pool).broker(topic) == BrokerAddress(host, host)
+
+
+def test_a_broker_that_ended_by_itself_is_started_again(real_cluster: RealCluster) -> None:
+    topic = real_cluster.create_topic(real_cluster.unique_topic())
+    ended = real_cluster.owner(topic)
+    os.kill(ended.server.pid, signal.SIGKILL)
+    wait_until(lambda: not ended.server.running, "the broker ended")
+    real_cluster.restore()
+    assert ended.answers("brokers/ready")
+
+
+def test_a_broker_that_ends_while_it_starts_is_started_again(real_cluster: RealCluster) -> None:
+    starting = real_cluster.brokers[0]
+    starting.kill()
+    starting.launch()
+    os.kill(starting.server.pid, signal.SIGKILL)
+    starting.wait_until_ready()
