@@ -20,7 +20,9 @@ partition are read with one subscription (`Probe.read_back`).
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from itertools import compress
 
 from pulsar_spark.engine.consumers.probe import Probe, ReadBack
@@ -28,11 +30,15 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch, listed
-from pulsar_spark.spark.writing.decision_log import Decision, LastMessage
+from pulsar_spark.spark.writing.decision_log import Decision, LastMessage, Withheld
 
 logger = logging.getLogger(__name__)
 
 _LOOKS = 3
+_REMINDER_SECONDS = 300.0
+_SHOWN = 3
+# The wall clock: the process that logs the next warning can be another one.
+_clock = time.time
 
 
 def settle(context: ClientContext, topics: Iterable[str]) -> None:
@@ -43,14 +49,12 @@ def settle(context: ClientContext, topics: Iterable[str]) -> None:
     context.lookup.ask_many(topics, context.lookup.broker_operation)
 
 
-def confirm(
-    context: ClientContext, decision: Decision, last: Decision | None = None
-) -> list[LastMessage]:
+def confirm(context: ClientContext, decision: Decision, last: Decision | None = None) -> Decision:
     """Check that readers see a committed decision's messages; write markers that are missing.
 
-    Also those that `last`, the decision before, has left. Returns those that they do not see yet: a
-    transaction of another writer holds them, or their own, if the broker refused the marker. Logs a
-    warning about those of `last`. Raises TornBatch if some were dropped.
+    Also those that `last`, the decision before, has left. Returns the decision with those that they
+    do not see yet: a transaction of another writer holds them, or their own, if the broker refused
+    the marker. Raises TornBatch if some were dropped.
     """
     left_before = () if last is None else last.ends
     try:
@@ -59,7 +63,7 @@ def confirm(
         logger.warning(
             "%s is committed; whether readers see it is unknown: %s", decision.unit, error
         )
-        return []
+        return replace(decision, ends=())
     if found.dropped:
         older = [end for end in found.dropped if end in left_before]
         unit = last.unit if last is not None and older else decision.unit
@@ -70,18 +74,41 @@ def confirm(
             "docs/delivery.md on how to repair it by hand.",
             topic=found.dropped[0].topic,
         )
-    before = {end.position for end in left_before}
+    withheld = None if last is None else _tell(last, found)
+    return replace(decision, ends=tuple(found.held), withheld=withheld)
+
+
+def _tell(last: Decision, found: _Check) -> Withheld | None:
+    """Log that readers do not see what was committed: when this begins, rarely, and when it ends.
+
+    It begins with what the decision before has left: what holds this one's can be over with the
+    next.
+    """
+    known = last.withheld
+    if not found.held:
+        if known is not None:
+            logger.warning("readers see again all that was committed since %s", known.since)
+        return None
+    before = {end.position for end in last.ends}
     still = [end for end in found.held if end.position in before]
-    if last is not None and still:
-        reasons = [str(error) for error in found.refused.values()]
-        logger.warning(
-            "%s is committed, but readers do not see yet what %s: an open transaction holds the "
-            "read position%s",
-            last.unit,
-            _where(still),
-            f", and the broker accepts no marker from this role: {reasons[0]}" if reasons else "",
-        )
-    return found.held
+    now = _clock()
+    if not still or (known is not None and 0 <= now - known.logged_at < _REMINDER_SECONDS):
+        return known
+    since = str(last.unit) if known is None else known.since
+    where = [
+        f"{topic} before {end.position.ledger_id}:{end.position.entry_id}"
+        for topic, end in _firsts(still).items()
+    ]
+    reasons = [str(error) for error in found.refused.values()]
+    logger.warning(
+        "since %s readers do not see all that is committed: an open transaction (docs/delivery.md "
+        "says how to find it) holds the read position of %s, and so what %s wrote%s",
+        since,
+        listed(where, _SHOWN),
+        names_of(list(dict.fromkeys(end.txn for end in still))),
+        f"; the broker accepts no marker from this role: {reasons[0]}" if reasons else "",
+    )
+    return Withheld(since, now)
 
 
 class _Check:
@@ -179,14 +206,20 @@ def _are_held(probe: Probe, hidden: Sequence[LastMessage], known: Set[str]) -> l
     What holds the first one of a topic holds all: nothing after it can be read. If nothing holds it
     any more, the others can still be held, and each is asked about. On the topics `known` all are.
     """
-    firsts: dict[str, LastMessage] = {}
-    for end in sorted(hidden, key=lambda end: end.position):
-        firsts.setdefault(end.topic, end)
+    firsts = _firsts(hidden)
     held = _held(probe, [end for end in firsts.values() if end.topic not in known])
     stuck = {*known, *(end.topic for end in held)}
     others = [end for end in hidden if end.topic not in stuck and end is not firsts[end.topic]]
     held |= _held(probe, others)
     return [end.topic in stuck or end in held for end in hidden]
+
+
+def _firsts(ends: Sequence[LastMessage]) -> dict[str, LastMessage]:
+    """Return the first of the messages on each topic partition."""
+    firsts: dict[str, LastMessage] = {}
+    for end in sorted(ends, key=lambda end: end.position):
+        firsts.setdefault(end.topic, end)
+    return firsts
 
 
 def _held(probe: Probe, ends: Sequence[LastMessage]) -> set[LastMessage]:

@@ -10,7 +10,8 @@ carries it out. Records are JSON objects of these kinds:
 - ``marker``: sent *within* a decided transaction. A coordinator forgets ended transactions; the
   marker is visible if and only if its transaction was committed.
 - ``void``: nothing of the decision was committed, or ever will be.
-- ``done``: all of the decision is committed. It names the messages that readers do not see yet.
+- ``done``: all of the decision is committed. It names the messages that readers do not see yet, and
+  says since when that is so.
 
 The producer has exclusive access and fences its predecessor, so an older driver that is still alive
 cannot write after a newer one has read. Records never wait behind open transactions: they are
@@ -83,13 +84,24 @@ class LastMessage(NamedTuple):
     marked: bool = False
 
 
+class Withheld(NamedTuple):
+    """That readers do not see all that is committed: since which unit, and when it was logged last.
+
+    Kept in records, because Spark makes a new writer for each micro-batch. The time is in seconds
+    since 1970.
+    """
+
+    since: str
+    logged_at: float
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The transactions of a unit to commit, and their number of messages.
 
     `topics` is a digest of the names of the topics they wrote to. `ends` are the last messages of
     each on its topic partitions; once it is carried out, those that readers do not see yet. A
-    record has them unless they are too many.
+    record has them unless they are too many. `withheld` is set if a warning was logged about them.
     """
 
     unit: Unit
@@ -97,6 +109,7 @@ class Decision:
     messages: int
     topics: str = ""
     ends: tuple[LastMessage, ...] = ()
+    withheld: Withheld | None = None
 
 
 class SinkState:
@@ -368,6 +381,8 @@ def _record(kind: str, decision: Decision) -> dict[str, Any]:
         record["txns"] = [list(txn) for txn in decision.transactions]
     if decision.ends and len(decision.ends) <= _MAX_ENDS:
         record["ends"] = _grouped(decision.ends)
+    if decision.withheld is not None:
+        record["withheld"] = list(decision.withheld)
     return record
 
 
@@ -382,6 +397,7 @@ def _grouped(ends: Sequence[LastMessage]) -> dict[str, list[list[int]]]:
 
 
 def _decision(record: dict[str, Any]) -> Decision:
+    withheld = record.get("withheld")
     return Decision(
         Unit(record["batch"], record["job"]),
         tuple(TxnId(most, least) for most, least in record["txns"]),
@@ -392,4 +408,5 @@ def _decision(record: dict[str, Any]) -> Decision:
             for topic, ends in record.get("ends", {}).items()
             for most, least, ledger_id, entry_id, *marked in ends
         ),
+        None if withheld is None else Withheld(*withheld),
     )

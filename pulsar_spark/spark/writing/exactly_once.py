@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
@@ -259,8 +259,7 @@ class Committer:
 
         Those that the last unit has left are looked for again: what held them can be gone now.
         """
-        unseen = confirm(self._context, decision, self._log.done)
-        self._log.finish(replace(decision, ends=tuple(unseen)))
+        self._log.finish(confirm(self._context, decision, self._log.done))
 
     def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
         """Commit a decision's live transactions; return those that are certainly gone."""

@@ -17,6 +17,7 @@ from pulsar_spark.errors import AuthorizationError, TornBatch
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.spark.writing import commit_check
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.server import Server
@@ -151,7 +152,7 @@ def test_a_marker_that_the_broker_refuses_is_told_with_the_next_batch(
         sink.writer().commit(list(messages), 0)
         assert not warnings_in(caplog)
         sink.run(1)
-    told = [text for text in warnings_in(caplog) if "batch 0 is committed, but readers" in text]
+    told = [text for text in warnings_in(caplog) if text.startswith("since batch 0 readers do not")]
     assert len(told) == 1
     assert "only superusers" in told[0]
     sink.run(2)
@@ -195,7 +196,7 @@ def test_the_open_transaction_of_another_writer_holds_no_commit_up(
 
 
 def test_an_open_transaction_that_stays_delays_only_the_first_commit(
-    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, sink: Sink
 ) -> None:
     """As that of a killed task, which stays open until it times out."""
     with PulsarClient(broker.service_url) as client:
@@ -209,13 +210,51 @@ def test_an_open_transaction_that_stays_delays_only_the_first_commit(
         assert broker.faults.seen("CONSUMER_STATS", "t") == waited
         # Each marker is written once, however often its messages are looked for.
         assert broker.faults.seen("END_TXN_ON_PARTITION") == 4 * TASKS
-        told = [text for text in warnings_in(caplog) if "readers do not see yet" in text]
-        assert [text.split(" is ")[0] for text in told] == ["batch 0", "batch 1", "batch 2"]
+        other.commit()
+    sink.run(4)
+    assert seen(broker) == Counter(sum((whole(number) for number in range(5)), ["other"]))
+
+
+def test_an_open_transaction_that_stays_is_told_when_it_begins_and_when_it_is_over(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PulsarClient(broker.service_url) as client:
+        sink.run(0)
+        other = client.new_transaction(60_000)
+        at = client.create_producer(TOPIC).send(b"other", txn=other)
+        for number in (1, 2, 3):
+            sink.run(number)
+        (begun,) = warnings_in(caplog)
+        # What held batch 1 can be over with the next one, which is not worth a warning.
+        assert begun.startswith("since batch 1 readers do not see all that is committed")
+        assert f"{TOPIC} before {at.ledger_id()}:{at.entry_id() + 1}" in begun
         other.commit()
     caplog.clear()
-    sink.run(4)
-    assert not warnings_in(caplog)
-    assert seen(broker) == Counter(sum((whole(number) for number in range(5)), ["other"]))
+    for number in (4, 5):
+        sink.run(number)
+    assert warnings_in(caplog) == ["readers see again all that was committed since batch 1"]
+
+
+def test_an_open_transaction_that_stays_is_told_again_rarely(
+    broker: EmbeddedBroker,
+    sink: Sink,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1_000_000.0]
+    monkeypatch.setattr(commit_check, "_clock", lambda: now[0])
+    told = []
+    with PulsarClient(broker.service_url) as client:
+        other = client.new_transaction(60_000)
+        client.create_producer(TOPIC).send(b"other", txn=other)
+        for number, seconds in enumerate((0, 0, 299, 1, 299, 1, -600)):
+            now[0] += seconds
+            sink.run(number)
+            told.append(len(warnings_in(caplog)))
+        other.commit()
+    # The last time is that of a driver whose clock is behind.
+    assert told == [0, 1, 1, 2, 2, 3, 4]
+    assert all(text.startswith("since batch 0 ") for text in warnings_in(caplog))
 
 
 def test_a_role_that_may_not_read_is_told_and_writes_all_the_same(
