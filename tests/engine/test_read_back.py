@@ -8,9 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from pulsar_spark.engine.consumers import probe as module
+from pulsar_spark.engine.consumers import probe
+from pulsar_spark.engine.consumers import read_back as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
-from pulsar_spark.engine.consumers.probe import Probe, ReadBack
+from pulsar_spark.engine.consumers.probe import EntryWait
+from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.retry import Deadline
@@ -149,7 +151,7 @@ def test_interleaved_transactions_gaps_ledgers_and_trims_are_told_apart(precise_
         assert set(expected.values()) == set(ReadBack)
         questions = list(expected)
         rng.shuffle(questions)
-        found = Probe(pool).read_back(questions)
+        found = read_back(pool, questions)
         assert dict(zip(questions, found, strict=True)) == expected
         assert broker.internal_errors == ()
 
@@ -162,10 +164,10 @@ def test_an_aborted_last_entry_is_not_taken_for_a_delivered_one(
     entries = [add(broker, txn=txn) for txn in transactions]
     for txn in transactions:
         end(broker, txn, commit=txn != transactions[1])
-    assert Probe(pool).read_back(at(entries)) == [DELIVERED, DROPPED, DELIVERED]
+    assert read_back(pool, at(entries)) == [DELIVERED, DROPPED, DELIVERED]
     last = add(broker, txn=TxnId(0, 9))
     end(broker, TxnId(0, 9), commit=False)
-    assert Probe(pool).read_back(at([*entries, last])) == [DELIVERED, DROPPED, DELIVERED, UNREACHED]
+    assert read_back(pool, at([*entries, last])) == [DELIVERED, DROPPED, DELIVERED, UNREACHED]
 
 
 def test_what_is_behind_an_open_transaction_is_not_reached(
@@ -176,10 +178,10 @@ def test_what_is_behind_an_open_transaction_is_not_reached(
     held = add(broker, txn=TxnId(0, 0))
     behind = [add(broker) for _ in range(3)]
     questions = at([*behind, held, before])
-    assert Probe(pool).read_back(questions) == [UNREACHED] * 4 + [DELIVERED]
+    assert read_back(pool, questions) == [UNREACHED] * 4 + [DELIVERED]
     assert seen(broker) == [1, 1, 1, 1]
     end(broker, TxnId(0, 0), commit=True)
-    assert Probe(pool).read_back(questions) == [DELIVERED] * 5
+    assert read_back(pool, questions) == [DELIVERED] * 5
 
 
 def test_a_topic_that_is_missing_is_an_error_in_its_place(
@@ -188,11 +190,11 @@ def test_a_topic_that_is_missing_is_an_error_in_its_place(
     entry = add(broker)
     missing = TOPIC + "-missing"
     broker.create_topic(TOPIC + "-empty")
-    found = Probe(pool).read_back([(missing, entry), (TOPIC, entry), (TOPIC + "-empty", entry)])
+    found = read_back(pool, [(missing, entry), (TOPIC, entry), (TOPIC + "-empty", entry)])
     assert found[1:] == [DELIVERED, UNREACHED]
     assert isinstance(found[0], TopicNotFound)
     assert found[0].topic == missing
-    assert Probe(pool).read_back([]) == []
+    assert read_back(pool, []) == []
 
 
 # --- what it costs --------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ def test_entries_that_are_close_together_cost_one_question(
     broker: EmbeddedBroker, pool: ConnectionPool, entries: int
 ) -> None:
     places = [add(broker, payloads=(b"x",) * 100) for _ in range(entries)]
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * entries
+    assert read_back(pool, at(places)) == [DELIVERED] * entries
     assert seen(broker) == [1, 1, 1, 1]
     assert broker.faults.seen("MESSAGE") == entries
 
@@ -214,7 +216,7 @@ def test_a_long_gap_is_not_read(broker: EmbeddedBroker, pool: ConnectionPool) ->
         places += [add(broker), add(broker)]
         for _ in range(module._MAX_GAP):
             add(broker)
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 6
+    assert read_back(pool, at(places)) == [DELIVERED] * 6
     assert seen(broker) == [3, 3, 3, 3]
     assert broker.faults.seen("MESSAGE") == 6
 
@@ -227,7 +229,7 @@ def test_large_entries_between_are_read_up_to_a_bound(
         places.append(add(broker))
         for _ in range(2):
             add(broker, payloads=(bytes(module._GAP_BYTES - 1000),))
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 5
+    assert read_back(pool, at(places)) == [DELIVERED] * 5
     # Five of them may come for five questions. With the sixth, two questions are left, each of
     # which then has a subscription.
     assert broker.faults.seen("SUBSCRIBE", TOPIC) == 3
@@ -237,7 +239,7 @@ def test_batches_that_use_up_the_permits_cost_more_permits_only(
     broker: EmbeddedBroker, pool: ConnectionPool
 ) -> None:
     places = [add(broker, payloads=(b"x",) * 2) for _ in range(MAX_READ_ENTRIES + 50)]
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * len(places)
+    assert read_back(pool, at(places)) == [DELIVERED] * len(places)
     assert seen(broker) == [1, 1, 2, 1]
 
 
@@ -261,7 +263,7 @@ def test_what_was_seen_before_the_connection_broke_is_not_asked_again(
 ) -> None:
     places = [add(broker) for _ in range(8)]
     close_each(broker, 4)
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 8
+    assert read_back(pool, at(places)) == [DELIVERED] * 8
     starts = [one.body.start_message_id.entryId for one in broker.faults.log("SUBSCRIBE", TOPIC)]
     assert starts == [places[0].entry_id, places[3].entry_id, places[6].entry_id]
 
@@ -273,10 +275,10 @@ def test_an_error_after_some_answers_is_none_before_it_comes_again(
     places = [add(broker) for _ in range(8)]
     broker.faults.close("MESSAGE", after=3)
     with broker.faults.error("SUBSCRIBE", pb.AuthorizationError, after=1):
-        assert Probe(pool).read_back(at(places)) == [DELIVERED] * 8
+        assert read_back(pool, at(places)) == [DELIVERED] * 8
     broker.faults.close("MESSAGE", after=3)
     with broker.faults.error("SUBSCRIBE", pb.AuthorizationError, after=1, times=None):
-        found = Probe(pool).read_back(at(places))
+        found = read_back(pool, at(places))
     assert found[:3] == [DELIVERED] * 3
     assert all(isinstance(error, AuthorizationError) for error in found[3:])
 
@@ -285,19 +287,19 @@ def test_an_error_after_some_answers_is_none_before_it_comes_again(
 def test_an_unload_on_the_way_is_survived(broker: EmbeddedBroker, pool: ConnectionPool) -> None:
     places = [add(broker) for _ in range(5)]
     broker.faults.call("GET_LAST_MESSAGE_ID", lambda _: broker.unload(TOPIC), times=2)
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 5
+    assert read_back(pool, at(places)) == [DELIVERED] * 5
 
 
 @pytest.mark.fault(14)
 def test_a_broker_that_sends_nothing_is_asked_anew(
     broker: EmbeddedBroker, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_FIRST_PATIENCE", 0.2)
+    monkeypatch.setattr(probe, "_FIRST_PATIENCE", 0.2)
     places = [add(broker) for _ in range(5)]
     broker.faults.drop("FLOW")
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 5
+    assert read_back(pool, at(places)) == [DELIVERED] * 5
     broker.faults.drop("FLOW", times=None)
-    (late,) = Probe(pool, 0.5).read_back(at(places[:1]))
+    (late,) = read_back(pool, at(places[:1]), 0.5)
     assert isinstance(late, ConnectionLost | OperationTimeout)
     broker.faults.clear()
 
@@ -314,7 +316,7 @@ def test_a_broker_that_sends_slowly_is_waited_for_as_long_as_something_comes() -
         wanted = SubscribeRequest(TOPIC, "p", Position(5, 0))
         with ConsumerSession(connected(server), wanted, entries) as session:
             run(session.subscribe, 5.0)
-            patience = module._EntryWait()
+            patience = EntryWait()
             watch = module._watch(session, entries, Deadline(5.0), patience)
             asked = watch.send(None)
             assert isinstance(asked, Future)
@@ -334,7 +336,7 @@ def test_that_nothing_is_reached_is_believed_of_no_consumer_that_the_broker_lost
 ) -> None:
     places = [add(broker) for _ in range(3)]
     pretend_empty(broker, times=2)
-    assert Probe(pool).read_back(at(places)) == [DELIVERED] * 3
+    assert read_back(pool, at(places)) == [DELIVERED] * 3
     broker.faults.clear()
 
 
@@ -365,7 +367,7 @@ def telling(last: MessageIdAdv, done: MessageIdAdv | None, *entries: MessageIdAd
 def test_an_entry_that_makes_no_sense_is_delivered_and_an_id_that_makes_none_an_error() -> None:
     script = telling(MessageIdAdv(5, 7), None, MessageIdAdv(5, 6), EARLIEST)
     with ScriptedBroker(script) as server, ConnectionPool(server.options()) as pool:
-        found = Probe(pool).read_back(at([Position(5, 6), Position(5, 7)]))
+        found = read_back(pool, at([Position(5, 6), Position(5, 7)]))
     assert found[0] is DELIVERED
     assert isinstance(found[1], RemoteProtocolError)
 
@@ -373,6 +375,6 @@ def test_an_entry_that_makes_no_sense_is_delivered_and_an_id_that_makes_none_an_
 def test_what_the_broker_has_skipped_up_to_the_end_is_not_waited_for() -> None:
     script = telling(MessageIdAdv(5, 7), MessageIdAdv(5, 7))
     with ScriptedBroker(script) as server, ConnectionPool(server.options()) as pool:
-        found = Probe(pool).read_back(at([Position(5, 6), Position(5, 7)]))
+        found = read_back(pool, at([Position(5, 6), Position(5, 7)]))
         assert found == [UNREACHED] * 2
         assert len(server.commands(T.SUBSCRIBE)) == 1

@@ -15,7 +15,8 @@ from pulsar_spark.client import (
     TransactionState,
 )
 from pulsar_spark.engine.consumers import reader as reader_module
-from pulsar_spark.engine.consumers.probe import Held, Probe, ReadBack
+from pulsar_spark.engine.consumers.probe import Held, Probe
+from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
@@ -316,14 +317,14 @@ def test_what_was_committed_is_told_by_reading_it_back(
         still_open: ReadBack.UNREACHED,
     }
     questions = [(topic, Position(place.ledger_id(), place.entry_id())) for place in sent]
-    probe = Probe(client._context.pool)
-    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+    pool = client._context.pool
+    assert read_back(pool, questions) == [fates[txn] for txn in turns]
     still_open.abort()
     # Nothing comes after it, so nobody reaches it.
-    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+    assert read_back(pool, questions) == [fates[txn] for txn in turns]
     producer.send(b"behind")
     fates[still_open] = ReadBack.DROPPED
-    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+    assert read_back(pool, questions) == [fates[txn] for txn in turns]
 
 
 def test_batches_of_more_messages_than_permits_are_read_back(
@@ -339,7 +340,7 @@ def test_batches_of_more_messages_than_permits_are_read_back(
     wait_until(lambda: len(sent) == 1500)
     questions = [(topic, Position(place.ledger_id(), place.entry_id())) for place in sent]
     assert len(set(questions)) >= 150
-    found = Probe(client._context.pool).read_back(questions)
+    found = read_back(client._context.pool, questions)
     assert found == [ReadBack.DELIVERED] * len(questions)
 
 

@@ -3,8 +3,6 @@
 A non-durable subscription at a position, with one permit, gets the first entry at or after that
 position, across gaps and ledgers. This suffices to split a range, to limit it, and to learn what is
 retained. SEEK finds the first entry from a time on; it searches as if entries were in time order.
-
-To learn which of many entries readers get, one subscription reads those that are close together.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +22,6 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
-from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
@@ -54,12 +50,6 @@ _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
 _MAX_ENTRY_ID = 2**62
-_MAX_PERMITS = 2**31 - 1
-# To read back, one subscription continues over a gap of at most so many entries, and reads at most
-# so many bytes of other entries for each question. Beyond that another subscription costs less, by
-# measurements with a standalone broker; only speed depends on it.
-_MAX_GAP = 16
-_GAP_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +91,6 @@ class LedgerEnd:
     next: Position | None
 
 
-class ReadBack(Enum):
-    """Whether readers get an entry."""
-
-    DELIVERED = "delivered"
-    DROPPED = "dropped"
-    """Never delivered, for an entry after it is: it was aborted or deleted."""
-    UNREACHED = "unreached"
-    """Neither it nor an entry after it can be read now."""
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """Messages that a topic holds back: `entries` from `position` on, none of which can be read.
@@ -148,31 +128,6 @@ class Probe:
     ) -> list[FoundEntry | PulsarError | None]:
         """As `first_entry_at`, for many topics and positions, in the order of the questions."""
         return self._ask([(topic, self._at(topic, position)) for topic, position in questions])
-
-    def read_back(self, questions: Sequence[tuple[str, Position]]) -> list[ReadBack | PulsarError]:
-        """Return whether readers get the entries at positions, in the order of the questions.
-
-        Only an entry itself proves that it is delivered. A subscription delivers in the topic's
-        order, so one suffices for many entries, which it starts before: those that are missing
-        when a later one comes will never come.
-        """
-        searches = _searches(questions)
-        found: dict[tuple[str, Position], ReadBack | PulsarError] = {}
-        # Each time, each search answers one of its questions at least, or ends with its error.
-        while searches:
-            results = self._ask([(search.topic, self._search(search)) for search in searches])
-            again = []
-            for search, result in zip(searches, results, strict=True):
-                answers = search.take_answers()
-                found.update(((search.topic, entry), what) for entry, what in answers.items())
-                if answers:
-                    # Without an error, it left those behind too many bytes of other entries.
-                    again.extend(search.rest(apart=not isinstance(result, PulsarError)))
-                else:
-                    assert isinstance(result, PulsarError)
-                    found.update(((search.topic, entry), result) for entry in search.left)
-            searches = again
-        return [found[topic, _entry(position)] for topic, position in questions]
 
     def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
         """Return the first entry that the broker finds published at or after `time`, in ms.
@@ -224,25 +179,18 @@ class Probe:
         return self._ask([(topic, self._exists(topic, name)) for topic, name in questions])
 
     def _ask(self, questions: Sequence[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
-        results = run_many([factory for _, factory in questions], self._timeout)
-        return [
-            result.with_context(topic=topic) if isinstance(result, PulsarError) else result
-            for (topic, _), result in zip(questions, results, strict=True)
-        ]
+        return ask_all(questions, self._timeout)
 
     def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
-        patience = _EntryWait()
+        patience = EntryWait()
         return retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
-    def _search(self, search: _Search) -> OperationFactory[None]:
-        return retried(lambda deadline: self._search_operation(search, deadline))
-
     def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
-        patience = _EntryWait()
+        patience = EntryWait()
         return retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
     def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
-        patience = _EntryWait()
+        patience = EntryWait()
         return retried(
             lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
         )
@@ -254,7 +202,7 @@ class Probe:
         self, topic: str, position: Position, deadline: Deadline
     ) -> Operation[int]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        with ConsumerSession(connection, _asking(topic, position)) as session:
+        with ConsumerSession(connection, probe_request(topic, position)) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
@@ -268,7 +216,7 @@ class Probe:
     ) -> Operation[Held | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
-        with ConsumerSession(connection, _asking(topic, position), entries) as session:
+        with ConsumerSession(connection, probe_request(topic, position), entries) as session:
             yield from session.subscribe(deadline)
             counted = 0
             # With a permit, the broker skips markers and aborted messages and no longer counts
@@ -307,35 +255,21 @@ class Probe:
         return False
 
     def _at_operation(
-        self, topic: str, position: Position, deadline: Deadline, patience: _EntryWait
+        self, topic: str, position: Position, deadline: Deadline, patience: EntryWait
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
-        with ConsumerSession(connection, _asking(topic, position), entries) as session:
+        with ConsumerSession(connection, probe_request(topic, position), entries) as session:
             yield from session.subscribe(deadline)
             return (yield from _first_entry(session, entries, position, deadline, patience))
 
-    def _search_operation(self, search: _Search, deadline: Deadline) -> Operation[None]:
-        if not search.left:
-            return
-        connection = yield from self._lookup.connection_operation(search.topic, deadline)
-        seen = _Sightings(search.left)
-        try:
-            wanted = _asking(search.topic, search.left[0])
-            with ConsumerSession(connection, wanted, seen) as session:
-                yield from session.subscribe(deadline)
-                yield from _watch(session, seen, deadline, search.patience)
-        finally:
-            # What was seen stays true, whatever happens to the subscription.
-            search.add(seen.answers())
-
     def _ledger_end_operation(
-        self, topic: str, ledger_id: int, deadline: Deadline, patience: _EntryWait
+        self, topic: str, ledger_id: int, deadline: Deadline, patience: EntryWait
     ) -> Operation[LedgerEnd | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
         entries = _Entries()
-        with ConsumerSession(connection, _asking(topic, behind), entries) as session:
+        with ConsumerSession(connection, probe_request(topic, behind), entries) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
             # A subscription that starts after a ledger has acknowledged that ledger's last entry.
@@ -346,10 +280,10 @@ class Probe:
         return LedgerEnd(done.entry_id, None if found is None else found.start)
 
     def _from_time_operation(
-        self, topic: str, time: int, deadline: Deadline, patience: _EntryWait
+        self, topic: str, time: int, deadline: Deadline, patience: EntryWait
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        subscription = _asking(topic, EARLIEST_POSITION)
+        subscription = probe_request(topic, EARLIEST_POSITION)
         found: FoundEntry | None = None
         for _ in range(2):
             with ConsumerSession(connection, subscription) as session:
@@ -370,12 +304,41 @@ class Probe:
         return found
 
 
-def _asking(topic: str, position: Position) -> SubscribeRequest:
-    """Return a request for a subscription that leaves no trace."""
+def ask_all(
+    questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
+) -> list[T | PulsarError]:
+    """Ask about topics at once; return answers, or errors that name the topic, in that order."""
+    results = run_many([factory for _, factory in questions], timeout)
+    return [
+        result.with_context(topic=topic) if isinstance(result, PulsarError) else result
+        for (topic, _), result in zip(questions, results, strict=True)
+    ]
+
+
+def probe_request(topic: str, position: Position) -> SubscribeRequest:
+    """Return a request for a subscription at `position` that leaves no trace."""
     return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
 
 
-class _EntryWait:
+def unread_part(
+    session: ConsumerSession, deadline: Deadline
+) -> Operation[tuple[Position, Position]]:
+    """Return an operation for what a subscription may still get: from where and up to where.
+
+    The broker acknowledges what it does not deliver. If that is unknown, the first position is
+    EARLIEST_POSITION. Raises ConnectionLost if another consumer may get a different result.
+    """
+    answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+    last = MessageIdAdv.from_pb(answer.last_message_id)
+    if last.entry_id < 0:
+        yield from session.confirm(deadline)
+    done = EARLIEST_POSITION
+    if answer.HasField("consumer_mark_delete_position"):
+        done = _behind(answer.consumer_mark_delete_position)
+    return done, Position.after(last)
+
+
+class EntryWait:
     """Seconds to wait for an entry, over all attempts at a question: some storage is slow."""
 
     __slots__ = ("seconds",)
@@ -383,9 +346,14 @@ class _EntryWait:
     def __init__(self) -> None:
         self.seconds = _FIRST_PATIENCE
 
+    def timed_out(self) -> ConnectionLost:
+        """Wait twice as long from now on; return the error that ends this attempt."""
+        self.seconds *= 2
+        return ConnectionLost("the broker does not deliver an entry that it has")
 
-class _Listener:
-    """What a probe's ConsumerHandlers have in common: they end with the session."""
+
+class ProbeHandler:
+    """What the ConsumerHandlers of such subscriptions have in common: they end with the session."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """Fail the wait."""
@@ -402,7 +370,7 @@ class _Listener:
         raise NotImplementedError
 
 
-class _Entries(_Listener):
+class _Entries(ProbeHandler):
     """The entries that a broker sends to a probe: a ConsumerHandler with bounded memory.
 
     Entries beyond the permits are kept for the next call.
@@ -484,212 +452,6 @@ class _Entries(_Listener):
         self._serve()
 
 
-class _Search:
-    """Entries of a topic that one subscription reads back: `left` are those without an answer."""
-
-    __slots__ = ("_answers", "left", "patience", "topic")
-
-    def __init__(self, topic: str, left: list[Position]) -> None:
-        self.topic = topic
-        self.left = left
-        self.patience = _EntryWait()
-        self._answers: dict[Position, ReadBack] = {}
-
-    def is_near(self, topic: str, entry: Position) -> bool:
-        """Whether a later entry is close enough to be read by the same subscription."""
-        last = self.left[-1]
-        gap = entry.entry_id - last.entry_id
-        return (topic, entry.ledger_id) == (self.topic, last.ledger_id) and gap <= _MAX_GAP
-
-    def add(self, answers: dict[Position, ReadBack]) -> None:
-        """Take the answers of an attempt; the next one asks what is left."""
-        self._answers |= answers
-        self.left = [entry for entry in self.left if entry not in answers]
-
-    def take_answers(self) -> dict[Position, ReadBack]:
-        """Return the answers since the last call."""
-        answers, self._answers = self._answers, {}
-        return answers
-
-    def rest(self, *, apart: bool) -> list[_Search]:
-        """Return searches for what is left, one for each entry if `apart`."""
-        if apart:
-            return [_Search(self.topic, [entry]) for entry in self.left]
-        return [self] if self.left else []
-
-
-def _searches(questions: Sequence[tuple[str, Position]]) -> list[_Search]:
-    """Divide questions into searches, each in one ledger and without long gaps."""
-    searches: list[_Search] = []
-    for topic, entry in sorted({(topic, _entry(position)) for topic, position in questions}):
-        if searches and searches[-1].is_near(topic, entry):
-            searches[-1].left.append(entry)
-        else:
-            searches.append(_Search(topic, [entry]))
-    return searches
-
-
-def _entry(position: Position) -> Position:
-    return Position(position.ledger_id, position.entry_id)
-
-
-class _Sightings(_Listener):
-    """Which of some entries a subscription delivers: a ConsumerHandler that keeps no entry.
-
-    `wanted` are in the topic's order. This `is_over` when all that can be read are answered, or
-    when too many bytes of other entries came; it sees nothing after them.
-    """
-
-    def __init__(self, wanted: Sequence[Position]) -> None:
-        self._lock = threading.Lock()
-        # The following are guarded by _lock: entries without an answer, and from where on nothing
-        # can be read; what follows the last entry received; how many bytes of other entries may
-        # still come; permits that the broker has; how many entries came; who waits.
-        self._left = deque(wanted)
-        self._answers: dict[Position, ReadBack] = {}
-        self._until: Position | None = None
-        self._next = wanted[0]
-        self._spare = _GAP_BYTES * len(wanted)
-        self._permits = 0
-        self._received = 0
-        self._waiting: Future[None] | None = None
-        self._error: PulsarError | None = None
-
-    @property
-    def received(self) -> int:
-        """How many entries have come."""
-        return self._received
-
-    def answers(self) -> dict[Position, ReadBack]:
-        """Return the answers so far."""
-        with self._lock:
-            return dict(self._answers)
-
-    def until(self, end: Position) -> None:
-        """Nothing at or after `end` can be read."""
-        with self._lock:
-            self._until = end
-
-    def next(self, session: ConsumerSession) -> Future[None]:
-        """Return a future that is done when this `is_over` or the permits are used up.
-
-        If they are, requests more. It fails when broker or connection end the session.
-        """
-        waiting: Future[None] = Future()
-        waiting.set_running_or_notify_cancel()
-        with self._lock:
-            self._waiting = waiting
-            permits = self._to_request()
-            self._permits += permits
-        if permits:
-            try:
-                session.flow(permits)
-            except PulsarError as error:
-                self._end(error)
-        self._serve()
-        return waiting
-
-    def _to_request(self) -> int:
-        if self._permits > 0 or self._is_over() or self._error is not None:
-            return 0
-        last = self._left[-1]
-        same = self._next.ledger_id == last.ledger_id
-        entries = last.entry_id - self._next.entry_id + 1 if same else len(self._left)
-        # A permit is a message: batches can use up more than there were.
-        return min(max(entries, 1) - self._permits, _MAX_PERMITS)
-
-    def is_over(self) -> bool:
-        """Whether there is nothing to wait for."""
-        with self._lock:
-            return self._is_over()
-
-    def _is_over(self) -> bool:
-        if not self._left or self._spare < 0:
-            return True
-        return self._until is not None and self._left[0] >= self._until
-
-    def finish(self) -> None:
-        """Answer for those that cannot be read."""
-        with self._lock:
-            for entry in self._left:
-                if self._until is not None and entry >= self._until:
-                    self._answers[entry] = ReadBack.UNREACHED
-
-    def on_messages(self, block: MessageBlock) -> None:
-        """See entries."""
-        try:
-            for message in block.messages():
-                self._see(message)
-        except RemoteProtocolError as error:
-            self._end(error)
-        self._serve()
-
-    def _see(self, message: MessageReceived) -> None:
-        check_id(message.command.message_id, is_stored=True)
-        message_id = MessageIdAdv.from_pb(message.command.message_id)
-        entry = Position(message_id.ledger_id, message_id.entry_id)
-        messages = message_count(message)
-        with self._lock:
-            self._received += 1
-            self._permits -= messages
-            self._next = Position(entry.ledger_id, entry.entry_id + 1)
-            if self._spare < 0:
-                return
-            while self._left and self._left[0] < entry:
-                self._answers[self._left.popleft()] = ReadBack.DROPPED
-            if self._left and self._left[0] == entry:
-                self._answers[self._left.popleft()] = ReadBack.DELIVERED
-            elif self._answers:
-                self._spare -= len(message.payload)
-
-    def _serve(self) -> None:
-        with self._lock:
-            waiting, error = self._waiting, self._error
-            if waiting is None or not (error or self._permits <= 0 or self._is_over()):
-                return
-            self._waiting = None
-        if error is None:
-            waiting.set_result(None)
-        else:
-            waiting.set_exception(error)
-
-    def _end(self, error: PulsarError) -> None:
-        with self._lock:
-            self._error = self._error or error
-        self._serve()
-
-
-def _watch(
-    session: ConsumerSession, seen: _Sightings, deadline: Deadline, patience: _EntryWait
-) -> Operation[None]:
-    """Return an operation that has a subscription deliver until the sightings are over.
-
-    It raises ConnectionLost if another consumer may get a different result.
-    """
-    waiting = seen.next(session)
-    answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-    last = MessageIdAdv.from_pb(answer.last_message_id)
-    if last.entry_id < 0:
-        yield from session.confirm(deadline)
-    end = Position.after(last)
-    done = answer.consumer_mark_delete_position
-    if answer.HasField("consumer_mark_delete_position") and end <= _behind(done):
-        # The broker acknowledges what it does not deliver: here, all that there is.
-        end = EARLIEST_POSITION
-    seen.until(end)
-    while not seen.is_over():
-        received = seen.received
-        if waiting.done():
-            waiting = seen.next(session)
-        try:
-            yield Within(waiting, patience.seconds)
-        except OperationTimeout:
-            if seen.received == received:
-                patience.seconds *= 2
-                raise ConnectionLost("the broker does not deliver an entry that it has") from None
-    seen.finish()
-
-
 def _only(results: Sequence[T | PulsarError]) -> T:
     (result,) = results
     return value_of(result)
@@ -700,7 +462,7 @@ def _first_entry(
     entries: _Entries,
     position: Position,
     deadline: Deadline,
-    patience: _EntryWait,
+    patience: EntryWait,
 ) -> Operation[FoundEntry | None]:
     """Return an operation for a subscription's first entry that reaches beyond `position`.
 
@@ -709,23 +471,15 @@ def _first_entry(
     permits = 1
     passed = position
     while True:
-        answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-        last = MessageIdAdv.from_pb(answer.last_message_id)
-        if last.entry_id < 0:
-            yield from session.confirm(deadline)
-        end = Position.after(last)
-        done = passed
-        if answer.HasField("consumer_mark_delete_position"):
-            done = max(done, _behind(answer.consumer_mark_delete_position))
-        if end <= done:
+        done, end = yield from unread_part(session, deadline)
+        if end <= max(passed, done):
             return None
         try:
             message: MessageReceived = yield Within(
                 entries.next(session, permits), patience.seconds
             )
         except OperationTimeout:
-            patience.seconds *= 2
-            raise ConnectionLost("the broker does not deliver an entry that it has") from None
+            raise patience.timed_out() from None
         found = _describe(message, position)
         # A position's index can be beyond the end of its entry, batched or not.
         if found.stop > position and found.start.batch_index < found.messages:

@@ -14,7 +14,7 @@ Nothing cheaper proves a commit. The read position gets beyond aborted transacti
 committed ones, so that a later message can be read says nothing about an earlier one. Brokers count
 entries, markers and aborted ones among them, and other writers' too. No command asks a topic how a
 transaction ended, and markers are not delivered. But transactions that end close together on a
-partition are read with one subscription (`Probe.read_back`).
+partition are read with one subscription (`engine/consumers/read_back.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from itertools import compress
 
-from pulsar_spark.engine.consumers.probe import Probe, ReadBack
-from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
+from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch, listed
@@ -132,7 +133,7 @@ class _Check:
         held = self._wait_for(left_before, ends)
         self._mark([end for end in held if not end.marked])
         # A marker that is there now, behind what another transaction holds, needs no wait.
-        hidden, passed = _look(self._probe, [end for end in held if end not in self.refused])
+        hidden, passed = _look(self._context.pool, [end for end in held if end not in self.refused])
         self.held += [*self.refused, *(end._replace(marked=True) for end in hidden)]
         self.dropped += self._kept(passed)
 
@@ -146,7 +147,7 @@ class _Check:
         older = set(left_before)
         # An open transaction can end while this looks for it.
         for _ in range(_LOOKS):
-            hidden, passed = _look(self._probe, left)
+            hidden, passed = _look(self._context.pool, left)
             dropped += passed
             is_held = _are_held(self._probe, hidden, _still_held(hidden, older))
             held += compress(hidden, is_held)
@@ -184,9 +185,11 @@ def _still_held(hidden: Sequence[LastMessage], older: Set[LastMessage]) -> set[s
     return before & {end.topic for end in hidden if end not in older}
 
 
-def _look(probe: Probe, ends: Sequence[LastMessage]) -> tuple[list[LastMessage], list[LastMessage]]:
+def _look(
+    pool: ConnectionPool, ends: Sequence[LastMessage]
+) -> tuple[list[LastMessage], list[LastMessage]]:
     """Return the messages behind which nothing can be read, and those that are passed over."""
-    found = probe.read_back([(end.topic, end.position) for end in ends])
+    found = read_back(pool, [(end.topic, end.position) for end in ends])
     hidden, passed = [], []
     for end, answer in zip(ends, found, strict=True):
         if isinstance(answer, TopicNotFound):

@@ -1,0 +1,293 @@
+"""Finds out whether readers get certain entries: by reading them back.
+
+Only an entry itself proves that it is delivered. A subscription delivers in the topic's order, so
+one suffices for many entries that are close together, which it starts before: those that are
+missing when a later one comes will never come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from enum import Enum
+from functools import partial
+
+from pulsar_spark.engine.consumers.consumer_session import ConsumerSession
+from pulsar_spark.engine.consumers.entries import message_count
+from pulsar_spark.engine.consumers.probe import (
+    EntryWait,
+    ProbeHandler,
+    ask_all,
+    probe_request,
+    unread_part,
+)
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.operations import Operation, Within
+from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.validation import check_id
+
+_MAX_PERMITS = 2**31 - 1
+# One subscription continues over a gap of at most so many entries, and reads at most so many bytes
+# of other entries for each question. Beyond that another subscription costs less, by measurements
+# with a standalone broker; only speed depends on it.
+_MAX_GAP = 16
+_GAP_BYTES = 512 * 1024
+
+
+class ReadBack(Enum):
+    """Whether readers get an entry."""
+
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    """Never delivered, for an entry after it is: it was aborted or deleted."""
+    UNREACHED = "unreached"
+    """Neither it nor an entry after it can be read now."""
+
+
+def read_back(
+    pool: ConnectionPool, questions: Sequence[tuple[str, Position]], timeout: float | None = None
+) -> list[ReadBack | PulsarError]:
+    """Return whether readers get the entries at positions, in the order of the questions.
+
+    Errors are returned in place of missing results. `timeout` is in seconds, the operation timeout
+    by default.
+    """
+    lookup = Lookup(pool)
+    seconds = pool.options.operation_timeout if timeout is None else timeout
+    searches = _searches(questions)
+    found: dict[tuple[str, Position], ReadBack | PulsarError] = {}
+    # Each time, each search answers one of its questions at least, or ends with its error.
+    while searches:
+        asked = [(search.topic, retried(partial(_attempt, lookup, search))) for search in searches]
+        again = []
+        for search, result in zip(searches, ask_all(asked, seconds), strict=True):
+            answers = search.take_answers()
+            found.update(((search.topic, entry), what) for entry, what in answers.items())
+            if answers:
+                # Without an error, it left those behind too many bytes of other entries.
+                again.extend(search.rest(apart=not isinstance(result, PulsarError)))
+            else:
+                assert isinstance(result, PulsarError)
+                found.update(((search.topic, entry), result) for entry in search.left)
+        searches = again
+    return [found[topic, _entry(position)] for topic, position in questions]
+
+
+def _attempt(lookup: Lookup, search: _Search, deadline: Deadline) -> Operation[None]:
+    """Return an operation that reads entries back; one attempt."""
+    if not search.left:
+        return
+    connection = yield from lookup.connection_operation(search.topic, deadline)
+    seen = _Sightings(search.left)
+    try:
+        wanted = probe_request(search.topic, search.left[0])
+        with ConsumerSession(connection, wanted, seen) as session:
+            yield from session.subscribe(deadline)
+            yield from _watch(session, seen, deadline, search.patience)
+    finally:
+        # What was seen stays true, whatever happens to the subscription.
+        search.add(seen.answers())
+
+
+class _Search:
+    """Entries of a topic that one subscription reads back: `left` are those without an answer."""
+
+    __slots__ = ("_answers", "left", "patience", "topic")
+
+    def __init__(self, topic: str, left: list[Position]) -> None:
+        self.topic = topic
+        self.left = left
+        self.patience = EntryWait()
+        self._answers: dict[Position, ReadBack] = {}
+
+    def is_near(self, topic: str, entry: Position) -> bool:
+        """Whether a later entry is close enough to be read by the same subscription."""
+        last = self.left[-1]
+        gap = entry.entry_id - last.entry_id
+        return (topic, entry.ledger_id) == (self.topic, last.ledger_id) and gap <= _MAX_GAP
+
+    def add(self, answers: dict[Position, ReadBack]) -> None:
+        """Take the answers of an attempt; the next one asks what is left."""
+        self._answers |= answers
+        self.left = [entry for entry in self.left if entry not in answers]
+
+    def take_answers(self) -> dict[Position, ReadBack]:
+        """Return the answers since the last call."""
+        answers, self._answers = self._answers, {}
+        return answers
+
+    def rest(self, *, apart: bool) -> list[_Search]:
+        """Return searches for what is left, one for each entry if `apart`."""
+        if apart:
+            return [_Search(self.topic, [entry]) for entry in self.left]
+        return [self] if self.left else []
+
+
+def _searches(questions: Sequence[tuple[str, Position]]) -> list[_Search]:
+    """Divide questions into searches, each in one ledger and without long gaps."""
+    searches: list[_Search] = []
+    for topic, entry in sorted({(topic, _entry(position)) for topic, position in questions}):
+        if searches and searches[-1].is_near(topic, entry):
+            searches[-1].left.append(entry)
+        else:
+            searches.append(_Search(topic, [entry]))
+    return searches
+
+
+def _entry(position: Position) -> Position:
+    return Position(position.ledger_id, position.entry_id)
+
+
+class _Sightings(ProbeHandler):
+    """Which of some entries a subscription delivers: a ConsumerHandler that keeps no entry.
+
+    `wanted` are in the topic's order. This `is_over` when all that can be read are answered, or
+    when too many bytes of other entries came; it sees nothing after them.
+    """
+
+    def __init__(self, wanted: Sequence[Position]) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock: entries without an answer, and from where on nothing
+        # can be read; what follows the last entry received; how many bytes of other entries may
+        # still come; permits that the broker has; how many entries came; who waits.
+        self._left = deque(wanted)
+        self._answers: dict[Position, ReadBack] = {}
+        self._until: Position | None = None
+        self._next = wanted[0]
+        self._spare = _GAP_BYTES * len(wanted)
+        self._permits = 0
+        self._received = 0
+        self._waiting: Future[None] | None = None
+        self._error: PulsarError | None = None
+
+    @property
+    def received(self) -> int:
+        """How many entries have come."""
+        return self._received
+
+    def answers(self) -> dict[Position, ReadBack]:
+        """Return the answers so far."""
+        with self._lock:
+            return dict(self._answers)
+
+    def until(self, end: Position) -> None:
+        """Nothing at or after `end` can be read."""
+        with self._lock:
+            self._until = end
+
+    def next(self, session: ConsumerSession) -> Future[None]:
+        """Return a future that is done when this `is_over` or the permits are used up.
+
+        If they are, requests more. It fails when broker or connection end the session.
+        """
+        waiting: Future[None] = Future()
+        waiting.set_running_or_notify_cancel()
+        with self._lock:
+            self._waiting = waiting
+            permits = self._to_request()
+            self._permits += permits
+        if permits:
+            try:
+                session.flow(permits)
+            except PulsarError as error:
+                self._end(error)
+        self._serve()
+        return waiting
+
+    def _to_request(self) -> int:
+        if self._permits > 0 or self._is_over() or self._error is not None:
+            return 0
+        last = self._left[-1]
+        same = self._next.ledger_id == last.ledger_id
+        entries = last.entry_id - self._next.entry_id + 1 if same else len(self._left)
+        # A permit is a message: batches can use up more than there were.
+        return min(max(entries, 1) - self._permits, _MAX_PERMITS)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for."""
+        with self._lock:
+            return self._is_over()
+
+    def _is_over(self) -> bool:
+        if not self._left or self._spare < 0:
+            return True
+        return self._until is not None and self._left[0] >= self._until
+
+    def finish(self) -> None:
+        """Answer for those that cannot be read."""
+        with self._lock:
+            for entry in self._left:
+                if self._until is not None and entry >= self._until:
+                    self._answers[entry] = ReadBack.UNREACHED
+
+    def on_messages(self, block: MessageBlock) -> None:
+        """See entries."""
+        try:
+            for message in block.messages():
+                self._see(message)
+        except RemoteProtocolError as error:
+            self._end(error)
+        self._serve()
+
+    def _see(self, message: MessageReceived) -> None:
+        check_id(message.command.message_id, is_stored=True)
+        message_id = MessageIdAdv.from_pb(message.command.message_id)
+        entry = Position(message_id.ledger_id, message_id.entry_id)
+        messages = message_count(message)
+        with self._lock:
+            self._received += 1
+            self._permits -= messages
+            self._next = Position(entry.ledger_id, entry.entry_id + 1)
+            if self._spare < 0:
+                return
+            while self._left and self._left[0] < entry:
+                self._answers[self._left.popleft()] = ReadBack.DROPPED
+            if self._left and self._left[0] == entry:
+                self._answers[self._left.popleft()] = ReadBack.DELIVERED
+            elif self._answers:
+                self._spare -= len(message.payload)
+
+    def _serve(self) -> None:
+        with self._lock:
+            waiting, error = self._waiting, self._error
+            if waiting is None or not (error or self._permits <= 0 or self._is_over()):
+                return
+            self._waiting = None
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
+
+    def _end(self, error: PulsarError) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._serve()
+
+
+def _watch(
+    session: ConsumerSession, seen: _Sightings, deadline: Deadline, patience: EntryWait
+) -> Operation[None]:
+    """Return an operation that has a subscription deliver until the sightings are over.
+
+    It raises ConnectionLost if another consumer may get a different result.
+    """
+    waiting = seen.next(session)
+    done, end = yield from unread_part(session, deadline)
+    # If the broker has skipped all that there is, nothing can be read.
+    seen.until(EARLIEST_POSITION if end <= done else end)
+    while not seen.is_over():
+        received = seen.received
+        if waiting.done():
+            waiting = seen.next(session)
+        try:
+            yield Within(waiting, patience.seconds)
+        except OperationTimeout:
+            if seen.received == received:
+                raise patience.timed_out() from None
+    seen.finish()
