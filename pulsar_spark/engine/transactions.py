@@ -53,8 +53,6 @@ COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinat
 _NOT_ENABLED = "Set transactionCoordinatorEnabled=true on the brokers (and in their metadata)."
 _GRACE = 1.0
 _SHOWN = 10
-# How brokers end their refusal to abort a transaction that is aborted.
-_ABORTED = "is in ABORTED status"
 
 
 class Coordinators:
@@ -167,7 +165,7 @@ class Coordinators:
 
         Raises TransactionOutcomeUnknown if the end was requested and may or may not have happened.
         If the coordinator does not know the transaction (any more), an abort succeeds, and a
-        commit raises TransactionNotFound or InvalidTxnStatus.
+        commit raises TransactionNotFound. Raises InvalidTxnStatus if it ends in the other way.
         """
         may_have_ended = False
 
@@ -184,8 +182,7 @@ class Coordinators:
             except TransactionNotFound:
                 raise
             except InvalidTxnStatus as error:
-                # A coordinator that has moved carries out what its log says, beside this request.
-                if commit or _ABORTED not in error.what:
+                if not _has_ended_so(error, commit=commit):
                     raise
             except PulsarError as error:
                 self._detach(txn.most_bits, connection)
@@ -322,6 +319,15 @@ def _is_refusal(error: PulsarError) -> bool:
     if isinstance(error, TransactionCoordinatorNotFound):
         return True
     return isinstance(error, BrokerError) and not error.retryable
+
+
+def _has_ended_so(error: InvalidTxnStatus, *, commit: bool) -> bool:
+    """Whether an answer says that the transaction has already ended in the way that was asked for.
+
+    A coordinator that has moved carries out what its log says, beside a repeated request. It sets
+    this status last, when all participants know of the end.
+    """
+    return f"but it is in {'COMMITTED' if commit else 'ABORTED'} status" in error.what
 
 
 def name_of(txn: TxnId) -> str:

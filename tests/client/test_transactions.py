@@ -31,6 +31,9 @@ from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
 from tests.support.waiting import finish, wait_until
 
+# As brokers write it (CoordinatorException.InvalidTxnStatusException).
+_REFUSED_END = "Expect Txn `(0,1)` to be in {} status but it is in {} status"
+
 
 def read(client: PulsarClient, topic: str) -> list[bytes]:
     with client.create_reader(topic, MessageId.earliest) as reader:
@@ -155,6 +158,56 @@ def test_a_commit_that_never_arrived_is_made_the_second_time(
     broker.faults.close("END_TXN", reset=True)
     txn.commit()
     assert read(client, "t") == [b"a"]
+
+
+@pytest.mark.fault(80, 82)
+def test_a_commit_that_a_coordinator_has_carried_out_already_is_a_commit(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    """One that has moved carries out what its log says, beside the request that is made again."""
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    producer.send(b"a", txn=txn)
+    broker.faults.close("END_TXN", answer=True)
+    committed = _REFUSED_END.format("COMMITTING", "COMMITTED")
+    broker.faults.error("END_TXN", pb.InvalidTxnStatus, committed)
+    txn.commit()
+    assert txn.state() is TransactionState.COMMITTED
+    assert read(client, "t") == [b"a"]
+
+
+@pytest.mark.fault(81)
+@pytest.mark.parametrize(
+    "wanted, found",
+    [
+        ("COMMITTING", "ABORTED"),
+        ("COMMITTING", "ABORTING"),
+        # As an abort that is under way ends.
+        ("COMMITTED", "ABORTED"),
+    ],
+)
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_aborted_transaction_is_never_taken_for_a_committed_one(
+    broker: EmbeddedBroker, client: PulsarClient, wanted: str, found: str, lost: bool
+) -> None:
+    txn = client.new_transaction()
+    if lost:
+        broker.faults.close("END_TXN", reset=True)
+    refusal = _REFUSED_END.format(wanted, found)
+    broker.faults.error("END_TXN", pb.InvalidTxnStatus, refusal)
+    with pytest.raises((InvalidTxnStatus, TransactionOutcomeUnknown), match=found):
+        txn.commit()
+    assert txn.state() is TransactionState.ERROR
+
+
+def test_the_abort_of_a_committed_transaction_is_an_error(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    txn = client.new_transaction()
+    refusal = _REFUSED_END.format("ABORTING", "COMMITTED")
+    broker.faults.error("END_TXN", pb.InvalidTxnStatus, refusal)
+    with pytest.raises(InvalidTxnStatus, match="COMMITTED"):
+        txn.abort()
 
 
 @pytest.mark.fault(80)
@@ -287,7 +340,7 @@ def test_an_abort_that_a_coordinator_has_carried_out_by_itself_is_an_abort(
     """One that has moved carries out what its log says, beside the request that is made again."""
     name = client.new_transaction().txn_id()
     abort = client._context.coordinators.end_all
-    text = "Expect Txn `(0,1)` to be in {} status but it is in {} status"
+    text = _REFUSED_END
     with broker.faults.error("END_TXN", "InvalidTxnStatus", text.format("ABORTING", "ABORTED")):
         assert abort([name], commit=False) == {name: None}
     with broker.faults.error("END_TXN", "InvalidTxnStatus", text.format("OPEN", "COMMITTING")):
