@@ -748,7 +748,8 @@ _REMEDIES: dict[type[PulsarError], str] = {
     BrokerInvalidTopicName: "Check the name, and that its tenant and namespace exist.",
     ConsumerAssignError: "Check that all consumers of the subscription have the same type.",
     TransactionCoordinatorNotFound: (
-        "Set transactionCoordinatorEnabled=true on the brokers, and run "
+        "It is retried automatically, because coordinators move. If it persists, set "
+        "transactionCoordinatorEnabled=true on all brokers, and run "
         "initialize-transaction-coordinator-metadata."
     ),
     InvalidTxnStatus: "Begin a new transaction, with a longer timeout if need be.",

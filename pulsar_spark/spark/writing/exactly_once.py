@@ -130,6 +130,9 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         )
         raise denied.with_context(broker=error.broker) from error
     except BrokerError as error:
+        if error.retryable:
+            # It never gave an answer that depends on the timeout.
+            raise
         refused = type(error)(
             f"the transaction coordinator refuses a transaction of {timeout:g} s "
             f"(transactionTimeout): {error.what}",

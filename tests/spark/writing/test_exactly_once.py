@@ -11,6 +11,7 @@ import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
     AuthorizationError,
     ConnectionLost,
@@ -19,9 +20,11 @@ from pulsar_spark.errors import (
     SinkStateError,
     TopicNotFound,
     TornBatch,
+    TransactionCoordinatorNotFound,
     TransactionExpired,
     TransactionOutcomeUnknown,
     UnsupportedFeature,
+    from_server_error,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.table import Scope
@@ -526,6 +529,24 @@ def test_a_time_out_that_the_coordinator_does_not_allow_is_told_before_a_row_is_
     sink.writer().check()
     assert broker.faults.log("NEW_TXN")[-1].body.txn_ttl_millis == 7_200_000
     assert broker.open_transactions() == {}
+
+
+@pytest.mark.fault(82)
+def test_a_coordinator_that_no_broker_runs_has_nothing_to_do_with_the_time_out(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(coordinators: Coordinators, timeout: float) -> None:
+        raise from_server_error(pb.TransactionCoordinatorNotFound, "coordinator 3 not found")
+
+    # What is left when all attempts have had this answer.
+    monkeypatch.setattr(Coordinators, "check", check)
+    with pytest.raises(TransactionCoordinatorNotFound) as caught:
+        sink.writer().check()
+    assert "is retried" in caught.value.remedy
+    assert "transactionCoordinatorEnabled=true" in caught.value.remedy
+    assert "initialize-transaction-coordinator-metadata" in caught.value.remedy
+    assert "transactionTimeout" not in str(caught.value)
+    assert broker.faults.seen("SEND") == 0
 
 
 def test_a_missing_right_to_the_coordinators_is_told_with_the_remedy(
