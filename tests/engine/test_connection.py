@@ -314,12 +314,14 @@ def test_a_broker_that_answers_pings_may_take_its_time(monkeypatch: pytest.Monke
 
 def test_any_frame_counts_as_a_sign_of_life() -> None:
     with ScriptedBroker() as broker:
-        connection = connected(broker, keep_alive_interval=0.15)
+        connection = connected(broker, keep_alive_interval=1.0)
         session = broker.sessions[0]
         session.reply = lambda data: []  # type: ignore[method-assign]
-        for _ in range(8):
+        # Longer than it takes until the answer to the first PING is missed.
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
             session.send_unchecked(answers.success(99))
-            time.sleep(0.1)
+            time.sleep(0.02)
         assert not connection.closed
         connection.close()
 
