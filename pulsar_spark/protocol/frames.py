@@ -240,12 +240,9 @@ class FrameDecoder:
         except RemoteProtocolError as error:
             self._fail(error)
             raise
-        data, start = self._data, self._at
+        block = MessageBlock(consumer_id, self._data, self._at, stop, count)
         self._advance(stop)
-        if 2 * (stop - start) < len(data):
-            # A view would keep the whole data in memory.
-            data, start, stop = data[start:stop], 0, stop - start
-        return MessageBlock(consumer_id, data, start, stop, count)
+        return block
 
     def _parse(self, end: int) -> Frame:
         return _parse_frame(memoryview(self._data)[self._at + _U32.size : end])

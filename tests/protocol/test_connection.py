@@ -185,6 +185,24 @@ def test_a_refused_connect_reaches_the_client() -> None:
     assert pair.client.state is State.CLOSED
 
 
+def test_messages_that_come_together_are_one_block(pair: Pair) -> None:
+    open_consumer(pair)
+    stream = b""
+    for number in range(50):
+        command = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=number))
+        stream += b"".join(encode_payload_command(command, METADATA, b"x"))
+
+    def counts() -> list[int]:
+        events = pair.client.events_received()
+        return [event.count for event in events if isinstance(event, MessageBlock)]
+
+    pair.client.receive_data(stream[:-1])
+    assert counts() == [49]
+    # Only another command ends a block, even one without an event.
+    pair.client.receive_data(stream[-1:] + stream + encode_command(commands.ping()) + stream)
+    assert counts() == [51, 50]
+
+
 def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair) -> None:
     open_producer(pair)
     assert pair.client.send_frames(
