@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -118,6 +119,21 @@ def test_a_frame_of_impossible_size_is_refused_before_its_bytes_come(size: int) 
     decoder.receive_data(PING_FRAME)
     with pytest.raises(RemoteProtocolError):
         decoder.next_frame()
+
+
+@pytest.mark.fault(26)
+def test_memory_is_taken_for_what_came_and_not_for_what_is_claimed() -> None:
+    size = 256 * 1024 * 1024
+    decoder = FrameDecoder(max_message_size=size)
+    tracemalloc.start()
+    decoder.receive_data(struct.pack(">I", size))
+    for _ in range(100):
+        assert decoder.next_frame() is None
+        decoder.receive_data(bytes(1000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert decoder.buffered == 100_004
+    assert peak < 1024 * 1024
 
 
 def test_a_frame_of_exactly_the_limit_is_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,15 @@ def test_the_page_of_faults_is_current() -> None:
 def test_every_marked_row_is_described() -> None:
     described = {row for rows in fault_table.SECTIONS.values() for row in rows}
     assert set(fault_table.marked_tests()) <= described
+
+
+def test_each_variable_of_the_tests_is_on_their_page() -> None:
+    tests = Path(__file__).parents[1]
+    pattern = re.compile(r"PULSAR_SPARK_TEST_[A-Z_]+")
+    used = {name for path in tests.rglob("*.py") for name in pattern.findall(path.read_text())}
+    assert used
+    page = (tests / "README.md").read_text()
+    assert used <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
 
 
 def test_a_link_to_a_file_beside_the_docs_becomes_its_name_on_the_site() -> None:

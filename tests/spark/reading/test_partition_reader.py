@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -185,6 +186,34 @@ def test_many_reads_in_one_process_leave_no_sockets_and_threads(broker: Embedded
         wait_until_unused(broker)
         counts.append((len(list(Path("/proc/self/fd").iterdir())), threading.active_count()))
     assert counts[-1] <= counts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.fault(75)
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+def test_ten_thousand_tasks_in_one_worker_leave_it_as_it_was(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 10)
+    chosen, partition = options(broker), whole(broker)
+
+    def run(tasks: int) -> tuple[int, int, int]:
+        """Return what the process has then: files, threads, and memory in MiB."""
+        for _ in range(tasks):
+            batches = read_partition(chosen, partition, SCHEMA, VALUE)
+            assert [row["value"] for row in rows_of(batches)] == payloads
+        wait_until_unused(broker)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        return files, threading.active_count(), pages * resource.getpagesize() // 2**20
+
+    # The broker in this process remembers so many commands.
+    before = run(2_000)
+    after = run(8_000)
+    assert after[:2] <= before[:2]
+    # 2 KiB for each task would be twice as much.
+    assert after[2] - before[2] < 8
+    assert broker.faults.seen("CONNECT") == 1
 
 
 @pytest.mark.fault(10)
