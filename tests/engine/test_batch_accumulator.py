@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
-from pulsar_spark.engine.producers.message_callbacks import DeferredCallback
+from pulsar_spark.engine.producers.message_callbacks import DeferredCallback, log_failure
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -452,3 +454,37 @@ def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None
         assert made.extend(messages, 3) == 4
         finish(made)
         assert batches_of(script) == [("x", [b"a"]), ("y", [b"b"]), ("x", [b"c"])]
+
+
+PROPERTIES = [("some", "x"), ("other", "y")]
+FILLERS: dict[str, Callable[[BatchAccumulator, int], object]] = {
+    "plain": lambda made, number: made.add_plain(b"%d" % number, None, log_failure),
+    "plain, told": lambda made, number: made.add_plain(
+        b"%d" % number, None, partial(print, number)
+    ),
+    "fields": lambda made, number: made.add(MessageFields(b"%d" % number, f"key-{number}")),
+    "fields, told": lambda made, number: made.add(
+        MessageFields(b"%d" % number), partial(print, number)
+    ),
+    "properties": lambda made, number: made.add(
+        MessageFields(b"", properties=[(name + f"{number}", value) for name, value in PROPERTIES])
+    ),
+    "column": lambda made, number: made.extend(UniformMessages([b"%d" % number])),
+}
+
+
+@pytest.mark.fault(106)
+@pytest.mark.parametrize("name", FILLERS)
+def test_the_budget_counts_what_messages_that_wait_really_hold(name: str) -> None:
+    with batcher(batching_max_messages=100_000, batching_max_bytes=2**30) as (_, made):
+        made.producer.open()
+        FILLERS[name](made, 0)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(10_000):
+            FILLERS[name](made, number)
+        held = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert held <= made._held < 4 * held
+        made.discard(ClosedError("not sent"))
+        made.producer.close()
