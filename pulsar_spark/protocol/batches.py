@@ -23,9 +23,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import add
-from struct import Struct
+from struct import Struct, iter_unpack
 from struct import error as StructError
 from typing import Any, NamedTuple
 
@@ -81,19 +81,39 @@ class UnpackedBatch:
     messages; so pass the `rows` you need, or none for all.
     """
 
-    __slots__ = ("_keys", "_payloads", "_unusual", "body", "compacted", "count", "edges", "nulls")
+    __slots__ = (
+        "_all_keys", "_edges", "_keys", "_payloads", "_start", "_stride", "_unusual",
+        "body", "compacted", "count", "nulls",
+    )  # fmt: skip
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
         self.count = count
-        self.edges: memoryview[int] = memoryview(array("i"))
+        self._edges: memoryview[int] | None = None
+        # If all messages are laid out alike: where the first payload starts, bytes per message.
+        self._start = self._stride = 0
         self.nulls: list[int] = []
         self.compacted: list[int] = []
         # Messages with more than a sequence id and a string key, ascending.
         self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
+        # All keys, in place of `_keys`.
+        self._all_keys: Sequence[bytes] = ()
         # All payloads, if they were sliced already.
         self._payloads: Sequence[bytes] = ()
+
+    @property
+    def edges(self) -> memoryview[int]:
+        """Where payloads begin and end in the body, alternating."""
+        if self._edges is None:
+            self._edges = _even_edges(self._start, self._stride, self.count)
+        return self._edges
+
+    def end(self, index: int) -> int:
+        """Return where message `index` ends in the body; -1 is before the first one."""
+        if self._stride:
+            return (index + 1) * self._stride
+        return self.edges[2 * index + 1] if index >= 0 else 0
 
     @property
     def has_extras(self) -> bool:
@@ -105,6 +125,10 @@ class UnpackedBatch:
 
         None if no message of the batch has a key, or if it was unpacked without metadata.
         """
+        if self._all_keys:
+            if rows is None or len(rows) == self.count:
+                return list(self._all_keys)
+            return list(map(self._all_keys.__getitem__, rows))
         found = self._keys
         if not found:
             return None
@@ -134,6 +158,10 @@ class UnpackedBatch:
         """Return the payloads, in order."""
         if self._payloads:
             return list(self._payloads if rows is None else self._payloads[rows.start : rows.stop])
+        if self._stride:
+            every = range(self.count) if rows is None else rows
+            body = self.body[every.start * self._stride : every.stop * self._stride]
+            return list(_cut(body, self._start, self._stride, self._stride))
         body, edges = self.body, self.edges
         if rows is not None:
             edges = edges[2 * rows.start : 2 * rows.stop]
@@ -177,6 +205,17 @@ def unpack_batch(
     return _unpack_carefully(body, num_messages, with_metadata)
 
 
+def unpack_batches(
+    bodies: Sequence[bytes], counts: Sequence[int], *, with_metadata: bool
+) -> UnpackedBatch:
+    """Unpack batches as if they were one batch, which is faster; raises as `unpack_batch`."""
+    batch = unpack_batch(b"".join(bodies), sum(counts), with_metadata=with_metadata)
+    for stop, end in zip(accumulate(counts), accumulate(map(len, bodies)), strict=True):
+        if batch.end(stop - 1) != end:
+            raise CorruptBatch("a batch has fewer or more messages than it claims to have")
+    return batch
+
+
 def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool) -> UnpackedBatch:
     """Unpack any batch, one message at a time: the reference for the fast paths."""
     batch = UnpackedBatch(body, count)
@@ -203,7 +242,7 @@ def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool)
         edges.append(position)
     if position != size:
         raise CorruptBatch(f"{size - position} bytes follow the last of {count} messages")
-    batch.edges = memoryview(edges)
+    batch._edges = memoryview(edges)
     return batch
 
 
@@ -308,7 +347,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
     # Positions only grow, so one check at the end shows that all were inside.
     if position != len(body):
         return None
-    batch.edges = memoryview(array("i", edges))
+    batch._edges = memoryview(array("i", edges))
     return batch
 
 
@@ -341,13 +380,15 @@ def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> U
     if layout.digits_at <= last and not body[last::stride].isascii():
         return None
     batch = UnpackedBatch(body, count)
-    batch.edges = _even_edges(layout.start, stride, count)
+    batch._start, batch._stride = layout.start, stride
     if with_metadata and layout.has_key:
-        size = layout.key_end - layout.key_at
-        batch._keys = dict(
-            enumerate(body[at : at + size] for at in range(layout.key_at, len(body), stride))
-        )
+        batch._all_keys = _cut(body, layout.key_at, layout.key_end, stride)
     return batch
+
+
+def _cut(body: bytes | memoryview, begin: int, end: int, stride: int) -> list[bytes]:
+    """Return the bytes from `begin` to `end` of each `stride` bytes."""
+    return [part for (part,) in iter_unpack(f">{begin}x{end - begin}s{stride - end}x", body)]
 
 
 class _Fields(NamedTuple):
@@ -388,10 +429,10 @@ def _unpack_few(body: bytes, stride: int, count: int, with_metadata: bool) -> Un
     ):
         return None
     batch = UnpackedBatch(body, count)
-    batch.edges = _even_edges(layout.start, stride, count)
+    batch._start, batch._stride = layout.start, stride
     batch._payloads = parts[4::5]
     if with_metadata and layout.has_key:
-        batch._keys = dict(enumerate(parts[1::5]))
+        batch._all_keys = parts[1::5]
     return batch
 
 

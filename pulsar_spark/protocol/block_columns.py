@@ -102,7 +102,7 @@ class Entries:
         self.redelivery_counts.append(redelivery_count)
         self.indexes.append(index)
 
-    def extend(self, entries: UnbatchedEntries) -> None:
+    def extend(self, entries: LedgerEntries) -> None:
         """Add entries of one ledger."""
         count = len(entries.entry_ids)
         self.ledger_ids += repeat(entries.ledger_id, count)
@@ -114,7 +114,7 @@ class Entries:
         self.indexes += entries.indexes or repeat(None, count)
 
 
-class UnbatchedEntries(NamedTuple):
+class LedgerEntries(NamedTuple):
     """What is stored for entries of one ledger, without their producers.
 
     No `metadata` stands for PLAIN of all, no `indexes` for None.
@@ -126,6 +126,15 @@ class UnbatchedEntries(NamedTuple):
     micros: Sequence[int]
     metadata: Sequence[Metadata] = ()
     indexes: Sequence[int | None] = ()
+
+    def part(self, rows: slice) -> LedgerEntries:
+        """Return a range of the entries."""
+        return self._replace(
+            entry_ids=self.entry_ids[rows],
+            micros=self.micros[rows],
+            metadata=self.metadata[rows],
+            indexes=self.indexes[rows],
+        )
 
 
 class PendingRows:
@@ -145,7 +154,9 @@ class PendingRows:
         self.nbytes = 0
         self.values: list[bytes | memoryview | None] = []
         self.keys: list[bytes | None] = []
+        # Ids one after the other, in any number of parts, and the size of each id.
         self.ids: list[bytes] = []
+        self.id_sizes: list[int] = []
         # For each entry: its rows, first batch index (-1 outside of a batch) and batch size.
         self.spans: list[tuple[int, int, int]] = []
         self.entries = Entries()
@@ -185,6 +196,7 @@ class PendingRows:
         self.values.append(None if metadata.null_value else value)
         self.keys.append(key)
         self.ids.append(head + self.id_tail)
+        self.id_sizes.append(len(head) + len(self.id_tail))
         self.spans.append(_ALONE)
         self.entries.add(entry)
         if self._wants_sequences:
@@ -198,8 +210,8 @@ class PendingRows:
         self,
         values: Sequence[bytes | memoryview | None],
         keys: Iterable[bytes | None],
-        ids: Iterable[bytes],
-        entries: UnbatchedEntries,
+        ids: Sequence[bytes],
+        entries: LedgerEntries,
         size: int,
     ) -> None:
         """Add messages outside of batches; call `add_rare` first for those with rare fields.
@@ -209,6 +221,7 @@ class PendingRows:
         self.values += values
         self.keys += keys
         self.ids += ids
+        self.id_sizes += map(len, ids)
         self.entries.extend(entries)
         self.spans += repeat(_ALONE, len(values))
         self.rows += len(values)
@@ -246,39 +259,69 @@ class PendingRows:
 
         Returns where it stopped. Either all of them fit, or there are no rows yet.
         """
-        if batch.compacted:
-            raise UnusualFrame
-        edges, count = batch.edges, batch.count
-        begin = edges[2 * first - 1] if first else 0
+        count = batch.count
+        begin = batch.end(first - 1)
         options = self.options
         high = stop
         if stop - first > options.max_rows or metadata_size + len(batch.body) > options.max_bytes:
-            fitting = bisect_right(edges, begin + options.max_bytes) // 2
+            fitting = bisect_right(batch.edges, begin + options.max_bytes) // 2
             high = min(max(fitting, first + 1), first + options.max_rows, stop)
         if self._wants_names:
             check_text(entry[4])
         if self._wants_origins and entry[5].replicated_from is not None:
             check_text(entry[5].replicated_from)
         rows = range(first, high)
-        if batch.has_extras:
-            self._add_extras(batch, rows)
-        values = batch.payloads(rows)
-        for null in batch.nulls:
-            if first <= null < high:
-                values[null - first] = None  # type: ignore[call-overload]
-        self.values += values
-        self.keys += batch.keys(rows) or repeat(None, high - first)
-        head += self.id_tail
-        self.ids += [head + tail for tail in _id_tails(count, rows)]
+        self._add_contents(batch, rows)
+        self._add_ids(head + self.id_tail, count, rows)
         self.spans.append((high - first, first, count))
         self.entries.add(entry)
         if self._wants_sequences:
             self.sequences += _sequence_ids(batch, sequence_id(entry), rows)
         if self._wants_sizes:
+            edges = batch.edges
             self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in rows]
         self.rows += high - first
-        self.nbytes += edges[2 * high - 1] - begin + metadata_size
+        self.nbytes += batch.end(high - 1) - begin + metadata_size
         return high
+
+    def add_batches(
+        self,
+        batch: UnpackedBatch,
+        counts: Sequence[int],
+        heads: Iterable[bytes],
+        entries: LedgerEntries,
+        size: int,
+    ) -> None:
+        """Add batches that were unpacked as one: of how many messages, how their ids begin.
+
+        For the same columns as `add_messages_alone`.
+        """
+        self._add_contents(batch, range(batch.count))
+        for head, count in zip(heads, counts, strict=True):
+            self._add_ids(head + self.id_tail, count, range(count))
+        self.spans += [(count, 0, count) for count in counts]
+        self.entries.extend(entries)
+        self.rows += batch.count
+        self.nbytes += size
+
+    def _add_ids(self, head: bytes, count: int, rows: range) -> None:
+        """Add ids of messages in a batch of `count`, all with the same `head`."""
+        tails = _id_tails(count, rows)
+        self.ids.append(head + head.join(tails))
+        self.id_sizes += map(len(head).__add__, map(len, tails))
+
+    def _add_contents(self, batch: UnpackedBatch, rows: range) -> None:
+        """Add what the messages of a batch hold themselves."""
+        if batch.compacted:
+            raise UnusualFrame
+        if batch.has_extras:
+            self._add_extras(batch, rows)
+        values = batch.payloads(rows)
+        for null in batch.nulls:
+            if null in rows:
+                values[null - rows.start] = None  # type: ignore[call-overload]
+        self.values += values
+        self.keys += batch.keys(rows) or repeat(None, len(rows))
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
         offset = self.rows - indexes.start
@@ -472,7 +515,8 @@ def _spread(rows: PendingRows, per_entry: Iterable[Any]) -> Iterable[Any]:
 
 
 def _fixed(kind: str, numbers: Iterable[int]) -> FixedColumn:
-    return None, array(kind, numbers), 0
+    # An array grows faster from a list than from an iterator.
+    return None, array(kind, list(numbers)), 0
 
 
 def _fixed_with_nulls(kind: str, numbers: Sequence[int | None]) -> FixedColumn:
@@ -495,21 +539,22 @@ def _sparse(rows: int, found: Mapping[int, int]) -> FixedColumn:
 def _binary(parts: Sequence[bytes | memoryview | None]) -> BinaryColumn:
     nulls = parts.count(None)
     if not nulls:
-        return None, _offsets(parts), b"".join(parts), 0  # type: ignore[arg-type]
+        sizes = map(len, parts)  # type: ignore[arg-type]
+        return None, _offsets(sizes), b"".join(parts), 0  # type: ignore[arg-type]
     rows = len(parts)
     if nulls == rows:
         return bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"", nulls
     present = _bits([part is not None for part in parts])
     filled = [part or b"" for part in parts]
-    return present, _offsets(filled), b"".join(filled), nulls
+    return present, _offsets(map(len, filled)), b"".join(filled), nulls
 
 
 def _sparse_binary(rows: int, found: Mapping[int, bytes]) -> BinaryColumn:
     return _binary([None] * rows if not found else list(map(found.get, range(rows))))
 
 
-def _offsets(parts: Iterable[Any]) -> array[int]:
-    return array("i", accumulate(map(len, parts), initial=0))
+def _offsets(sizes: Iterable[int]) -> array[int]:
+    return array("i", list(accumulate(sizes, initial=0)))
 
 
 def _bits(flags: Iterable[bool]) -> bytes:
@@ -533,8 +578,7 @@ def _maps(rows: PendingRows) -> MapColumn:
     if not found:
         return bytes(4 * (rows.rows + 1)), _binary([]), _binary([])
     counts = found.values() if len(found) == rows.rows else _counts(rows.rows, found)
-    offsets = array("i", accumulate(counts, initial=0))
-    return offsets, _binary(rows.property_keys), _binary(rows.property_values)
+    return _offsets(counts), _binary(rows.property_keys), _binary(rows.property_values)
 
 
 def _counts(rows: int, found: Mapping[int, int]) -> Iterable[int]:
@@ -570,7 +614,7 @@ def _of_metadata(read: Callable[[Metadata], bytes | None]) -> Callable[[PendingR
 _BUILDERS: dict[str, Callable[[PendingRows], Any]] = {
     "value": lambda rows: _binary(rows.values),
     "key": lambda rows: _binary(rows.keys),
-    "message_id": lambda rows: _binary(rows.ids),
+    "message_id": lambda rows: (None, _offsets(rows.id_sizes), b"".join(rows.ids), 0),
     "publish_time": _of_entries("q", attrgetter("micros")),
     "event_time": lambda rows: _sparse(rows.rows, rows.events),
     "properties": _maps,

@@ -12,21 +12,23 @@ once for all messages with the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate, groupby
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
+from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch, unpack_batches
 from pulsar_spark.protocol.block_columns import (
     LAST_MILLIS,
     PLAIN,
     BlockColumns,
+    LedgerEntries,
     Metadata,
     PendingRows,
-    UnbatchedEntries,
     UnusualFrame,
 )
 from pulsar_spark.protocol.blocks import (
@@ -42,7 +44,7 @@ from pulsar_spark.protocol.blocks import (
     Progress,
 )
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, take_even
+from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
@@ -79,6 +81,8 @@ _NAME = 0x0A  # tag of the producer's name
 # How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.
 _MAX_KNOWN = 1024
 _KNOWN_SIZE = 64
+# Of so many batches of the same size on average, those of one size are unpacked together.
+_MANY = 4
 # From this size on a view is faster than a copy.
 _LARGE = 4096
 
@@ -291,7 +295,9 @@ class PythonBlockDecoder:
         self._filters = options.published_from is not None or options.published_before is not None
         # Whether the last frame was a single message; then the next may be one too.
         self._alone = False
-        self._may_be_alone = options.columns <= _OF_MESSAGES and not self._filters
+        # Messages of the last frame's batch, if the next frames may be taken together; otherwise 0.
+        self._batched = 0
+        self._may_be_even = options.columns <= _OF_MESSAGES and not self._filters
         self.slow_frames = 0
 
     @property
@@ -315,12 +321,19 @@ class PythonBlockDecoder:
         """Take the frames of `data[at:stop]`, as `blocks.BlockDecoder.decode` says."""
         messages, status = 0, DONE
         view = memoryview(data)
+        # Batches that are not alike are taken one by one, without looking at each again.
+        apart = False
         try:
             while at < stop:
                 if self._alone:
                     at, count, position = self._take_alone(data, view, at, stop, position)
                     messages += count
                     self._alone = count > 0
+                    continue
+                if self._batched and not apart:
+                    at, count, position = self._take_batches(data, at, stop, position)
+                    messages += count
+                    apart = count == 0
                     continue
                 end, count, status, position = self._take_frame(data, view, at, position)
                 messages += count
@@ -422,7 +435,7 @@ class PythonBlockDecoder:
         if not metadata.messages:
             message_key = metadata.key if key_size is None else data[key_at:rest_at]
             pending.add_message(payload, message_key, head, entry_fields, size)
-            self._alone = self._may_be_alone and not metadata.codec
+            self._alone, self._batched = self._may_be_even and not metadata.codec, 0
             return end, 1, DONE, next_position
         if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
             batch = self._begun[2]
@@ -433,6 +446,7 @@ class PythonBlockDecoder:
             self._begun = (data, at, batch)
             return at, 0, FULL, (key[0], entry, reached)
         self._begun = None
+        self._batched = count if self._may_be_even and not metadata.codec else 0
         return end, count, DONE, next_position
 
     def _take_alone(
@@ -453,53 +467,111 @@ class PythonBlockDecoder:
         self, data: bytes, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
         """As `_take_messages`, for many frames with the same layout; takes none if they differ."""
+        pending = self._pending
+        room = self._options.max_rows - pending.rows
+        even = self._find_even(data, at, stop, position, room, _LARGE)
+        if even is None:
+            return at, 0, position
+        frames, entries = even
+        if any(each.is_rare for each in set(entries.metadata)):
+            return at, 0, position
+        count, end = len(frames.ends), frames.ends[-1]
+        head, tail = self._command.id_head, pending.id_tail
+        ids = [head + digits + tail for digits in frames.digits]
+        size = self._size_of(count, end - at)
+        pending.add_messages_alone(frames.values, frames.keys, ids, entries, size)
+        return end, count, (entries.ledger_id, entries.entry_ids[-1] + 1, 0)
+
+    def _take_batches(
+        self, data: bytes, at: int, stop: int, position: Place
+    ) -> tuple[int, int, Place]:
+        """Take uncompressed batches in many frames with the same layout.
+
+        As `_take_alone`. It stops at batches that `_take_frame` must take.
+        """
+        pending, head = self._pending, self._command.id_head
+        room, taken = self._options.max_rows - pending.rows, 0
+        largest = self._batched * _LARGE
+        try:
+            even = self._find_even(data, at, stop, position, room // self._batched, largest)
+            if even is None:
+                return at, 0, position
+            frames, entries = even
+            for each in set(entries.metadata):
+                if each.codec or each.before_key or not each.messages:
+                    return at, 0, position
+            counts = [metadata.messages for metadata in entries.metadata]
+            fitting = bisect_right(list(accumulate(counts)), room)
+            for run in _alike_in_size(frames.values[:fitting]):
+                begin, end = run.start, run.stop
+                part = slice(begin, end)
+                batch = unpack_batches(
+                    frames.values[part], counts[part], with_metadata=pending.needs_metadata
+                )
+                heads = [head + digits for digits in frames.digits[part]]
+                frames_end = frames.ends[end - 1]
+                pending.add_batches(
+                    batch,
+                    counts[part],
+                    heads,
+                    entries.part(part),
+                    self._size_of(len(run), frames_end - at),
+                )
+                at, taken = frames_end, taken + batch.count
+                position = (entries.ledger_id, entries.entry_ids[end - 1] + 1, 0)
+        except _NOT_TAKEN:
+            pass
+        return at, taken, position
+
+    def _find_even(
+        self, data: bytes, at: int, stop: int, position: Place, most: int, largest: int
+    ) -> tuple[EvenFrames, LedgerEntries] | None:
+        """Find frames with the same layout, at most so many; None if they differ.
+
+        Their metadata may have any fields.
+        """
         options, pending, command = self._options, self._pending, self._command
-        nothing = at, 0, position
         begin = at + command.digits_at
         digits = data[begin : begin + command.digits]
         ledger_id, entry = command.ledger_id, _HIGHS[digits[1:]] | digits[0] & 127
-        room = options.max_rows - pending.rows
         if options.end is not None:
             if ledger_id > options.end[0]:
-                return nothing
+                return None
             if ledger_id == options.end[0]:
-                room = min(room, options.end[1] - entry)
-        if (ledger_id, entry, 0) < position or ledger_id != position[0] or room < MIN_EVEN:
-            return nothing
+                most = min(most, options.end[1] - entry)
+        if (ledger_id, entry, 0) < position or ledger_id != position[0] or most < MIN_EVEN:
+            return None
         if command.has_broker_metadata or not data.startswith(command.before, at + 4):
-            return nothing
+            return None
         even = take_even(
             data,
             at,
             stop,
             Commands(command.digits_at, command.behind_at, command.rest_at),
             entry,
-            room,
+            most,
             options.max_bytes - pending.nbytes,
-            min(_LARGE, options.max_payload),
+            min(largest, options.max_payload),
         )
         if even is None or max(even.times) > LAST_MILLIS:
-            return nothing
+            return None
         metadata: Sequence[Metadata] = ()
         if even.rests is not None:
             known = {
                 rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(even.rests)
             }
-            if any(each.is_rare for each in known.values()):
-                return nothing
             metadata = list(map(known.__getitem__, even.rests))
-        count = len(even.digits)
-        head, tail = command.id_head, pending.id_tail
-        entries = UnbatchedEntries(
+        return even, LedgerEntries(
             ledger_id,
             command.redelivery_count,
-            range(entry, entry + count),
+            range(entry, entry + len(even.ends)),
             [1000 * time for time in even.times],
             metadata,
         )
-        ids = [head + digits + tail for digits in even.digits]
-        pending.add_messages_alone(even.values, even.keys, ids, entries, even.size)
-        return even.end, count, (ledger_id, entry + count, 0)
+
+    def _size_of(self, frames: int, size: int) -> int:
+        """Return the bytes of metadata and payload of frames with the last command."""
+        return size - frames * (self._command.rest_at + 8)
 
     def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place
@@ -593,7 +665,7 @@ class PythonBlockDecoder:
                 at = end
         except _NOT_TAKEN:
             pass
-        alone = UnbatchedEntries(
+        alone = LedgerEntries(
             ledger_id, command.redelivery_count, entries, times, all_metadata, indexes
         )
         pending.add_messages_alone(values, keys, ids, alone, used)
@@ -623,6 +695,18 @@ class PythonBlockDecoder:
         if options.published_from is not None and millis < options.published_from:
             return False
         return options.published_before is None or millis < options.published_before
+
+
+def _alike_in_size(bodies: Sequence[bytes]) -> Iterator[range]:
+    """Yield runs of batches with the same size; one run of all if nearly each has its own."""
+    if len(set(map(len, bodies))) > len(bodies) // _MANY:
+        yield range(len(bodies))
+        return
+    stop = 0
+    for _, run in groupby(bodies, len):
+        start = stop
+        stop += sum(1 for _ in run)
+        yield range(start, stop)
 
 
 def _read_broker_metadata(data: bytes, at: int) -> tuple[int | None, int]:

@@ -1,9 +1,9 @@
 """MESSAGE frames that are laid out alike, taken by columns.
 
-Messages outside of batches, which follow each other on a topic: in front of their keys and payloads
-the same bytes have the same places in every frame. So they are compared in strides, place by place
-over all frames, in place of frame by frame. Payloads and keys may have any sizes; producers that
-take turns are looked at each by itself where their names or numbers differ in size.
+Entries that follow each other on a topic: in front of their keys and payloads the same bytes have
+the same places in every frame. So they are compared in strides, place by place over all frames, in
+place of frame by frame. Payloads and keys may have any sizes; producers that take turns are looked
+at each by itself where their names or numbers differ in size.
 
 Whatever is not alike is left to the decoder, which takes such frames one by one.
 """
@@ -47,14 +47,13 @@ class Commands(NamedTuple):
 
 
 class EvenFrames(NamedTuple):
-    """What frames up to `end` hold, in columns; their entries are consecutive.
+    """What frames hold, in columns; their entries are consecutive.
 
-    There are digits of the entry, publish time (ms), key, and payload. `rests` is what the metadata
-    has behind that, None where none has more. `size` are the bytes of metadata and payloads.
+    There are the frame's end, digits of the entry, publish time (ms), key, and payload. `rests` is
+    what the metadata has behind the key, None where none has more.
     """
 
-    end: int
-    size: int
+    ends: list[int]
     digits: list[bytes]
     times: list[int]
     keys: list[bytes | None]
@@ -87,7 +86,7 @@ def take_even(
     that was read.
     """
     metadata_at = commands.checksum_at + 8
-    starts, ends, size = _walk(data, at, stop, metadata_at, min(most, _MOST), most_bytes, largest)
+    starts, ends = _walk(data, at, stop, metadata_at, min(most, _MOST), most_bytes, largest)
     digits = next(number_runs(first_entry, len(starts))) if len(starts) >= MIN_EVEN else []
     count = len(digits)
     if count < MIN_EVEN:
@@ -124,13 +123,13 @@ def take_even(
         or checksums != _numbers(heads, commands.checksum_at, metadata_at)
     ):
         return None
-    return EvenFrames(ends[-1], size, digits, times, keys, rests, values)
+    return EvenFrames(ends, digits, times, keys, rests, values)
 
 
 def _walk(
     data: bytes, at: int, stop: int, before: int, most: int, most_bytes: int, largest: int
-) -> tuple[list[int], list[int], int]:
-    """Return begins and ends of frames, and the bytes that they have but for `before` of each."""
+) -> tuple[list[int], list[int]]:
+    """Return begins and ends of frames; `before` of each is not counted to its bytes."""
     starts: list[int] = []
     ends: list[int] = []
     used = 0
@@ -143,7 +142,7 @@ def _walk(
         starts.append(at)
         at = end
         ends.append(at)
-    return starts, ends, used
+    return starts, ends
 
 
 def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:

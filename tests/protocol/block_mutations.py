@@ -212,7 +212,7 @@ def compare_alike(make: MakeDecoder, random: Random, streams: int) -> None:
             "max_bytes": random.choice([2000, 1 << 20, 1 << 20]),
         }
         if random.random() < 0.3:
-            fields["end"] = (LEDGER, random.randrange(250), 0)
+            fields["end"] = (LEDGER, random.randrange(250), random.choice([0, 0, 1]))
         start = Position(LEDGER, random.choice([0, 0, 110, 150]))
         wanted, joined = options(USUAL, **fields), b"".join(stream)
         blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))
@@ -226,6 +226,7 @@ def _alike(random: Random) -> list[bytes]:
     if random.random() < 0.3:
         fields["schema_version"] = bytes(8)
     with_keys = random.choice([True, True, False])
+    batched = random.choice([True, False])
     stream = []
     for number in range(random.choice([20, 60, 100])):
         name = names[number % len(names)]
@@ -233,11 +234,13 @@ def _alike(random: Random) -> list[bytes]:
             fields["partition_key"] = "k" * random.choice([1, 4, 4, 20])
         if random.random() < 0.005:
             fields.update(random.choice([{"event_time": 5}, {"schema_version": bytes(3)}]))
-        payload = random.randbytes(random.choice([0, 5, 40]))
+        content: Any = random.randbytes(random.choice([0, 5, 40]))
+        if batched:
+            content = _batch_alike(random)
         stream.append(
             entry(
                 first + number,
-                payload,
+                content,
                 producer_name=name,
                 sequence_id=sequence_id + 7 * number + 1000 * len(name),
                 publish_time=publish_time + number // 3,
@@ -245,3 +248,14 @@ def _alike(random: Random) -> list[bytes]:
             )
         )
     return stream
+
+
+def _batch_alike(random: Random) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
+    size, key = random.choice([(5, "key"), (5, "key"), (40, "key"), (9, "longer")])
+    messages = [
+        metadata(random.randbytes(size), partition_key=key, sequence_id=number)
+        for number in range(random.choice([3, 3, 3, 10]))
+    ]
+    if random.random() < 0.01:
+        messages[-1] = _random_message(random)
+    return messages

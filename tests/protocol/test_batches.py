@@ -21,6 +21,7 @@ from pulsar_spark.protocol.batches import (
     encode_uniform_batch,
     message_key,
     unpack_batch,
+    unpack_batches,
 )
 
 Metadata = pb.SingleMessageMetadata
@@ -491,3 +492,13 @@ def test_nothing_is_no_batch() -> None:
 def test_text_that_utf_8_cannot_express_is_refused() -> None:
     with pytest.raises(InvalidRow):
         encode_batch([MessageFields(b"", key="\ud83d")], 0)
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_batches_are_unpacked_as_one_if_each_has_its_messages(size: int) -> None:
+    payloads = [b"first", b"v" * size, b"third", b"forth", b"fifth"]
+    parts = [encode_uniform_batch([payload], number) for number, payload in enumerate(payloads)]
+    right = [b"".join(parts[:2]), b"".join(parts[2:])]
+    assert unpack_batches(right, [2, 3], with_metadata=True).payloads() == payloads
+    with pytest.raises(CorruptBatch):
+        unpack_batches(right, [3, 2], with_metadata=True)

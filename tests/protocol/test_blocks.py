@@ -565,6 +565,72 @@ def test_one_message_of_many_that_are_alike_may_differ(
     impl.read(*ALIKE[:25], DIFFERENT[name], *others, columns=USUAL, max_payload=6000)
 
 
+ALIKE_BATCHES = [
+    entry(
+        number,
+        batch(3 + number // 340, 10 + number // 330, partition_key="key"),
+        partition_key="key",
+        publish_time=TIME + number,
+    )
+    for number in range(300, 350)
+]
+
+
+def _batch_with(*others: tuple[pb.SingleMessageMetadata, bytes], **fields: Any) -> bytes:
+    content = [*batch(3 - len(others), 10, partition_key="key"), *others]
+    return entry(325, content, **{"partition_key": "key", "publish_time": TIME, **fields})
+
+
+DIFFERENT_BATCHES = {
+    "more messages": _batch_with(*batch(4, 10)),
+    "messages of other sizes": _batch_with(metadata(b"longer than others", sequence_id=2)),
+    "no keys": _batch_with(*batch(3, 10)),
+    "a null value": _batch_with(metadata(None, partition_key="key", sequence_id=2)),
+    "a key of bytes": _batch_with(metadata(partition_key="/w==", partition_key_b64_encoded=True)),
+    "properties": _batch_with(metadata(b"v", properties=PROPERTIES), metadata(b"v", event_time=5)),
+    "a message that was compacted": _batch_with(metadata(compacted_out=True)),
+    "properties of the entry": _batch_with(properties=[("a", "b")]),
+    "a schema version": _batch_with(schema_version=b"v"),
+    "a codec": _batch_with(codec=pb.LZ4),
+    "no batch": entry(325, b"v", partition_key="key", publish_time=TIME),
+    "fewer messages than it claims": _batch_with(num_messages_in_batch=4),
+    "more messages than it claims": _batch_with(num_messages_in_batch=2),
+    "too large a batch": _batch_with(metadata(bytes(13_000))),
+    "a gap": ALIKE_BATCHES[28],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT_BATCHES)
+@pytest.mark.parametrize("others", [[], ALIKE_BATCHES[26:]], ids=["last", "amid"])
+def test_one_batch_of_many_that_are_alike_may_differ(
+    impl: Implementation, name: str, others: list[bytes]
+) -> None:
+    frames = [*ALIKE_BATCHES[:25], DIFFERENT_BATCHES[name], *others]
+    impl.read(*frames, columns=USUAL, max_payload=15_000)
+
+
+def test_of_batches_alike_each_must_have_its_messages(
+    impl: Implementation,
+) -> None:
+    fields: dict[str, Any] = {"partition_key": "key", "publish_time": TIME}
+    three = batch(3, 10, partition_key="key")
+    fewer = entry(325, three[:2], num_messages_in_batch=3, **fields)
+    more = entry(326, [*three, *three[:1]], num_messages_in_batch=3, **fields)
+    assert len(impl.read(*ALIKE_BATCHES[:25], fewer, more, columns=USUAL).errors) == 2
+
+
+def test_of_many_batches_alike_only_the_wanted_ones_are_taken(impl: Implementation) -> None:
+    total = 40 * 3 + 10 * 4
+    assert impl.read(*ALIKE_BATCHES, columns=USUAL).sizes == [total]
+    rows = [len(impl.read(*ALIKE_BATCHES, columns=USUAL, max_rows=size).rows()) for size in (2, 70)]
+    assert rows == [total, total]
+    assert len(impl.read(*ALIKE_BATCHES, columns=USUAL, max_bytes=2000).rows()) == total
+    end = (LEDGER, 330, 1)
+    assert len(impl.read(*ALIKE_BATCHES, columns=USUAL, end=end).rows()) == 30 * 3 + 1
+    start = Position(LEDGER, 330, 2)
+    assert len(impl.read(*ALIKE_BATCHES, columns=USUAL, start=start).rows()) == total - 30 * 3 - 2
+
+
 def test_of_many_frames_alike_only_the_wanted_ones_are_taken(impl: Implementation) -> None:
     assert impl.read(*ALIKE, columns=USUAL).sizes == [50]
     assert impl.read(*ALIKE, columns=USUAL, max_rows=20).sizes == [20, 20, 10]
