@@ -13,7 +13,6 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.client.authentication import Authentication
@@ -402,23 +401,21 @@ class PulsarClient(Closing):
             crypto_keys=keys,
             crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
         )
+        wanted = topic_selection(topic, regex_subscription_mode)
+        values = MessageValues(checked, self._context.lookup)
+        dead_letters = self._dead_letters(
+            wanted, subscription_name, values, dead_letter_policy, enable_retry
+        )
+        if dead_letters is not None and enable_retry:
+            wanted = wanted.with_topic(dead_letters.retry_topic)
         rules = ReceivingRules(
             batch_receive_policy or DEFAULT_BATCH,
             message_listener,
             consumer_event_listener,
             broker_consumer_stats_cache_time_ms / 1000,
             max_total_receiver_queue_size_across_partitions,
+            dead_letters=dead_letters,
         )
-        wanted = topic_selection(topic, regex_subscription_mode)
-        values = MessageValues(checked, self._context.lookup)
-        rules = replace(
-            rules,
-            dead_letters=self._dead_letters(
-                wanted, subscription_name, values, dead_letter_policy, enable_retry
-            ),
-        )
-        if rules.dead_letters is not None and enable_retry:
-            wanted = wanted.with_topic(rules.dead_letters.retry_topic)
         consumer = PulsarConsumer(
             self._context,
             wanted.title,
@@ -502,34 +499,31 @@ class PulsarClient(Closing):
 
         Producers tell their callbacks which messages could not be delivered; this only logs them.
         """
-        with self._lock:
-            producers, readers = list(self._producers), list(self._readers)
-            consumers = list(self._consumers)
-        for consumer in consumers:
-            consumer.close()
-        for producer in producers:
+
+        def end(producer: PulsarProducer) -> None:
             try:
                 producer.close()
             except PulsarError as error:
                 logger.warning("a producer was closed with messages undelivered: %s", error)
-        for reader in readers:
-            reader.close()
-        self._context.close()
-        for thread in (self._callbacks, *self._listener_threads):
-            thread.close()
+
+        self._end_all(end)
 
     def _give_up(self) -> None:
         self.shutdown()
 
     def shutdown(self) -> None:
         """Close everything without waiting for pending operations."""
+        self._end_all(PulsarProducer.abort)
+
+    def _end_all(self, end_producer: Callable[[PulsarProducer], None]) -> None:
+        """Close consumers, producers and readers, then what they share."""
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
             consumers = list(self._consumers)
         for consumer in consumers:
             consumer.close()
         for producer in producers:
-            producer.abort()
+            end_producer(producer)
         for reader in readers:
             reader.close()
         self._context.close()
