@@ -2,7 +2,7 @@
 #   make test PYTHON=python3.12           with another interpreter
 #   make test TESTS=tests/protocol        a part of the tests
 #   make test PYTEST_FLAGS="-x -k frames" more for pytest
-#   make test WORKERS=4                   in more processes than two; 0 is none but pytest's own
+#   make test WORKERS=2                   in fewer processes than three; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
 #   make test-matrix PULSARS=3.0.7        some versions of Pulsar
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
@@ -46,6 +46,8 @@ demo: $(INSTALLED) ## write to and read from a topic through Spark, on a broker 
 # Tests that need Spark or the real broker are a group, which one of the processes runs.
 PYTEST = $(RUN) -m pytest -rs --durations=10 -n $(WORKERS) --dist loadgroup
 
+# Most tests of Spark and of a real broker wait. The slow ones keep two cores busy.
+test: WORKERS := 3
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
 	$(PYTEST) -m "not slow" $(PYTEST_FLAGS) $(TESTS)
 

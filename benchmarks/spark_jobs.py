@@ -178,10 +178,11 @@ def write(
     messages: int,
     tasks: int,
     columns: list[str],
-    batch_rows: int,
+    batch_rows: int | None = None,
 ) -> dict[str, Any]:
-    """Write rows made by Spark, which passes at most `batch_rows` at a time to Python."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_rows)
+    """Write rows made by Spark, which passes at most `batch_rows` at a time to a Python sink."""
+    if batch_rows is not None:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_rows)
     rows = spark.range(0, messages, 1, tasks).selectExpr(*columns)
     writer = rows.write.format(source).mode("append").options(**options)
     with measured() as result:

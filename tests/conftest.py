@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from pulsar_spark.protocol.implementation import implementation
+from tests.support import groups
 from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
 from tests.support.real_broker import OwnBroker, RealBroker, prepare, running_broker
 from tests.support.real_cluster import RealCluster
@@ -25,8 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _OWN_BROKER_FIXTURES = {"start_real_broker", "real_cluster", "start_real_cluster"}
 _BROKER_FIXTURES = {"_distribution", "real_broker", *_OWN_BROKER_FIXTURES}
-_SPARK = "spark and the real broker"
-_REAL_BROKER = "the real broker"
 
 # Examples share the machine with brokers and JVMs: a slow one is no fault.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -87,8 +86,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` excludes them.
 
     A test that uses `request.getfixturevalue` for it should have the mark itself. If several
-    processes run the tests, one of them gets all that share a Spark, and one all others that need a
-    real broker: starting a JVM takes longer than most of these tests. A test may set another group.
+    processes run the tests, one of them gets all that need Spark, and one all others that need a
+    real broker: starting a JVM takes longer than most of these tests. One process gets all slow
+    tests, which are the heaviest. A test may set another group.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -97,7 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_real = item.get_closest_marker("real_broker") is not None
         has_group = item.get_closest_marker("xdist_group") is not None
         if ("spark" in fixtures or is_real) and not has_group:
-            group = _SPARK if "spark" in fixtures else _REAL_BROKER
+            is_alone = is_real and "spark" not in fixtures and not item.get_closest_marker("slow")
+            group = groups.REAL_BROKER if is_alone else groups.SPARK
             item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -82,7 +82,7 @@ def run_python(script: str, *arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert result.returncode == 0, result.stderr

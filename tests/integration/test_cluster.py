@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support import groups
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -96,6 +97,7 @@ def check(answer: dict[str, Any], python: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.xdist_group(groups.CONNECT_PORT)
 @pytest.mark.parametrize(
     "master", ["local-cluster[2,1,1024]", "connect:local[2]"], ids=["cluster", "connect"]
 )

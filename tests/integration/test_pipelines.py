@@ -16,6 +16,7 @@ import pytest
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import examples, here
 from tests.spark.topics import store, store_many
+from tests.support import groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,7 @@ def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(groups.CONNECT_PORT)
 def test_a_pipeline_is_run_from_the_command_line(own: EmbeddedBroker, pipeline: Path) -> None:
     import pyspark
 

@@ -25,7 +25,8 @@ from tests.support.waiting import finish, wait_until
 
 
 def read_back(url: str, topic: str) -> list[bytes]:
-    with PulsarClient(url) as client:
+    # A broker that was just started may take half a minute to load a topic.
+    with PulsarClient(url, operation_timeout_seconds=90) as client:
         reader = client.create_reader(topic, MessageId.earliest)
         found: list[bytes] = []
         while reader.has_message_available():

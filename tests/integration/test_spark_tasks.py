@@ -22,6 +22,7 @@ from pulsar_spark.engine.context import shared_connections
 from pulsar_spark.spark.datasource import PulsarDataSource
 from tests.integration.brokers import Broker, Real
 from tests.integration.spark_io import load, official, save, send, values
+from tests.support import groups
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def test_a_write_that_pauses_loses_and_repeats_nothing(
 @pytest.mark.real_broker
 @pytest.mark.timeout(600)
 @pytest.mark.fault(8)
-@pytest.mark.xdist_group("sleeps for three minutes, beside the others")
+@pytest.mark.xdist_group(groups.THREE_MINUTES)
 def test_a_read_that_pauses_for_three_minutes_loses_and_repeats_nothing(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

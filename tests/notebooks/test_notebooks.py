@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tests.support import groups
 from tests.support.real_broker import RealBroker
 from tools.notebook_pages import NOTEBOOKS, execute, page, read
 
@@ -35,6 +36,7 @@ def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("default", "error:Non-unique cell id")
+@pytest.mark.xdist_group(groups.NOTEBOOKS)
 def test_the_notebooks_run_twice_in_a_row_on_one_cluster(real_broker: RealBroker) -> None:
     execute([read(path) for path in NOTEBOOKS] * 2, real_broker.service_url)
 
