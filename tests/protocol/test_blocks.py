@@ -655,7 +655,14 @@ def test_any_bytes_give_what_the_careful_path_gives(impl: Implementation, seed: 
 def test_messages_that_are_alike_give_what_the_careful_path_gives(
     impl: Implementation, seed: int
 ) -> None:
-    block_mutations.compare_alike(impl.make, random.Random(seed), streams=60)
+    block_mutations.compare_alike(impl.make, random.Random(seed), streams=150)
+
+
+@pytest.mark.slow
+def test_thousands_of_streams_that_are_alike_give_what_the_careful_path_gives(
+    impl: Implementation,
+) -> None:
+    block_mutations.compare_alike(impl.make, random.Random(78), streams=3000)
 
 
 @pytest.mark.slow
