@@ -17,10 +17,11 @@ def command_of(target: str) -> list[str]:
     """Return the commands that a target runs."""
     # make may run these tests, and passes its settings on.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    settings = ["TESTS=tests", "PYTEST_FLAGS=", "WORKERS=2"]
     done = subprocess.run(
-        ["make", "--dry-run", "--no-print-directory", target, "TESTS=tests", "PYTEST_FLAGS="],
+        ["make", "--dry-run", "--no-print-directory", target, *settings],
         cwd=ROOT,
-        env={key: value for key, value in environment.items() if key not in ("MFLAGS", "WORKERS")},
+        env={key: value for key, value in environment.items() if key != "MFLAGS"},
         capture_output=True,
         text=True,
         check=True,
