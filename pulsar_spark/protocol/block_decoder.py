@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
 from struct import Struct
@@ -472,8 +472,8 @@ class PythonBlockDecoder:
         even = self._find_even(data, at, stop, position, room, _LARGE)
         if even is None:
             return at, 0, position
-        frames, entries = even
-        if any(each.is_rare for each in set(entries.metadata)):
+        frames, entries, kinds = even
+        if any(each.is_rare for each in kinds):
             return at, 0, position
         count, end = len(frames.ends), frames.ends[-1]
         head, tail = self._command.id_head, pending.id_tail
@@ -496,10 +496,9 @@ class PythonBlockDecoder:
             even = self._find_even(data, at, stop, position, room // self._batched, largest)
             if even is None:
                 return at, 0, position
-            frames, entries = even
-            for each in set(entries.metadata):
-                if each.codec or each.before_key or not each.messages:
-                    return at, 0, position
+            frames, entries, kinds = even
+            if any(each.codec or each.before_key or not each.messages for each in kinds):
+                return at, 0, position
             counts = [metadata.messages for metadata in entries.metadata]
             fitting = bisect_right(list(accumulate(counts)), room)
             for run in _alike_in_size(frames.values[:fitting]):
@@ -525,10 +524,10 @@ class PythonBlockDecoder:
 
     def _find_even(
         self, data: bytes, at: int, stop: int, position: Place, most: int, largest: int
-    ) -> tuple[EvenFrames, LedgerEntries] | None:
+    ) -> tuple[EvenFrames, LedgerEntries, Collection[Metadata]] | None:
         """Find frames with the same layout, at most so many; None if they differ.
 
-        Their metadata may have any fields.
+        Their metadata may have any fields; each kind of it is returned once.
         """
         options, pending, command = self._options, self._pending, self._command
         begin = at + command.digits_at
@@ -555,19 +554,16 @@ class PythonBlockDecoder:
         )
         if even is None or max(even.times) > LAST_MILLIS:
             return None
-        metadata: Sequence[Metadata] = ()
-        if even.rests is not None:
-            known = {
-                rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(even.rests)
-            }
-            metadata = list(map(known.__getitem__, even.rests))
-        return even, LedgerEntries(
+        rests = even.rests or []
+        known = {rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(rests)}
+        entries = LedgerEntries(
             ledger_id,
             command.redelivery_count,
             range(entry, entry + len(even.ends)),
             [1000 * time for time in even.times],
-            metadata,
+            list(map(known.__getitem__, rests)),
         )
+        return even, entries, known.values()
 
     def _size_of(self, frames: int, size: int) -> int:
         """Return the bytes of metadata and payload of frames with the last command."""

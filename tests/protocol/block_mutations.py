@@ -225,6 +225,8 @@ def _alike(random: Random) -> list[bytes]:
     fields: dict[str, Any] = {}
     if random.random() < 0.3:
         fields["schema_version"] = bytes(8)
+    if random.random() < 0.1:
+        fields["properties"] = [("a", "1")]
     with_keys = random.choice([True, True, False])
     batched = random.choice([True, False])
     stream = []

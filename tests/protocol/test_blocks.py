@@ -565,6 +565,14 @@ def test_one_message_of_many_that_are_alike_may_differ(
     impl.read(*ALIKE[:25], DIFFERENT[name], *others, columns=USUAL, max_payload=6000)
 
 
+def test_messages_that_are_alike_but_for_their_properties_keep_them(impl: Implementation) -> None:
+    frames = [
+        entry(number, b"v", publish_time=TIME, properties=[("a", str(number % 3))])
+        for number in range(300, 350)
+    ]
+    impl.read(*frames, columns=USUAL)
+
+
 ALIKE_BATCHES = [
     entry(
         number,
