@@ -33,7 +33,6 @@ from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
-    ServiceNotReady,
     TlsError,
     TopicNotFound,
     UnsupportedFeature,
@@ -466,8 +465,10 @@ def test_who_is_not_ready_is_left_for_another_host(web: WebService) -> None:
             for _ in range(3):
                 assert context.lookup.broker(TOPIC).logical == "broker:6650"
         assert len(other.asked) <= 1
-        error = refused(other.url, ServiceNotReady, operation_timeout=0.5)
+        # Where the last attempt gets no answer in time, the one before is named.
+        error = refused(other.url, PulsarError, operation_timeout=0.5)
         assert "attempts" in str(error)
+        assert "not ready" in str(error)
 
 
 # --- what is not believed ---------------------------------------------------------------------
