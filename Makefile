@@ -12,7 +12,6 @@
 PYTHON ?= python3
 TESTS ?= tests
 PYTEST_FLAGS ?=
-WORKERS ?= 2
 SPARKS ?=
 PULSARS ?=
 SOAK_FLAGS ?=
@@ -47,7 +46,9 @@ demo: $(INSTALLED) ## write to and read from a topic through Spark, on a broker 
 PYTEST = $(RUN) -m pytest -rs --durations=10 -n $(WORKERS) --dist loadgroup
 
 # Most tests of Spark and of a real broker wait. The slow ones keep two cores busy.
-test: WORKERS := 3
+test: WORKERS ?= 3
+test-slow conformance: WORKERS ?= 2
+
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
 	$(PYTEST) -m "not slow" $(PYTEST_FLAGS) $(TESTS)
 

@@ -161,7 +161,7 @@ class UnpackedBatch:
         if self._stride:
             every = range(self.count) if rows is None else rows
             body = self.body[every.start * self._stride : every.stop * self._stride]
-            return list(_cut(body, self._start, self._stride, self._stride))
+            return _cut(body, self._start, self._stride, self._stride)
         body, edges = self.body, self.edges
         if rows is not None:
             edges = edges[2 * rows.start : 2 * rows.stop]
@@ -386,7 +386,7 @@ def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> U
     return batch
 
 
-def _cut(body: bytes | memoryview, begin: int, end: int, stride: int) -> list[bytes]:
+def _cut(body: bytes | memoryview, begin: int, end: int, stride: int) -> list[Any]:
     """Return the bytes from `begin` to `end` of each `stride` bytes."""
     return [part for (part,) in iter_unpack(f">{begin}x{end - begin}s{stride - end}x", body)]
 

@@ -12,6 +12,7 @@ from pulsar_spark.client import (
     MessageId,
     ProducerAccessMode,
     PulsarClient,
+    Transaction,
     TransactionState,
 )
 from pulsar_spark.client import client as client_module
@@ -43,12 +44,17 @@ def read(client: PulsarClient, topic: str) -> list[bytes]:
         return found
 
 
-def send_in_one(client: PulsarClient, *values: bytes) -> None:
+def begin(client: PulsarClient, *values: bytes) -> Transaction:
+    """Return an open transaction with these messages."""
     producer = client.create_producer("t")
     txn = client.new_transaction()
     for value in values:
         producer.send(value, txn=txn)
-    txn.commit()
+    return txn
+
+
+def send_in_one(client: PulsarClient, *values: bytes) -> None:
+    begin(client, *values).commit()
 
 
 def test_a_broker_hears_of_transactions_before_a_topic_is_part_of_one(
@@ -135,9 +141,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_until_it_is(
 def test_a_lost_answer_to_a_commit_is_never_taken_for_one(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
-    producer = client.create_producer("t")
-    txn = client.new_transaction()
-    producer.send(b"a", txn=txn)
+    txn = begin(client, b"a")
     # The coordinator commits, and has forgotten the transaction at the next request.
     broker.faults.close("END_TXN", answer=True)
     with pytest.raises(TransactionOutcomeUnknown, match="transaction"):
@@ -152,9 +156,7 @@ def test_a_lost_answer_to_a_commit_is_never_taken_for_one(
 def test_a_commit_that_never_arrived_is_made_the_second_time(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
-    producer = client.create_producer("t")
-    txn = client.new_transaction()
-    producer.send(b"a", txn=txn)
+    txn = begin(client, b"a")
     broker.faults.close("END_TXN", reset=True)
     txn.commit()
     assert read(client, "t") == [b"a"]
@@ -165,9 +167,7 @@ def test_a_commit_that_a_coordinator_has_carried_out_already_is_a_commit(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
     """One that has moved carries out what its log says, beside the request that is made again."""
-    producer = client.create_producer("t")
-    txn = client.new_transaction()
-    producer.send(b"a", txn=txn)
+    txn = begin(client, b"a")
     broker.faults.close("END_TXN", answer=True)
     committed = _REFUSED_END.format("COMMITTING", "COMMITTED")
     broker.faults.error("END_TXN", pb.InvalidTxnStatus, committed)
@@ -223,9 +223,7 @@ def test_a_refused_commit_is_an_error_of_its_own(
 def test_a_lost_answer_to_an_abort_is_an_abort(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
-    producer = client.create_producer("t")
-    txn = client.new_transaction()
-    producer.send(b"a", txn=txn)
+    txn = begin(client, b"a")
     broker.faults.close("END_TXN", answer=True)
     txn.abort()
     assert txn.state() is TransactionState.ABORTED

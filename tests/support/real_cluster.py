@@ -82,8 +82,8 @@ class ClusterBroker(ServerBroker):
     def wait_until_ready(self) -> None:
         """Wait until it serves topics, and start it again if it ends. Raises BrokerUnavailable.
 
-        A broker that starts ends by itself if the store does not answer in time, or if the session
-        of its killed predecessor ends at the wrong moment.
+        A broker that took the place of a killed one has ended by itself. The session of the killed
+        one may have ended while this one took over its locks.
         """
         for attempts_left in (2, 1, 0):
             try:
