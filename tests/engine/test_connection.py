@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+import types
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -400,11 +401,34 @@ def test_callbacks_may_send() -> None:
         connection.close()
 
 
+@pytest.mark.parametrize("can_wait", [True, False])
+def test_more_may_come_before_the_next_read_where_a_consumer_can_wait(
+    can_wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
+    monkeypatch.setattr(module, "time", clock)
+    with ScriptedBroker() as broker:
+        connection = connected(broker)
+        recorder = Recorder()
+        recorder.can_wait = can_wait
+        consumer_id = connection.add_consumer(recorder)
+        subscribe(connection, consumer_id)
+        broker.sessions[0].send_entry(consumer_id, Entry(1, 1, [b"x"]))
+        wait_until(lambda: recorder.names == ["messages"])
+        # The answer is read behind the pause.
+        connection.request(look_up)
+        connection.request(look_up)
+        connection.close()
+    assert len(pauses) == can_wait
+    assert sum(pauses) < 0.01
+
+
 def test_a_handler_that_fails_ends_the_connection_and_hides_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Recorder):
-        def on_messages(self, block: object) -> None:
+        def on_messages(self, block: object) -> bool:
             raise ZeroDivisionError
 
     with ScriptedBroker() as broker:

@@ -17,12 +17,14 @@ class Recorder:
     """A consumer and a producer that record their events."""
 
     waits_for_receipts = False
+    can_wait = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def on_messages(self, block: MessageBlock) -> None:
+    def on_messages(self, block: MessageBlock) -> bool:
         self.calls.append(("messages", block))
+        return self.can_wait
 
     def on_receipts(self, receipts: array[int]) -> None:
         self.calls.append(("receipts", list(receipts)))

@@ -45,6 +45,18 @@ def test_blocks_answers_and_ends_keep_their_order() -> None:
     assert isinstance(ended.error, ConnectionLost)
 
 
+def test_small_entries_can_wait_while_others_are_in_front_of_them() -> None:
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
+    small = MessageBlock(1, bytes(70_000), 0, 70_000, 500)
+    large = MessageBlock(1, bytes(70_000), 0, 70_000, 1)
+    assert not queue.on_messages(small)
+    assert queue.on_messages(small)
+    assert not queue.on_messages(large)
+    for _ in range(3):
+        queue.get(0)
+    assert not queue.on_messages(small)
+
+
 def test_nothing_comes_behind_the_end() -> None:
     queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
     queue.on_close(pb.CommandCloseConsumer(consumer_id=1, request_id=1))

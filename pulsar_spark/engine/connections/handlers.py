@@ -38,8 +38,8 @@ class Handler(Protocol):
 class ConsumerHandler(Handler, Protocol):
     """Events for a consumer, on the receive thread."""
 
-    def on_messages(self, block: MessageBlock) -> None:
-        """The broker delivered entries."""
+    def on_messages(self, block: MessageBlock) -> bool:
+        """The broker delivered entries. Return whether the consumer can wait for the next ones."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer; it may name the topic's new broker."""
@@ -126,11 +126,10 @@ class HandlerTable:
             self._watchers.clear()
             return handlers
 
-    def on_messages(self, block: MessageBlock) -> None:
-        """Dispatch entries; drop those for a removed consumer."""
+    def on_messages(self, block: MessageBlock) -> bool:
+        """Dispatch entries, as `ConsumerHandler`; drop those for a removed consumer."""
         consumer = self._consumers.get(block.consumer_id)
-        if consumer is not None:
-            consumer.on_messages(block)
+        return consumer is not None and consumer.on_messages(block)
 
     def on_receipts(self, block: ReceiptBlock) -> None:
         """Dispatch receipts; drop those for a removed producer."""

@@ -432,8 +432,8 @@ class _Entries(ProbeHandler):
             self._at = 0
         return message
 
-    def on_messages(self, block: MessageBlock) -> None:
-        """Keep entries, or end if there is no room for them."""
+    def on_messages(self, block: MessageBlock) -> bool:
+        """Keep entries, or end if there is no room for them; have the next ones at once."""
         block = block.alone()
         with self._lock:
             if self._error is None:
@@ -443,6 +443,7 @@ class _Entries(ProbeHandler):
         self._serve()
         if is_flood:
             self._end(ConnectionLost("the broker sends far more than was requested"))
+        return False
 
     def _end(self, error: PulsarError) -> None:
         with self._lock:

@@ -226,14 +226,15 @@ class _Sightings(ProbeHandler):
                 if self._until is not None and entry >= self._until:
                     self._answers[entry] = ReadBack.UNREACHED
 
-    def on_messages(self, block: MessageBlock) -> None:
-        """See entries."""
+    def on_messages(self, block: MessageBlock) -> bool:
+        """See entries, and have the next ones at once."""
         try:
             for message in block.messages():
                 self._see(message)
         except RemoteProtocolError as error:
             self._end(error)
         self._serve()
+        return False
 
     def _see(self, message: MessageReceived) -> None:
         check_id(message.command.message_id, is_stored=True)

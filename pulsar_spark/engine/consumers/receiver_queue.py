@@ -25,6 +25,12 @@ from pulsar_spark.protocol.frames import MessageBlock
 BLOCK_OVERHEAD = 1024
 """Memory that a block costs besides its own bytes."""
 
+_ENOUGH = 64 * 1024
+"""With so many bytes in front of a new block, the reading thread has something to do meanwhile."""
+
+_MANY_ENTRIES = 16
+"""Blocks of fewer entries are not worth waiting for: it is the small ones that come piecemeal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -116,19 +122,20 @@ class ReceiverQueue:
         """Queue the answer to a question for the last message."""
         self._items.put(LastId(answer))
 
-    def on_messages(self, block: MessageBlock) -> None:
+    def on_messages(self, block: MessageBlock) -> bool:
         """Queue a block, or end if there is no room for it."""
         if self._ended:
-            return
+            return False
         block = block.alone()
         size = _size(block)
         queued = self._put - self._taken
         if queued and queued + size > self._budget.share:
             self._end(Ended(overrun=True))
             self._stop()
-            return
+            return False
         self._put += size
         self._items.put(block)
+        return queued >= _ENOUGH and block.count >= _MANY_ENTRIES
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """End: the broker closed the consumer."""
