@@ -210,18 +210,20 @@ class PendingRows:
         self,
         values: Sequence[bytes | memoryview | None],
         keys: Iterable[bytes | None],
-        ids: Sequence[bytes],
+        ids: bytes,
+        id_sizes: Iterable[int],
         entries: LedgerEntries,
         size: int,
     ) -> None:
         """Add messages outside of batches; call `add_rare` first for those with rare fields.
 
-        For columns that need neither producer names nor the other parts of `EntryFields`.
+        Their ids are one after the other. For columns that need neither producer names nor the
+        other parts of `EntryFields`.
         """
         self.values += values
         self.keys += keys
-        self.ids += ids
-        self.id_sizes += map(len, ids)
+        self.ids.append(ids)
+        self.id_sizes += id_sizes
         self.entries.extend(entries)
         self.spans += repeat(_ALONE, len(values))
         self.rows += len(values)

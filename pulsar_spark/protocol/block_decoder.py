@@ -15,7 +15,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, repeat
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -477,9 +477,11 @@ class PythonBlockDecoder:
             return at, 0, position
         count, end = len(frames.ends), frames.ends[-1]
         head, tail = self._command.id_head, pending.id_tail
-        ids = [head + digits + tail for digits in frames.digits]
+        # All numbers of entries have the same size.
+        ids = head + (tail + head).join(frames.digits) + tail
+        id_sizes = repeat(len(ids) // count, count)
         size = self._size_of(count, end - at)
-        pending.add_messages_alone(frames.values, frames.keys, ids, entries, size)
+        pending.add_messages_alone(frames.values, frames.keys, ids, id_sizes, entries, size)
         return end, count, (entries.ledger_id, entries.entry_ids[-1] + 1, 0)
 
     def _take_batches(
@@ -664,7 +666,8 @@ class PythonBlockDecoder:
         alone = LedgerEntries(
             ledger_id, command.redelivery_count, entries, times, all_metadata, indexes
         )
-        pending.add_messages_alone(values, keys, ids, alone, used)
+        sizes = map(len, ids)
+        pending.add_messages_alone(values, keys, b"".join(ids), sizes, alone, used)
         return at, len(values), (ledger_id, expected, 0)
 
     def _read_rest(self, data: bytes, has_key: bool) -> Metadata:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from array import array
+from itertools import accumulate
+from operator import add, sub
 from struct import Struct
 from sys import byteorder
 from typing import NamedTuple
@@ -61,6 +63,24 @@ class EvenFrames(NamedTuple):
     values: list[bytes]
 
 
+class _Layout(NamedTuple):
+    """Where parts of one producer's metadata lie, counted from where it begins.
+
+    The tags of sequence id and publish time, what follows the time, and the `width` of all that:
+    with a key, its tag and size belong to it.
+    """
+
+    sequence_at: int
+    time_at: int
+    time_end: int
+    width: int
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there are keys."""
+        return self.width > self.time_end
+
+
 class _Heads(NamedTuple):
     """Of each frame: publish time, and where its key begins and ends, the same without a key."""
 
@@ -91,18 +111,20 @@ def take_even(
     count = len(digits)
     if count < MIN_EVEN:
         return None
-    if count < len(starts):
-        # Numbers of entries with more digits follow.
-        return take_even(data, at, stop, commands, first_entry, count, most_bytes, largest)
-    heads = b"".join([data[start : start + metadata_at] for start in starts])
+    # Numbers of entries with more digits follow.
+    del starts[count:], ends[count:]
     begins = [start + metadata_at for start in starts]
-    found = None
-    if len(heads) == metadata_at * count and _are_alike(heads, commands, digits):
-        found = _read_heads(data, begins) or _read_producers(data, begins)
+    layout = _read_layout(data, begins[0])
+    width = metadata_at + (layout.width if layout else 0)
+    heads = b"".join([data[start : start + width] for start in starts])
+    if len(heads) != width * count or not _are_alike(heads, width, commands, digits):
+        return None
+    found = layout and _read_heads(heads, width, metadata_at, layout, begins)
+    found = found or _read_producers(data, begins)
     if found is None:
         return None
-    sizes = _numbers(heads, commands.checksum_at + 4, metadata_at)
-    bodies = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    sizes = _numbers(heads, commands.checksum_at + 4, width)
+    bodies = list(map(add, begins, sizes))
     times, keys_at, keys_end = found
     keys: list[bytes | None] = [None] * count
     if keys_at != keys_end:
@@ -120,7 +142,7 @@ def take_even(
     if (
         sum(map(len, values)) != sum(ends) - sum(bodies)
         or sum(map(len, rests or ())) != sum(bodies) - sum(keys_end)
-        or checksums != _numbers(heads, commands.checksum_at, metadata_at)
+        or checksums != _numbers(heads, commands.checksum_at, width)
     ):
         return None
     return EvenFrames(ends, digits, times, keys, rests, values)
@@ -131,17 +153,24 @@ def _walk(
 ) -> tuple[list[int], list[int]]:
     """Return begins and ends of frames; `before` of each is not counted to its bytes."""
     starts: list[int] = []
-    ends: list[int] = []
-    used = 0
+    add_start, begin = starts.append, at
     while at < stop and len(starts) < most:
-        end = at + 4 + _size_at(data, at)[0]
-        size = end - at - before
-        if used + size > most_bytes or not _LEAST <= size <= largest:
-            break
-        used += size
-        starts.append(at)
-        at = end
-        ends.append(at)
+        add_start(at)
+        at += 4 + _size_at(data, at)[0]
+    ends = [*starts[1:], at]
+    sizes = list(map(sub, ends, starts))
+    if (
+        at - begin - before * len(sizes) > most_bytes
+        or max(sizes) > before + largest
+        or min(sizes) < before + _LEAST
+    ):
+        used = accumulate(size - before for size in sizes)
+        fits = (
+            _LEAST <= size - before <= largest and total <= most_bytes
+            for size, total in zip(sizes, used, strict=True)
+        )
+        fitting = next((row for row, fit in enumerate(fits) if not fit), len(sizes))
+        del starts[fitting:], ends[fitting:]
     return starts, ends
 
 
@@ -149,10 +178,10 @@ def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
     return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
-def _are_alike(heads: bytes, commands: Commands, digits: list[bytes]) -> bool:
+def _are_alike(heads: bytes, width: int, commands: Commands, digits: list[bytes]) -> bool:
     """Whether all commands are like the first one, but for entries with these digits."""
     entry_at, entry_end, checksum_at = commands
-    width, count, number = checksum_at + 8, len(digits), entry_end - entry_at
+    count, number = len(digits), entry_end - entry_at
     for at in (*range(4, entry_at), *range(entry_end, checksum_at)):
         if heads[at::width] != heads[at : at + 1] * count:
             return False
@@ -186,7 +215,15 @@ def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
     times, keys_at, keys_end = [0] * count, [0] * count, [0] * count
     for name in distinct:
         rows = [row for row, of in enumerate(names) if of == name]
-        found = _read_heads(data, [begins[row] for row in rows])
+        its_begins = [begins[row] for row in rows]
+        layout = _read_layout(data, its_begins[0])
+        if layout is None:
+            return None
+        width = layout.width
+        heads = b"".join([data[begin : begin + width] for begin in its_begins])
+        if len(heads) != width * len(rows):
+            return None
+        found = _read_heads(heads, width, 0, layout, its_begins)
         if found is None:
             return None
         for row, time, key_at, key_end in zip(rows, *found, strict=True):
@@ -194,38 +231,38 @@ def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
     return _Heads(times, keys_at, keys_end)
 
 
-def _read_heads(data: bytes, begins: list[int]) -> _Heads | None:
-    """Read metadata that begins at these places; None where it is not laid out alike."""
-    first = begins[0]
-    name = _NAME_SIZE(data, first)
-    found = name and _TIMES(data, first + 2 + name[1][0])
+def _read_layout(data: bytes, at: int) -> _Layout | None:
+    """Return the layout of metadata, None if it begins in an unusual way."""
+    name = _NAME_SIZE(data, at)
+    found = name and _TIMES(data, at + 2 + name[1][0])
     if not found:
         return None
-    sequence_at, time_at, time_end = (
-        place - first for place in (found.start(), found.start(2) - 1, found.end(2))
-    )
-    has_key = found[3] is not None
-    width = time_end + 2 if has_key else time_end
-    heads = b"".join([data[begin : begin + width] for begin in begins])
+    time_end = found.end(2) - at
+    width = time_end if found[3] is None else time_end + 2
+    return _Layout(found.start() - at, found.start(2) - 1 - at, time_end, width)
+
+
+def _read_heads(
+    heads: bytes, width: int, at: int, layout: _Layout, begins: list[int]
+) -> _Heads | None:
+    """Read metadata, `at` in heads of this width; None if some has another layout."""
     count = len(begins)
-    fixed = (0, 1, sequence_at, time_at, *((time_end,) if has_key else ()))
+    sequence_at, time_at, time_end = (at + place for place in layout[:3])
+    fixed = [at, at + 1, sequence_at, time_at, *([time_end] if layout.has_key else ())]
     numbers = ((sequence_at + 1, time_at - 1), (time_at + 1, time_end - 1))
-    if (
-        len(heads) != width * count
-        or any(heads[at::width] != heads[at : at + 1] * count for at in fixed)
-        or not all(_are_digits(heads, begin, last, width) for begin, last in numbers)
+    if any(heads[at::width] != heads[at : at + 1] * count for at in fixed) or not all(
+        _are_digits(heads, begin, last, width) for begin, last in numbers
     ):
         return None
     times = _read_times([heads[at::width] for at in range(time_at + 1, time_end)])
-    keys_at = [begin + width for begin in begins]
-    if not has_key:
+    keys_at = [begin + layout.width for begin in begins]
+    if not layout.has_key:
         return _Heads(times, keys_at, keys_at)
-    key_sizes = heads[width - 1 :: width]
+    key_sizes = heads[time_end + 1 :: width]
     # None is long; an empty one could not be told from none.
     if not key_sizes.isascii() or 0 in key_sizes:
         return None
-    keys_end = [key_at + size for key_at, size in zip(keys_at, key_sizes, strict=True)]
-    return _Heads(times, keys_at, keys_end)
+    return _Heads(times, keys_at, list(map(add, keys_at, key_sizes)))
 
 
 def _are_digits(heads: bytes, begin: int, last: int, width: int) -> bool:
