@@ -20,14 +20,14 @@ import base64
 import binascii
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from operator import add
 from struct import Struct, iter_unpack
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -36,11 +36,12 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.single_metadata import (
     CONTINUING_DIGITS,
     HEADS,
+    KEY_HEADS,
     KEY_IS_BASE64,
-    KEYED_HEADS,
     METADATA_SIZES,
     PARTITION_KEY,
     PAYLOAD_SIZE,
+    PAYLOAD_SIZES,
     PROPERTIES,
     SEQUENCE_ID,
     Layout,
@@ -541,10 +542,18 @@ class UniformMessages:
             self.fields += other.fields or ()
 
     def sizes(self) -> list[int]:
-        """Return the size of each message's payload, key and fields."""
+        """Return the size of each message's payload, and of its key or fields."""
         sizes: Iterable[int] = map(len, self.payloads)
-        beside = self.keys if self.fields is None else self.fields
+        beside = self._beside()
         return list(sizes if beside is None else map(add, sizes, map(len, beside)))
+
+    def largest(self) -> int:
+        """Return a bound for the size of the largest message, as `sizes` counts it."""
+        found = max(map(len, self.payloads), default=0)
+        return found + max(map(len, self._beside() or ()), default=0)
+
+    def _beside(self) -> list[bytes] | None:
+        return self.keys if self.fields is None else self.fields
 
     def messages(self) -> list[MessageFields]:
         """Return the messages as objects."""
@@ -611,12 +620,33 @@ def uniform_parts(
     if fields is not None:
         if len(fields) != count:
             raise LocalProtocolError(f"fields of {len(fields)} of {count} messages were given")
-        return list(chain.from_iterable(_parts_behind(fields, payloads, first_sequence_id)))
-    if keys is None:
-        return list(chain.from_iterable(_plain_parts(payloads, first_sequence_id)))
-    if len(keys) != count:
+    elif keys is not None and len(keys) != count:
         raise LocalProtocolError(f"{len(keys)} keys were given for {count} messages")
-    return _keyed_parts(payloads, first_sequence_id, keys)
+    parts: list[bytes] = []
+    start = 0
+    for digits in number_runs(first_sequence_id, count):
+        stop = start + len(digits)
+        run = payloads[start:stop]
+        if fields is not None:
+            columns = _columns_behind(digits, run, fields[start:stop])
+        elif keys is not None:
+            columns = _keyed_columns(digits, run, keys[start:stop])
+        else:
+            columns = _plain_columns(digits, run)
+        parts += _interleaved(columns)
+        start = stop
+    return parts
+
+
+_PartColumns: TypeAlias = "tuple[Sequence[bytes], ...]"
+
+
+def _interleaved(columns: _PartColumns) -> list[bytes]:
+    """Return the first of each column, then the second of each, and so on."""
+    parts = [b""] * (len(columns) * len(columns[0]))
+    for place, column in enumerate(columns):
+        parts[place :: len(columns)] = column
+    return parts
 
 
 def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> BatchBody:
@@ -662,35 +692,28 @@ def _check_sequence_id(sequence_id: int) -> None:
         raise LocalProtocolError(f"{sequence_id} cannot be a sequence id (0 to 2^63-1)")
 
 
-def _plain_parts(payloads: Sequence[bytes], first: int) -> Iterator[Iterator[bytes]]:
-    index = 0
-    for digits in number_runs(first, len(payloads)):
-        run = payloads[index : index + len(digits)]
-        index += len(digits)
-        head = HEADS[len(digits[0])].__getitem__
-        yield chain.from_iterable(zip(map(head, map(len, run)), digits, run, strict=True))
+def _plain_columns(digits: list[bytes], payloads: Sequence[bytes]) -> _PartColumns:
+    head = HEADS[len(digits[0])].__getitem__
+    return list(map(head, map(len, payloads))), digits, payloads
 
 
-def _parts_behind(
-    fields: Sequence[bytes], payloads: Sequence[bytes], first: int
-) -> Iterator[Iterator[bytes]]:
-    index = 0
-    for digits in number_runs(first, len(payloads)):
-        stop = index + len(digits)
-        own = fields[index:stop]
-        sizes = map(METADATA_SIZES[len(digits[0])].__getitem__, map(len, own))
-        yield chain.from_iterable(zip(sizes, own, digits, payloads[index:stop], strict=True))
-        index = stop
+def _columns_behind(
+    digits: list[bytes], payloads: Sequence[bytes], fields: Sequence[bytes]
+) -> _PartColumns:
+    sizes = map(METADATA_SIZES[len(digits[0])].__getitem__, map(len, fields))
+    return list(sizes), fields, digits, payloads
 
 
-def _keyed_parts(payloads: Sequence[bytes], first: int, keys: Sequence[bytes]) -> list[bytes]:
-    parts: list[bytes] = []
-    index = 0
-    for digits in number_runs(first, len(payloads)):
-        stop = index + len(digits)
-        heads = KEYED_HEADS[len(digits[0])]
-        for digit, key, payload in zip(digits, keys[index:stop], payloads[index:stop], strict=True):
-            before, behind = heads[len(key), len(payload)]
-            parts += (before, key, behind, digit, payload)
-        index = stop
-    return parts
+def _keyed_columns(
+    digits: list[bytes], payloads: Sequence[bytes], keys: Sequence[bytes]
+) -> _PartColumns:
+    number = len(digits[0])
+    behind = list(map(PAYLOAD_SIZES.__getitem__, map(len, payloads)))
+    widths = set(map(len, behind))
+    if len(widths) == 1:
+        heads = list(map(KEY_HEADS[number + widths.pop()].__getitem__, map(len, keys)))
+    else:
+        heads = [
+            KEY_HEADS[number + len(size)][len(key)] for key, size in zip(keys, behind, strict=True)
+        ]
+    return heads, keys, behind, digits, payloads

@@ -28,7 +28,7 @@ from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import MAGIC_CHECKSUM
-from pulsar_spark.protocol.single_metadata import encode_number, number_runs
+from pulsar_spark.protocol.single_metadata import encode_number, number_runs, sized
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload; the first argument is the codec's number."""
@@ -139,6 +139,8 @@ class PythonSendEncoder:
         self._txn = in_command
         self._one_message = ONE_MESSAGE + in_command
         self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
+        # The last answer of `_around_numbers`, and what it answered.
+        self._around = (-1, -1), (b"", b"", b"")
         self.overhead = len(self._name) + len(self._version) + 128
         """Maximum size of an entry's metadata, besides its key."""
 
@@ -199,24 +201,37 @@ class PythonSendEncoder:
     ) -> tuple[bytes, Buffer]:
         """Return the frame of one entry, see `SendEncoder.frame`."""
         digits = encode_number(first_sequence_id)
-        metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
-        command = [self._producer, digits, b"\x18", encode_number(num_messages), self._txn]
-        if key is not None:
-            metadata += (b"\x32", encode_number(len(key)), key)
-        payload: Buffer = body
-        if self.compression != pb.NONE and body:
-            payload = self._compress(self.compression, body)
-            metadata += (b"\x40", encode_number(self.compression), b"\x48")
-            metadata.append(encode_number(len(body)))
+        behind_id, in_metadata, in_command = self._around_numbers(publish_time, num_messages)
         highest = b""
         if num_messages > 1:
             highest = encode_number(first_sequence_id + num_messages - 1)
-            metadata += (b"\x58", encode_number(num_messages))
-            command += (b"\x30", highest)
-        metadata.append(self._version)
-        if highest:
-            metadata += (b"\xc0\x01", highest)
-        return frame_head(b"".join(command), b"".join(metadata), payload), payload
+        in_key = b"" if key is None else b"\x32" + sized(key)
+        payload: Buffer = body
+        if self.compression != pb.NONE and body:
+            payload = self._compress(self.compression, body)
+            in_key += b"\x40" + encode_number(self.compression)
+            in_key += b"\x48" + encode_number(len(body))
+        metadata = b"".join((self._name, digits, behind_id, in_key, in_metadata, highest))
+        command = b"".join((self._producer, digits, in_command, highest))
+        return frame_head(command, metadata, payload), payload
+
+    def _around_numbers(self, publish_time: int, num_messages: int) -> tuple[bytes, bytes, bytes]:
+        """Return what entries with this time and number have around their ids and keys.
+
+        In the metadata behind the sequence id and up to the highest one, and the latter in the
+        command.
+        """
+        wanted = publish_time, num_messages
+        known, around = self._around
+        if known != wanted:
+            number = encode_number(num_messages)
+            in_metadata, in_command = self._version, b"\x18" + number + self._txn
+            if num_messages > 1:
+                in_metadata = b"\x58" + number + self._version + b"\xc0\x01"
+                in_command += b"\x30"
+            around = b"\x18" + encode_number(publish_time), in_metadata, in_command
+            self._around = wanted, around
+        return around
 
     def _singles(
         self,

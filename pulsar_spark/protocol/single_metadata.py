@@ -148,29 +148,39 @@ class _MetadataSizes(dict[int, bytes]):
         return head
 
 
-class _KeyedHeads(dict[tuple[int, int], tuple[bytes, bytes]]):
-    """The bytes before and after the key, by sizes of key and payload."""
+class _PayloadSizes(dict[int, bytes]):
+    """The bytes between a key and a sequence id's digits, by payload size."""
 
-    def __init__(self, digits: int) -> None:
-        super().__init__()
-        self._digits = digits
-
-    def __missing__(self, sizes: tuple[int, int]) -> tuple[bytes, bytes]:
-        key_size, size = sizes
-        before = b"\x12" + encode_number(key_size)
-        behind = b"\x18" + encode_number(size) + b"\x40"
-        total = len(before) + key_size + len(behind) + self._digits
-        heads = (_U32.pack(total) + before, behind)
+    def __missing__(self, size: int) -> bytes:
+        field = b"\x18" + encode_number(size) + b"\x40"
         if len(self) >= _MAX_HEADS:
             self.clear()
-        self[sizes] = heads
-        return heads
+        self[size] = field
+        return field
+
+
+class _KeyHeads(dict[int, bytes]):
+    """The bytes before a key, by its size, in metadata that has so many bytes behind the key."""
+
+    def __init__(self, behind: int) -> None:
+        super().__init__()
+        self._behind = behind
+
+    def __missing__(self, size: int) -> bytes:
+        field = b"\x12" + encode_number(size)
+        head = _U32.pack(len(field) + size + self._behind) + field
+        if len(self) >= _MAX_HEADS:
+            self.clear()
+        self[size] = head
+        return head
 
 
 _MAX_HEADS = 4096
 # By the number of digits of the sequence id, which has at most nine.
 HEADS = [_Heads(digits) for digits in range(10)]
-KEYED_HEADS = [_KeyedHeads(digits) for digits in range(10)]
+PAYLOAD_SIZES = _PayloadSizes()
+# Behind a key are two tags, the payload's size, and the sequence id, each of up to nine digits.
+KEY_HEADS = [_KeyHeads(behind) for behind in range(21)]
 METADATA_SIZES = [_MetadataSizes(digits) for digits in range(10)]
 
 

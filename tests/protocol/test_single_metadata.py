@@ -10,7 +10,8 @@ from pulsar_spark.errors import InvalidRow
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.single_metadata import (
     HEADS,
-    KEYED_HEADS,
+    KEY_HEADS,
+    PAYLOAD_SIZES,
     encode_metadata,
     encode_number,
     is_sequence_id,
@@ -104,16 +105,19 @@ def test_heads_are_the_bytes_before_the_sequence_id(size: int, sequence_id: int)
     assert HEADS[len(number)][size] + number == len(data).to_bytes(4, "big") + data
     metadata.partition_key = "k" * 200
     data = metadata.SerializeToString()
-    before, behind = KEYED_HEADS[len(number)][200, size]
+    behind = PAYLOAD_SIZES[size]
+    before = KEY_HEADS[len(behind + number)][200]
     assert before + b"k" * 200 + behind + number == len(data).to_bytes(4, "big") + data
 
 
 def test_remembered_heads_are_bounded() -> None:
     for size in range(10_000):
         HEADS[2][size]
-        KEYED_HEADS[2][size, 1]
+        KEY_HEADS[2][size]
+        PAYLOAD_SIZES[size]
     assert len(HEADS[2]) <= 4096
-    assert len(KEYED_HEADS[2]) <= 4096
+    assert len(KEY_HEADS[2]) <= 4096
+    assert len(PAYLOAD_SIZES) <= 4096
 
 
 @given(

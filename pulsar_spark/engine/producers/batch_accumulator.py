@@ -278,7 +278,7 @@ class BatchAccumulator:
             stop = start + (len(messages) - start) // most * most
             if self._count or one_batch or stop - start <= most or self._by_key:
                 return self._extend_batch(messages, start)
-            if self._largest(messages.part(start, stop)) > self._bound:
+            if not self._fit(messages.part(start, stop)):
                 return self._extend_batch(messages, start)
             return start + self.producer.send_column(messages.part(start, stop), most)
 
@@ -455,12 +455,14 @@ class BatchAccumulator:
             taken += size
         return stop, taken
 
-    def _largest(self, messages: UniformMessages) -> int:
-        """Return roughly the size of the largest batch that is full by count."""
+    def _fit(self, messages: UniformMessages) -> bool:
+        """Whether batches that are full by count are not too large."""
         most = self._max_messages
+        if most * (messages.largest() + _OVERHEAD) <= self._bound:
+            return True
         sums = list(accumulate(messages.sizes()))[most - 1 :: most]
         largest: int = max(map(sub, sums, [0, *sums]))
-        return largest + _OVERHEAD * most
+        return largest + _OVERHEAD * most <= self._bound
 
     # --- sending ------------------------------------------------------------------------------
 

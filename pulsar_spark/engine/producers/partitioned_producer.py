@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
@@ -494,6 +494,30 @@ def _at_row(error: E, columns: MessageColumns, row: int) -> E:
 Properties = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
+class TextKeys(Sequence[str]):
+    """String keys of all messages, given in UTF-8, which is how they are sent."""
+
+    def __init__(self, utf8: list[bytes]) -> None:
+        self.utf8 = utf8
+
+    def __len__(self) -> int:
+        return len(self.utf8)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(bytes.decode, self.utf8)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> TextKeys: ...
+
+    def __getitem__(self, index: int | slice) -> str | TextKeys:
+        if isinstance(index, slice):
+            return TextKeys(self.utf8[index])
+        return self.utf8[index].decode()
+
+
 @dataclass(slots=True)
 class MessageColumns:
     """Messages as columns of equal length; None for a column that no message has.
@@ -539,6 +563,8 @@ class MessageColumns:
         """
         if self.keys is None:
             return None
+        if isinstance(self.keys, TextKeys):
+            return self.keys.utf8
         try:
             return [key.encode() for key in self.keys]  # type: ignore[union-attr]
         except AttributeError:

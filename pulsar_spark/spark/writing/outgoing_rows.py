@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, TextKeys
 from pulsar_spark.engine.producers.routing import Key
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
@@ -147,8 +147,10 @@ class RowConverter:
     ) -> list[bytes] | None:
         """Return the messages' fields, if they have no rarer ones."""
         keys = None if columns.keys is None else self._column(batch, names.KEY)
-        kinds = set(map(type, columns.keys or ()))
-        if not columns.plain or not kinds <= {str} or None in columns.payloads:
+        texts = isinstance(columns.keys, TextKeys) or {str}.issuperset(
+            map(type, columns.keys or ())
+        )
+        if not columns.plain or not texts or None in columns.payloads:
             return None
         payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
         try:
@@ -178,19 +180,20 @@ class RowConverter:
         position = self._columns.position(name)
         return None if position is None else batch.column(position)
 
-    def _keys(self, batch: pa.RecordBatch) -> list[Key | None] | None:
+    def _keys(self, batch: pa.RecordBatch) -> Sequence[Key | None] | None:
         column = self._column(batch, names.KEY)
         if column is None or column.null_count == len(column):
             return None
+        large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+        keys = column.cast(pa.large_binary() if large else pa.binary())
         if self._keys_as_bytes:
-            large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-            kind = pa.large_binary() if large else pa.binary()
-            return column.cast(kind).to_pylist()  # type: ignore[no-any-return]
+            return keys.to_pylist()  # type: ignore[no-any-return]
         try:
-            return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+            texts = keys.cast(pa.large_string())
         except pa.ArrowInvalid:
             # Some keys are not UTF-8.
-            return [_text_or_bytes(key) for key in column.to_pylist()]
+            return list(map(_text_or_bytes, keys.to_pylist()))
+        return texts.to_pylist() if texts.null_count else TextKeys(keys.to_pylist())
 
 
 def _first_null(column: pa.Array) -> int:

@@ -91,6 +91,13 @@ def test_keys_that_are_text_are_sent_as_text_and_others_as_bytes() -> None:
     assert valid.keys == ["a", None, "", "ключ"]
     mixed = convert(batch(values, key=binary(b"a", None, b"\xff\xfe", b"")))
     assert mixed.keys == ["a", None, b"\xff\xfe", ""]
+    for column in (pa.array(["a", "ключ"]), binary(b"a", "ключ".encode())):
+        complete = convert(batch(binary(b"", b""), key=column))
+        assert list(complete.keys or ()) == ["a", "ключ"]
+        assert complete.text_keys() == [b"a", "ключ".encode()]
+    # As some functions of Spark make them.
+    wrong = pa.Array.from_buffers(pa.string(), 2, binary(b"a", b"\xff").buffers())
+    assert convert(batch(binary(b"", b""), key=wrong)).keys == ["a", b"\xff"]
     assert convert(batch(values, key=pa.nulls(4, pa.binary()))).keys is None
 
 
