@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pulsar_spark.engine.producers.routing import PartitionRouter, key_text
+from pulsar_spark.engine.producers.routing import PartitionRouter, TextKeys, key_text
 from pulsar_spark.errors import OptionError
 
 # Printed by the Java client's hash classes: key, java mod 4, murmur mod 4.
@@ -40,6 +40,19 @@ def test_a_column_of_keys_is_routed_as_its_keys_are() -> None:
     keys = [key for key, _, _ in VECTORS] * 3
     router = PartitionRouter(4)
     assert router.route(keys) == [router.partition_of(key) for key in keys]
+
+
+def test_text_in_utf8_is_routed_as_text_and_remembered_apart_from_bytes() -> None:
+    texts = [key for key, _, _ in VECTORS if isinstance(key, str)]
+    utf8 = TextKeys([text.encode() for text in texts])
+    assert list(utf8) == [utf8[place] for place in range(len(utf8))] == texts
+    assert list(utf8[1:3]) == texts[1:3]
+    router = PartitionRouter(97)
+    for _ in range(2):
+        assert router.route(utf8) == [router.partition_of(text) for text in texts]
+    assert router.route([b"key"]) == [router.partition_of(b"key")] != router.route(["key"])
+    router.grow(98)
+    assert router.route(utf8) == [PartitionRouter(98).partition_of(text) for text in texts]
 
 
 def test_a_bytes_key_goes_where_its_base64_text_goes() -> None:

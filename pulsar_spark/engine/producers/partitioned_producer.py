@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, overload
+from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
@@ -18,7 +18,7 @@ from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, Fa
 from pulsar_spark.engine.producers.inflight_window import ProducerCounts
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, log_failure
 from pulsar_spark.engine.producers.producer import Producer
-from pulsar_spark.engine.producers.routing import Key, PartitionRouter, key_text
+from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transactions import Transaction
 from pulsar_spark.errors import (
@@ -362,8 +362,8 @@ class PartitionedProducer(Closing):
         with self._lock:
             routes = self._router.route(columns.keys or ())
         rows: dict[int, list[int]] = {partition: [] for partition in dict.fromkeys(routes)}
-        for row, partition in enumerate(routes):
-            rows[partition].append(row)
+        for row, own in enumerate(map(rows.__getitem__, routes)):
+            own.append(row)
         for partition, own in rows.items():
             self._extend(columns, own, messages.take(own), partition)
 
@@ -492,30 +492,6 @@ def _at_row(error: E, columns: MessageColumns, row: int) -> E:
 
 
 Properties = Mapping[str, str] | Sequence[tuple[str, str]]
-
-
-class TextKeys(Sequence[str]):
-    """String keys of all messages, given in UTF-8, which is how they are sent."""
-
-    def __init__(self, utf8: list[bytes]) -> None:
-        self.utf8 = utf8
-
-    def __len__(self) -> int:
-        return len(self.utf8)
-
-    def __iter__(self) -> Iterator[str]:
-        return map(bytes.decode, self.utf8)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> TextKeys: ...
-
-    def __getitem__(self, index: int | slice) -> str | TextKeys:
-        if isinstance(index, slice):
-            return TextKeys(self.utf8[index])
-        return self.utf8[index].decode()
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
@@ -36,6 +37,30 @@ _HASHES: dict[str, Callable[[str], int]] = {
     JAVA_STRING_HASH: java_string_hash,
     MURMUR3_32_HASH: _murmur3_of_text,
 }
+
+
+class TextKeys(Sequence[str]):
+    """String keys of all messages, given in UTF-8, which is how they are sent."""
+
+    def __init__(self, utf8: list[bytes]) -> None:
+        self.utf8 = utf8
+
+    def __len__(self) -> int:
+        return len(self.utf8)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(bytes.decode, self.utf8)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> TextKeys: ...
+
+    def __getitem__(self, index: int | slice) -> str | TextKeys:
+        if isinstance(index, slice):
+            return TextKeys(self.utf8[index])
+        return self.utf8[index].decode()
 
 
 def key_text(key: Key) -> str:
@@ -77,12 +102,15 @@ class PartitionRouter:
         self._current = (rng or random.Random()).randrange(self.partitions)
         self._run = 0
         self._cache: dict[Key, int] = {}
+        # Of text in UTF-8, which is not the same as keys of bytes.
+        self._texts: dict[bytes, int] = {}
 
     def grow(self, partitions: int) -> None:
         """Route over more partitions from now on."""
         self.partitions = max(partitions, self.partitions)
         self._fixed = self._single or self.partitions == 1
         self._cache.clear()
+        self._texts.clear()
 
     @property
     def spreads(self) -> bool:
@@ -130,6 +158,12 @@ class PartitionRouter:
         if self.partitions == 1:
             return [0] * len(keys)
         # Most keys of a column are cached.
+        if isinstance(keys, TextKeys):
+            texts = keys.utf8
+            found = list(map(self._texts.get, texts))
+            if None in found:
+                found = list(map(self._partition_of_text, texts))
+            return found  # type: ignore[return-value]
         routes = [self._cache.get(key) for key in keys]  # type: ignore[arg-type]
         if None not in routes:
             return routes  # type: ignore[return-value]
@@ -139,3 +173,11 @@ class PartitionRouter:
             else self.partition_of(key)
             for key, found in zip(keys, routes, strict=True)
         ]  # fmt: skip
+
+    def _partition_of_text(self, utf8: bytes) -> int:
+        partition = self._texts.get(utf8)
+        if partition is None:
+            if len(self._texts) >= _MAX_CACHED_KEYS:
+                self._texts.clear()
+            partition = self._texts[utf8] = self._hash(utf8.decode()) % self.partitions
+        return partition

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, TextKeys
-from pulsar_spark.engine.producers.routing import Key
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
+from pulsar_spark.engine.producers.routing import Key, TextKeys
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.arrow.arithmetic import ZERO
