@@ -45,10 +45,12 @@ from pulsar_spark.protocol.single_metadata import (
     PROPERTIES,
     SEQUENCE_ID,
     Layout,
+    OpenedMetadata,
     encode_metadata,
     is_sequence_id,
     layout_of,
     number_runs,
+    open_metadata,
 )
 
 # Four bytes of length, then the required payload_size: a tag and at least one digit.
@@ -83,7 +85,7 @@ class UnpackedBatch:
     """
 
     __slots__ = (
-        "_all_keys", "_edges", "_keys", "_payloads", "_start", "_stride", "_unusual",
+        "_all_keys", "_edges", "_keys", "_opened", "_payloads", "_start", "_stride", "_unusual",
         "body", "compacted", "count", "nulls",
     )  # fmt: skip
 
@@ -100,6 +102,8 @@ class UnpackedBatch:
         self._keys: dict[int, bytes] = {}
         # All keys, in place of `_keys`.
         self._all_keys: Sequence[bytes] = ()
+        # Of unusual messages that were opened without protobuf; None once one was not.
+        self._opened: dict[int, OpenedMetadata] | None = {}
         # All payloads, if they were sliced already.
         self._payloads: Sequence[bytes] = ()
 
@@ -150,6 +154,18 @@ class UnpackedBatch:
                 wanted = frozenset(rows)
                 unusual = [row for row in unusual if row in wanted]
         return dict(zip(unusual, self.metadata(unusual), strict=True))
+
+    def opened(self, rows: range) -> dict[int, OpenedMetadata] | None:
+        """Return, by index, metadata of messages that may have properties or an event time.
+
+        None if some of the batch's messages may have more than that; see `extras`.
+        """
+        found = self._opened
+        if found is None or len(found) != len(self._unusual):
+            return None
+        if len(rows) == self.count:
+            return found
+        return {row: found[row] for row in rows if row in found}
 
     def payload(self, index: int) -> bytes | memoryview:
         """Return the payload of message `index`, empty for a null value."""
@@ -247,6 +263,21 @@ def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool)
     return batch
 
 
+def _take_unusual(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
+    """As `_take_metadata`, without protobuf where nothing is rare."""
+    opened = open_metadata(data)
+    if opened is None:
+        batch._opened = None
+        return _take_metadata(batch, index, data, with_metadata)
+    if with_metadata:
+        batch._unusual.append(index)
+        if batch._opened is not None:
+            batch._opened[index] = opened
+        if opened.key is not None:
+            batch._keys[index] = opened.key
+    return opened.payload_size
+
+
 def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
     """Parse the metadata of message `index`, keep special fields, and return payload_size."""
     try:
@@ -337,7 +368,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
             if size < 0:
                 if start > len(body):
                     return None
-                size = _take_metadata(batch, index, body[position + 4 : start], with_metadata)
+                size = _take_unusual(batch, index, body[position + 4 : start], with_metadata)
             elif key_at and with_metadata:
                 keys[index] = body[key_at:key_end]
             position = start + size

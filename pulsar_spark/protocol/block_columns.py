@@ -16,6 +16,7 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.protocol.blocks import (
     NUMBERS,
@@ -327,13 +328,18 @@ class PendingRows:
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
         offset = self.rows - indexes.start
+        opened = batch.opened(indexes)
+        if opened is not None:
+            if self._wants_properties:
+                self._add_maps({offset + row: found.properties for row, found in opened.items()})
+            for index, found in opened.items():
+                if 0 < found.event_time <= LAST_MILLIS:
+                    self.events[offset + index] = found.event_time * 1000
+            return
         extras = batch.extras(indexes)
         if self._wants_properties:
-            self._add_texts(
-                {
-                    offset + index: {pair.key: pair.value for pair in metadata.properties}
-                    for index, metadata in extras.items()
-                }
+            self._add_maps(
+                {offset + index: _as_bytes(metadata) for index, metadata in extras.items()}
             )
         for index, metadata in extras.items():
             if 0 < metadata.event_time <= LAST_MILLIS:
@@ -341,15 +347,12 @@ class PendingRows:
             if metadata.HasField("ordering_key"):
                 self.ordering_keys[offset + index] = metadata.ordering_key
 
-    def _add_texts(self, properties: Mapping[int, Mapping[str, str]]) -> None:
-        try:
-            keys = list(map(str.encode, chain.from_iterable(properties.values())))
-            values = list(
-                map(str.encode, chain.from_iterable(map(_values_of, properties.values())))
-            )
-        except TypeError:
-            # Protobuf returns bytes if a string is not UTF-8.
-            raise UnusualFrame from None
+    def _add_maps(self, properties: Mapping[int, Mapping[bytes, bytes]]) -> None:
+        """Add properties by row; raises UnusualFrame, with nothing added, if one is not UTF-8."""
+        keys = list(chain.from_iterable(properties.values()))
+        values = list(chain.from_iterable(map(_values_of, properties.values())))
+        _check_texts(keys)
+        _check_texts(values)
         self.property_counts.update(zip(properties, map(len, properties.values()), strict=True))
         self.property_keys += keys
         self.property_values += values
@@ -401,10 +404,24 @@ def _from_base64(key: bytes) -> bytes:
 def as_map(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return properties as a map: a repeated key keeps its first place and its last value."""
     pairs = list(pairs)
-    if not b"".join(chain.from_iterable(pairs)).isascii():
-        for text in chain.from_iterable(pairs):
-            check_text(text)
+    _check_texts(list(chain.from_iterable(pairs)))
     return dict(pairs)
+
+
+def _as_bytes(metadata: pb.SingleMessageMetadata) -> dict[bytes, bytes]:
+    """Return a message's properties."""
+    try:
+        return {pair.key.encode(): pair.value.encode() for pair in metadata.properties}
+    except AttributeError:
+        # Protobuf returns bytes if a string is not UTF-8.
+        raise UnusualFrame from None
+
+
+def _check_texts(texts: Sequence[bytes]) -> None:
+    """Raise UnusualFrame unless all are UTF-8."""
+    if not b"".join(texts).isascii():
+        for text in texts:
+            check_text(text)
 
 
 def check_text(text: bytes) -> None:

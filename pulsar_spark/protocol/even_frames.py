@@ -157,9 +157,9 @@ def _walk(
     while at < stop and len(starts) < most:
         add_start(at)
         at += 4 + _size_at(data, at)[0]
-    ends = [*starts[1:], at]
+    ends = [*starts, at][1:]
     sizes = list(map(sub, ends, starts))
-    if (
+    if sizes and (
         at - begin - before * len(sizes) > most_bytes
         or max(sizes) > before + largest
         or min(sizes) < before + _LEAST
