@@ -45,27 +45,27 @@ from pulsar_spark.protocol.blocks import (
 )
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
+from pulsar_spark.protocol.single_metadata import NUMBER
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
 _HEAD = Struct(">IIBB")
 
-# A number of up to nine digits, so below 2^63; the second form accepts only the shortest encoding.
-_V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
+# A number as NUMBER, in its shortest encoding only.
 _SHORTEST = rb"(?:[\0-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])"
 _COMMAND = re.compile(
     # Sizes of frame and command, MESSAGE, consumer; the id: ledger, entry, partition; redelivery
     # count, consumer epoch.
     rb"....(\0\0\0(.)\x08\x09\x4a([\0-\x7f])\x08%b\x12([\0-\x7f])(\x08(%b)\x10))(%b)"
     rb"((?:\x18[\x80-\xff]{0,9}[\0-\x7f])?)((?:\x18(%b))?(?:\x28%b)?)"
-    % (_V, _SHORTEST, _SHORTEST, _V, _V),
+    % (NUMBER, _SHORTEST, _SHORTEST, NUMBER, NUMBER),
     re.DOTALL,
 ).match
-_BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (_V, _V)).fullmatch
+_BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (NUMBER, NUMBER)).fullmatch
 # Sequence id, publish time, size of the key.
-_TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (_V, _V)).match
-_PUBLISH_TIME = re.compile(rb"\x10%b\x18(%b)(?:\x32([\0-\x7f]))?" % (_V, _V)).match
-_NUMBER = re.compile(_V).match
+_TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
+_PUBLISH_TIME = re.compile(rb"\x10%b\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
+_NUMBER = re.compile(NUMBER).match
 _SIZE = re.compile(_SHORTEST).match
 
 _Match = Callable[[bytes, int], "re.Match[bytes] | None"]

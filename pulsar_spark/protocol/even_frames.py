@@ -19,7 +19,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.protocol.single_metadata import CONTINUING_DIGITS, number_runs
+from pulsar_spark.protocol.single_metadata import CONTINUING_DIGITS, NUMBER, number_runs
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
@@ -32,8 +32,7 @@ _size_at = Struct(">I").unpack_from
 # Of metadata: the name's size; behind the name tags and digits of sequence id and publish time, and
 # the tag of the key.
 _NAME_SIZE = re.compile(rb"\x0a([\0-\x7f])", re.DOTALL).match
-_V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
-_TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (_V, _V)).match
+_TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (NUMBER, NUMBER)).match
 _LOW_BITS = bytes(byte & 127 for byte in range(256))
 
 

@@ -12,8 +12,8 @@ protobuf.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -34,6 +34,8 @@ _U32 = Struct(">I")
 CONTINUING_DIGITS = bytes(range(128, 256))
 # A tenth digit can overflow 64 bits: leave such numbers to protobuf.
 _MAX_DIGITS = 9
+NUMBER = rb"[\x80-\xff]{0,8}[\0-\x7f]"
+"""Pattern of a number of up to nine digits, so below 2^63."""
 _MAX_LONG = 2**63 - 1
 
 
@@ -101,9 +103,8 @@ class OpenedMetadata(NamedTuple):
 
 # Numbers of one digit; others raise IndexError.
 _SMALL = range(128)
-_V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
 # Behind the payload's size: event time, "the key is not base64", sequence id.
-_BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40%b)?" % (_V, _V)).fullmatch
+_BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40%b)?" % (NUMBER, NUMBER)).fullmatch
 
 
 def open_metadata(data: bytes) -> OpenedMetadata | None:
@@ -192,71 +193,47 @@ def number_runs(first: int, count: int) -> Iterator[list[bytes]]:
     yield run
 
 
-class _Heads(dict[int, bytes]):
-    """The bytes before a sequence id's digits, without a key, by payload size."""
-
-    def __init__(self, digits: int) -> None:
-        super().__init__()
-        self._digits = digits
-
-    def __missing__(self, size: int) -> bytes:
-        field = b"\x18" + encode_number(size) + b"\x40"
-        head = _U32.pack(len(field) + self._digits) + field
-        if len(self) >= _MAX_HEADS:
-            self.clear()
-        self[size] = head
-        return head
-
-
-class _MetadataSizes(dict[int, bytes]):
-    """The bytes before the metadata, by its size before the sequence id's digits."""
-
-    def __init__(self, digits: int) -> None:
-        super().__init__()
-        self._digits = digits
-
-    def __missing__(self, size: int) -> bytes:
-        head = _U32.pack(size + self._digits)
-        if len(self) >= _MAX_HEADS:
-            self.clear()
-        self[size] = head
-        return head
-
-
-class _PayloadSizes(dict[int, bytes]):
-    """The bytes between a key and a sequence id's digits, by payload size."""
-
-    def __missing__(self, size: int) -> bytes:
-        field = b"\x18" + encode_number(size) + b"\x40"
-        if len(self) >= _MAX_HEADS:
-            self.clear()
-        self[size] = field
-        return field
-
-
-class _KeyHeads(dict[int, bytes]):
-    """The bytes before a key, by its size, in metadata that has so many bytes behind the key."""
-
-    def __init__(self, behind: int) -> None:
-        super().__init__()
-        self._behind = behind
-
-    def __missing__(self, size: int) -> bytes:
-        field = b"\x12" + encode_number(size)
-        head = _U32.pack(len(field) + size + self._behind) + field
-        if len(self) >= _MAX_HEADS:
-            self.clear()
-        self[size] = head
-        return head
-
-
 _MAX_HEADS = 4096
-# By the number of digits of the sequence id, which has at most nine.
-HEADS = [_Heads(digits) for digits in range(10)]
-PAYLOAD_SIZES = _PayloadSizes()
-# Behind a key are two tags, the payload's size, and the sequence id, each of up to nine digits.
-KEY_HEADS = [_KeyHeads(behind) for behind in range(21)]
-METADATA_SIZES = [_MetadataSizes(digits) for digits in range(10)]
+
+
+class _BySize(dict[int, bytes]):
+    """Bytes that depend on a size, made once; cleared when it is full."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, size: int) -> bytes:
+        found = self._make(size)
+        if len(self) >= _MAX_HEADS:
+            self.clear()
+        self[size] = found
+        return found
+
+
+def _head(digits: int, size: int) -> bytes:
+    field = PAYLOAD_SIZES[size]
+    return _U32.pack(len(field) + digits) + field
+
+
+def _key_head(behind: int, size: int) -> bytes:
+    field = b"\x12" + encode_number(size)
+    return _U32.pack(len(field) + size + behind) + field
+
+
+def _metadata_size(digits: int, size: int) -> bytes:
+    return _U32.pack(size + digits)
+
+
+# Between a key and a sequence id's digits, by payload size.
+PAYLOAD_SIZES = _BySize(lambda size: b"\x18" + encode_number(size) + b"\x40")
+# Before a sequence id's digits, without a key, by payload size; before the metadata, by its size
+# before these digits. There are at most nine of them.
+HEADS = [_BySize(partial(_head, digits)) for digits in range(10)]
+METADATA_SIZES = [_BySize(partial(_metadata_size, digits)) for digits in range(10)]
+# Before a key, by its size. Behind it are two tags, and payload size and sequence id, each of
+# up to nine digits.
+KEY_HEADS = [_BySize(partial(_key_head, behind)) for behind in range(21)]
 
 
 def encode_metadata(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
@@ -22,6 +22,7 @@ ROUND_ROBIN = "RoundRobinPartition"
 SINGLE_PARTITION = "SinglePartition"
 
 Key = str | bytes
+K = TypeVar("K", bound=Key)
 
 # Without keys, this many consecutive ids go to the same partition, if ids decide.
 _IDS_TOGETHER = 1000
@@ -133,11 +134,7 @@ class PartitionRouter:
         if self.partitions == 1:
             return 0
         partition = self._cache.get(key)
-        if partition is None:
-            if len(self._cache) >= _MAX_CACHED_KEYS:
-                self._cache.clear()
-            partition = self._cache[key] = self._hash(key_text(key)) % self.partitions
-        return partition
+        return self._remember(self._cache, key, key_text(key)) if partition is None else partition
 
     def next_unkeyed(self) -> int:
         """Return the partition of the next message without a key."""
@@ -176,8 +173,10 @@ class PartitionRouter:
 
     def _partition_of_text(self, utf8: bytes) -> int:
         partition = self._texts.get(utf8)
-        if partition is None:
-            if len(self._texts) >= _MAX_CACHED_KEYS:
-                self._texts.clear()
-            partition = self._texts[utf8] = self._hash(utf8.decode()) % self.partitions
+        return self._remember(self._texts, utf8, utf8.decode()) if partition is None else partition
+
+    def _remember(self, cache: dict[K, int], key: K, text: str) -> int:
+        if len(cache) >= _MAX_CACHED_KEYS:
+            cache.clear()
+        partition = cache[key] = self._hash(text) % self.partitions
         return partition
