@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from struct import Struct, iter_unpack
 from struct import error as StructError
@@ -33,8 +33,8 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import CorruptBatch, CorruptMessage, LocalProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.opened_metadata import TEMPLATES, Opened, open_metadata, open_run
 from pulsar_spark.protocol.single_metadata import (
-    CONTINUING_DIGITS,
     HEADS,
     KEY_HEADS,
     KEY_IS_BASE64,
@@ -45,13 +45,11 @@ from pulsar_spark.protocol.single_metadata import (
     PROPERTIES,
     SEQUENCE_ID,
     Layout,
-    OpenedMetadata,
     encode_metadata,
     is_sequence_id,
     layout_of,
-    number_runs,
-    open_metadata,
 )
+from pulsar_spark.protocol.varints import CONTINUING_DIGITS, number_runs
 
 # Four bytes of length, then the required payload_size: a tag and at least one digit.
 _MIN_MESSAGE = 6
@@ -103,7 +101,7 @@ class UnpackedBatch:
         # All keys, in place of `_keys`.
         self._all_keys: Sequence[bytes] = ()
         # Of unusual messages that were opened without protobuf; None once one was not.
-        self._opened: dict[int, OpenedMetadata] | None = {}
+        self._opened: dict[int, Opened] | None = {}
         # All payloads, if they were sliced already.
         self._payloads: Sequence[bytes] = ()
 
@@ -155,7 +153,7 @@ class UnpackedBatch:
                 unusual = [row for row in unusual if row in wanted]
         return dict(zip(unusual, self.metadata(unusual), strict=True))
 
-    def opened(self, rows: range) -> dict[int, OpenedMetadata] | None:
+    def opened(self, rows: range) -> dict[int, Opened] | None:
         """Return, by index, metadata of messages that may have properties or an event time.
 
         None if some of the batch's messages may have more than that; see `extras`.
@@ -263,6 +261,24 @@ def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool)
     return batch
 
 
+def _take_run(
+    batch: UnpackedBatch, index: int, body: bytes, at: int, edges: list[int], with_metadata: bool
+) -> int:
+    """Take messages from `index` on that are like unusual ones before; return their number."""
+    run, run_edges = open_run(body, at, batch.count - index)
+    edges += run_edges
+    if with_metadata and run:
+        indexes = range(index, index + len(run))
+        batch._unusual.extend(indexes)
+        if batch._opened is not None:
+            batch._opened.update(zip(indexes, run, strict=True))
+        keys = [opened[2] for opened in run]
+        batch._keys.update(
+            (number, key) for number, key in zip(indexes, keys, strict=True) if key is not None
+        )
+    return len(run)
+
+
 def _take_unusual(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
     """As `_take_metadata`, without protobuf where nothing is rare."""
     opened = open_metadata(data)
@@ -273,9 +289,9 @@ def _take_unusual(batch: UnpackedBatch, index: int, data: bytes, with_metadata: 
         batch._unusual.append(index)
         if batch._opened is not None:
             batch._opened[index] = opened
-        if opened.key is not None:
-            batch._keys[index] = opened.key
-    return opened.payload_size
+        if opened[2] is not None:
+            batch._keys[index] = opened[2]
+    return opened[3]
 
 
 def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
@@ -336,8 +352,9 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
     # The last seen digits of a sequence id except the first: equal for 128 messages in a row.
     known: bytes | None = None
     position = 0
+    indexes = iter(range(count))
     try:
-        for index in range(count):
+        for index in indexes:
             metadata_size, tag, digit, digit2, _ = _HEAD.unpack_from(body, position)
             start = position + 4 + metadata_size
             at = position + 6
@@ -368,6 +385,12 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
             if size < 0:
                 if start > len(body):
                     return None
+                if body[position + 3 : position + 6] in TEMPLATES:
+                    taken = _take_run(batch, index, body, position, edges, with_metadata)
+                    if taken:
+                        position = edges[-1]
+                        next(islice(indexes, taken - 1, taken - 1), None)
+                        continue
                 size = _take_unusual(batch, index, body[position + 4 : start], with_metadata)
             elif key_at and with_metadata:
                 keys[index] = body[key_at:key_end]

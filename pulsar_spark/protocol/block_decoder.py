@@ -36,7 +36,6 @@ from pulsar_spark.protocol.blocks import (
     DONE,
     END,
     FULL,
-    NUMBERS,
     SLOW,
     BlockOptions,
     Decompress,
@@ -45,20 +44,19 @@ from pulsar_spark.protocol.blocks import (
 )
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
-from pulsar_spark.protocol.single_metadata import NUMBER
+from pulsar_spark.protocol.opened_metadata import UnusualProperties, read_properties
+from pulsar_spark.protocol.varints import HIGHS, NUMBER, NUMBERS, SHORTEST, UnusualNumber
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
 _HEAD = Struct(">IIBB")
 
-# A number as NUMBER, in its shortest encoding only.
-_SHORTEST = rb"(?:[\0-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])"
 _COMMAND = re.compile(
     # Sizes of frame and command, MESSAGE, consumer; the id: ledger, entry, partition; redelivery
     # count, consumer epoch.
     rb"....(\0\0\0(.)\x08\x09\x4a([\0-\x7f])\x08%b\x12([\0-\x7f])(\x08(%b)\x10))(%b)"
     rb"((?:\x18[\x80-\xff]{0,9}[\0-\x7f])?)((?:\x18(%b))?(?:\x28%b)?)"
-    % (NUMBER, _SHORTEST, _SHORTEST, NUMBER, NUMBER),
+    % (NUMBER, SHORTEST, SHORTEST, NUMBER, NUMBER),
     re.DOTALL,
 ).match
 _BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (NUMBER, NUMBER)).fullmatch
@@ -66,7 +64,7 @@ _BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (NUMBER, NUMBER)).f
 _TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
 _PUBLISH_TIME = re.compile(rb"\x10%b\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
 _NUMBER = re.compile(NUMBER).match
-_SIZE = re.compile(_SHORTEST).match
+_SIZE = re.compile(SHORTEST).match
 
 _Match = Callable[[bytes, int], "re.Match[bytes] | None"]
 
@@ -87,7 +85,14 @@ _MANY = 4
 _LARGE = 4096
 
 
-_NOT_TAKEN = (UnusualFrame, StructError, IndexError, PulsarError)
+_NOT_TAKEN = (
+    UnusualFrame,
+    UnusualNumber,
+    UnusualProperties,
+    StructError,
+    IndexError,
+    PulsarError,
+)
 
 
 # --- the metadata's fields ----------------------------------------------------------------
@@ -110,8 +115,7 @@ _FIELDS = {
 # null_partition_key, schema_id, entry_hash_min, entry_hash_max.
 _IGNORED = frozenset({0x3A, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
 _REPLICATE_TO = 0x3A
-# Each property has a key and a value.
-_PROPERTIES, _KEY, _VALUE = 0x22, 0x0A, 0x12
+_PROPERTIES = 0x22
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
 _LAST_BEFORE = 0x18
@@ -124,7 +128,8 @@ def _read_metadata(data: bytes) -> Metadata:
     at, last, end = 0, _LAST_BEFORE, len(data)
     before_key = data[0] >> 3 <= _KEY_FIELD
     if data[0] == _PROPERTIES:
-        found["properties"], at = _read_properties(data)
+        names, values, at = read_properties(data, _PROPERTIES)
+        found["properties"] = list(zip(names, values, strict=True))
         last = _PROPERTIES
     while at < end:
         tag = data[at]
@@ -157,27 +162,6 @@ def _read_metadata(data: bytes) -> Metadata:
     return Metadata(rare, before_key, **found)
 
 
-def _read_properties(data: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Return the properties at the start of metadata, and where the next field starts."""
-    found: list[tuple[bytes, bytes]] = []
-    at, end = 0, len(data)
-    while at < end and data[at] == _PROPERTIES:
-        size, start = _read_number(data, at + 1, _SIZE)
-        at = start + size
-        if at > end or data[start] != _KEY:
-            raise UnusualFrame
-        size, start = _read_number(data, start + 1, _SIZE)
-        key_end = start + size
-        key = data[start:key_end]
-        if data[key_end] != _VALUE:
-            raise UnusualFrame
-        size, start = _read_number(data, key_end + 1, _SIZE)
-        if start + size != at:
-            raise UnusualFrame
-        found.append((key, data[start:at]))
-    return found, at
-
-
 def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
     digit = data[at]
     if digit < 128:
@@ -192,20 +176,6 @@ def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
 # --- the command --------------------------------------------------------------------------
 
 
-class _Highs(dict[bytes, int]):
-    """The value of a number's digits except the first; for the shortest encoding only."""
-
-    def __missing__(self, digits: bytes) -> int:
-        found = _SIZE(digits)
-        if digits and (found is None or found.end() != len(digits) or not digits[-1]):
-            raise UnusualFrame
-        if len(self) >= _MAX_KNOWN:
-            self.clear()
-        value = self[digits] = NUMBERS[digits] << 7
-        return value
-
-
-_HIGHS = _Highs()
 _BYTES = [bytes((byte,)) for byte in range(256)]
 
 
@@ -364,7 +334,7 @@ class PythonBlockDecoder:
         low = digits[0]
         if (low > 127) != (command.digits > 1):
             raise UnusualFrame
-        entry = _HIGHS[digits[1:]] | low & 127
+        entry = HIGHS[digits[1:]] | low & 127
         key = (command.ledger_id, entry)
         place = position[:2]
         range_end = options.end
@@ -534,7 +504,7 @@ class PythonBlockDecoder:
         options, pending, command = self._options, self._pending, self._command
         begin = at + command.digits_at
         digits = data[begin : begin + command.digits]
-        ledger_id, entry = command.ledger_id, _HIGHS[digits[1:]] | digits[0] & 127
+        ledger_id, entry = command.ledger_id, HIGHS[digits[1:]] | digits[0] & 127
         if options.end is not None:
             if ledger_id > options.end[0]:
                 return None
@@ -607,7 +577,7 @@ class PythonBlockDecoder:
                 if begin != before or rest != behind or (low > 127) != many:
                     break
                 if high != known_high:
-                    high_part, known_high, id_end = _HIGHS[high], high, high + id_tail
+                    high_part, known_high, id_end = HIGHS[high], high, high + id_tail
                 entry = high_part | low & 127
                 if not expected <= entry < last:
                     break

@@ -18,6 +18,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from pulsar_spark.protocol.varints import NUMBERS
+
 CONTRACT: Final = 2
 """Version of this contract and of `send_encoder.SendEncoder`.
 
@@ -292,23 +294,6 @@ def _identity(data: bytes, at: int) -> bytes:
         if digit < 128:
             return digits[:place]
     return b""
-
-
-class _Numbers(dict[bytes, int]):
-    """Cache of numbers by their digits, seven bits each, lowest first; cleared when it is full."""
-
-    def __missing__(self, digits: bytes) -> int:
-        value = 0
-        for place, digit in enumerate(digits):
-            value |= (digit & 127) << 7 * place
-        if len(self) >= _MAX_NUMBERS:
-            self.clear()
-        self[digits] = value
-        return value
-
-
-_MAX_NUMBERS = 4096
-NUMBERS = _Numbers()
 
 
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]:

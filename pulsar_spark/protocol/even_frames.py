@@ -19,7 +19,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.protocol.single_metadata import CONTINUING_DIGITS, NUMBER, number_runs
+from pulsar_spark.protocol.varints import CONTINUING_DIGITS, NUMBER, number_runs
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""

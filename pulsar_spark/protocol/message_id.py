@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import InvalidMessageId
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.single_metadata import encode_number
+from pulsar_spark.protocol.varints import encode_number
 
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1

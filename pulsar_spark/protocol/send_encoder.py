@@ -28,7 +28,7 @@ from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import MAGIC_CHECKSUM
-from pulsar_spark.protocol.single_metadata import encode_number, number_runs, sized
+from pulsar_spark.protocol.varints import encode_number, number_runs, sized
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload; the first argument is the codec's number."""

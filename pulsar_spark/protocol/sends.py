@@ -29,7 +29,8 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
-from pulsar_spark.protocol.single_metadata import encode_number, property_name, sized
+from pulsar_spark.protocol.single_metadata import property_name
+from pulsar_spark.protocol.varints import encode_number, sized
 
 _CODECS = Codecs()
 _MAX_INT32 = 2**31 - 1

@@ -28,7 +28,8 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields
-from pulsar_spark.protocol.single_metadata import encode_metadata, encode_number
+from pulsar_spark.protocol.single_metadata import encode_metadata
+from pulsar_spark.protocol.varints import encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 

@@ -13,31 +13,12 @@ from pulsar_spark.protocol.single_metadata import (
     KEY_HEADS,
     PAYLOAD_SIZES,
     encode_metadata,
-    encode_number,
     is_sequence_id,
     layout_of,
-    number_runs,
 )
+from pulsar_spark.protocol.varints import encode_number
 
 longs = st.integers(0, 2**63 - 1) | st.integers(0, 300)
-
-
-def proto_number(value: int) -> bytes:
-    return pb.CommandCloseProducer(producer_id=0, request_id=value).SerializeToString()[3:]
-
-
-@given(longs)
-def test_numbers_are_those_of_protobuf(value: int) -> None:
-    assert encode_number(value) == proto_number(value)
-
-
-@given(st.sampled_from([0, 120, 16380, 2**21 - 5, 2**28, 2**35, 2**56]), st.integers(1, 400))
-def test_runs_hold_consecutive_numbers_of_equal_length(first: int, count: int) -> None:
-    runs = list(number_runs(first, count))
-    assert [number for run in runs for number in run] == [
-        encode_number(value) for value in range(first, first + count)
-    ]
-    assert all(len({len(number) for number in run}) == 1 for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,267 @@
+"""Messages' metadata with properties or event times, without protobuf.
+
+    [0a size 0a size name 12 size value]* [12 size key] 18 payload_size [28 event_time] [30 00]
+    [40 sequence_id]
+
+Consecutive messages of a producer mostly have the same names, and sizes that repeat. So metadata
+that was read field by field becomes a template: one call cuts the next metadata with these sizes
+into its fields, and what must be equal is compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import chain, pairwise
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple, TypeAlias
+
+from pulsar_spark.protocol.single_metadata import PARTITION_KEY, PAYLOAD_SIZE, PROPERTIES
+from pulsar_spark.protocol.varints import (
+    HIGHS,
+    NUMBER,
+    SHORTEST,
+    UnusualNumber,
+    encode_number,
+    read_number,
+    sized,
+)
+
+Opened: TypeAlias = "tuple[tuple[bytes, ...], tuple[bytes, ...], bytes | None, int, int]"
+"""Names and values of the properties, key, payload size, event time (0: none).
+
+A repeated property keeps its first place and its last value. Texts may be no UTF-8.
+"""
+
+_U32 = Struct(">I")
+_MAX_SIZE = 2**31 - 1
+# Behind the payload's size: event time, "the key is not base64", sequence id.
+_BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40(%b))?" % (NUMBER, NUMBER)).fullmatch
+_SIZE = re.compile(SHORTEST).match
+# Of a property.
+_NAME, _VALUE = 0x0A, 0x12
+
+
+class UnusualProperties(Exception):
+    """Properties in another shape than all writers send them."""
+
+
+def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], int]:
+    """Return names and values of the properties at the start of metadata, and where they end.
+
+    Raises UnusualProperties or IndexError for another shape.
+    """
+    names: list[bytes] = []
+    values: list[bytes] = []
+    at, end = 0, len(data)
+    while at < end and data[at] == tag:
+        # Nearly always the size of the whole, of the name and of the value have one byte each.
+        size, name_tag, name_size = data[at + 1], data[at + 2], data[at + 3]
+        name_at, name_end = at + 4, at + 4 + name_size
+        value_at = name_end + 2
+        stop = at + 2 + size
+        if (size | name_size) > 127 or value_at > end or data[value_at - 1] > 127:
+            name_at, name_end, value_at, stop = _find_texts(data, at + 1)
+        elif name_tag != _NAME or value_at + data[value_at - 1] != stop:
+            raise UnusualProperties
+        if data[name_end] != _VALUE or stop > end:
+            raise UnusualProperties
+        names.append(data[name_at:name_end])
+        values.append(data[value_at:stop])
+        at = stop
+    return names, values, at
+
+
+def _find_texts(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """Return where name and value of a property begin and end, from its size on."""
+    size, at = _read_size(data, at)
+    stop = at + size
+    if data[at] != _NAME:
+        raise UnusualProperties
+    name_size, name_at = _read_size(data, at + 1)
+    name_end = name_at + name_size
+    value_size, value_at = _read_size(data, name_end + 1)
+    if value_at + value_size != stop:
+        raise UnusualProperties
+    return name_at, name_end, value_at, stop
+
+
+def _read_size(data: bytes, at: int) -> tuple[int, int]:
+    digit = data[at]
+    if digit < 128:
+        return digit, at + 1
+    found = _SIZE(data, at)
+    if found is None:
+        raise UnusualProperties
+    return read_number(found[0]), found.end()
+
+
+def open_run(body: bytes, at: int, most: int) -> tuple[list[Opened], list[int]]:
+    """Read messages of a batch from `at` on, as long as they are like others before them.
+
+    Returns what `open_metadata` does for each, and where their payloads begin and end in the body,
+    alternating. A payload may end behind the body.
+    """
+    found: list[Opened] = []
+    edges: list[int] = []
+    get_template, sizes, highs = TEMPLATES.get, _SIZES, HIGHS
+    try:
+        while len(found) < most:
+            likeness = body[at + 3 : at + 6]
+            template = get_template(likeness)
+            if template is None:
+                break
+            length, cut, fixed, names, size_at, has_key, has_time, has_sequence = template
+            parts = cut(body, at)
+            if parts[0::2] != fixed:
+                TEMPLATES.drop(likeness)
+                break
+            values = parts[1::2]
+            size, time = sizes[values[size_at]], 0
+            # As `read_number`, without a call.
+            if has_time:
+                digits = values[size_at + 1]
+                time = highs[digits[1:]] | digits[0] & 127
+                if (digits[0] > 127) != (len(digits) > 1):
+                    break
+            if has_sequence:
+                digits = values[-1]
+                highs[digits[1:]]
+                if (digits[0] > 127) != (len(digits) > 1):
+                    break
+            if has_key:
+                found.append((names, values[: size_at - 1], values[size_at - 1], size, time))
+            else:
+                found.append((names, values[:size_at], None, size, time))
+            edges.append(at + length)
+            at += length + size
+            edges.append(at)
+    except (UnusualNumber, StructError):
+        pass
+    return found, edges
+
+
+class _Template(NamedTuple):
+    """How to cut metadata of this size into fields: fixed bytes and values take turns.
+
+    The first fixed bytes include the metadata's size. The values are those of the properties, the
+    key, the payload's size, event time, sequence id.
+    """
+
+    length: int
+    cut: Callable[[bytes, int], tuple[bytes, ...]]
+    fixed: tuple[bytes, ...]
+    names: tuple[bytes, ...]
+    size_at: int
+    has_key: bool
+    has_time: bool
+    has_sequence: bool
+
+
+class _Sizes(dict[bytes, int]):
+    """Cache of payload sizes by their digits; raises UnusualNumber for others."""
+
+    def __missing__(self, digits: bytes) -> int:
+        size = read_number(digits)
+        if size > _MAX_SIZE:
+            raise UnusualNumber
+        if len(self) >= _MAX_TEMPLATES:
+            self.clear()
+        self[digits] = size
+        return size
+
+
+class Templates(dict[bytes, _Template]):
+    """The last templates, by the size of metadata, its first tag and that field's size.
+
+    Making one costs as much as reading ten messages field by field. So where hardly any two
+    messages are alike few are made: `credit` counts the messages that were read so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.credit = _MAX_CREDIT
+
+    def add(self, data: bytes, places: list[tuple[int, int]], **kind: Any) -> None:
+        """Make a template of metadata whose values are at these places."""
+        self.credit = min(self.credit, _MAX_CREDIT) - _COST
+        if len(self) >= _MAX_TEMPLATES:
+            self.clear()
+        data = _U32.pack(len(data)) + data
+        edges = [0, *(4 + place for place in chain.from_iterable(places)), len(data)]
+        sizes = [stop - start for start, stop in pairwise(edges)]
+        cut = Struct("".join(f"{size}s" for size in sizes)).unpack_from
+        self[data[3:6]] = _Template(len(data), cut, cut(data, 0)[0::2], **kind)
+
+    def drop(self, likeness: bytes) -> None:
+        """Forget a template that did not fit, unless another can be made in its place."""
+        if self.credit < _COST:
+            self.pop(likeness, None)
+
+
+_COST = 256
+_MAX_CREDIT = 64 * _COST
+TEMPLATES = Templates()
+_SIZES = _Sizes()
+_MAX_TEMPLATES = 1024
+# Larger metadata takes its time anyway.
+_MAX_LENGTH = 1024
+
+
+def open_metadata(data: bytes) -> Opened | None:
+    """Read metadata field by field; None for another shape. `open_run` may read what follows."""
+    try:
+        names, values, at = read_properties(data, PROPERTIES)
+        key_at = key_end = 0
+        if data[at] == PARTITION_KEY:
+            key_at = at + 2
+            size = data[at + 1]
+            if size > 127:
+                size, key_at = _read_size(data, at + 1)
+            at = key_end = key_at + size
+        if data[at] != PAYLOAD_SIZE:
+            return None
+        payload_size, end = data[at + 1], at + 2
+        if payload_size > 127:
+            payload_size, end = _read_size(data, at + 1)
+    except (UnusualProperties, IndexError):
+        return None
+    behind = _BEHIND_SIZE(data, end)
+    if behind is None or payload_size > _MAX_SIZE:
+        return None
+    try:
+        time = 0 if behind[1] is None else read_number(behind[1])
+    except UnusualNumber:
+        return None
+    key = data[key_at:key_end] if key_at else None
+    TEMPLATES.credit += 1
+    if len(set(names)) != len(names):
+        properties = dict(zip(names, values, strict=True))
+        names, values = list(properties), list(properties.values())
+    elif TEMPLATES.credit >= _COST and len(data) <= _MAX_LENGTH:
+        places = _places_of_values(names, values)
+        if key_at:
+            places.append((key_at, key_end))
+        places.append((at + 1, end))
+        places += [behind.span(number) for number in (1, 2) if behind[number] is not None]
+        TEMPLATES.add(
+            data,
+            places,
+            names=tuple(names),
+            size_at=len(names) + (key is not None),
+            has_key=key is not None,
+            has_time=behind[1] is not None,
+            has_sequence=behind[2] is not None,
+        )
+    return tuple(names), tuple(values), key, payload_size, time
+
+
+def _places_of_values(names: list[bytes], values: list[bytes]) -> list[tuple[int, int]]:
+    """Return where the values of properties begin and end, which start the metadata."""
+    places, end = [], 0
+    for name, value in zip(names, values, strict=True):
+        inside = 2 + len(sized(name)) + len(sized(value))
+        end += 1 + len(encode_number(inside)) + inside
+        places.append((end - len(value), end))
+    return places

@@ -1,0 +1,108 @@
+"""Numbers as protobuf writes them: seven bits per byte, lowest first.
+
+We call such bytes digits. All but a number's last one are above 127.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+CONTINUING_DIGITS = bytes(range(128, 256))
+MAX_DIGITS = 9
+"""A tenth digit can overflow 64 bits: leave such numbers to protobuf."""
+NUMBER = rb"[\x80-\xff]{0,8}[\0-\x7f]"
+"""Pattern of a number of up to nine digits, so below 2^63."""
+SHORTEST = rb"(?:[\0-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])"
+"""The same, in its shortest encoding only."""
+
+
+class UnusualNumber(Exception):
+    """Digits that are no number in its shortest encoding."""
+
+
+class _Numbers(dict[bytes, int]):
+    """Cache of numbers by their digits, which are not checked; cleared when it is full."""
+
+    def __missing__(self, digits: bytes) -> int:
+        value = 0
+        for place, digit in enumerate(digits):
+            value |= (digit & 127) << 7 * place
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        self[digits] = value
+        return value
+
+
+class _Highs(dict[bytes, int]):
+    """The value of a number's digits except the first, which consecutive numbers share.
+
+    Raises UnusualNumber unless the encoding is the shortest.
+    """
+
+    def __missing__(self, digits: bytes) -> int:
+        if digits and (_FULL_NUMBER(digits) is None or len(digits) >= MAX_DIGITS):
+            raise UnusualNumber
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        value = self[digits] = NUMBERS[digits] << 7
+        return value
+
+
+_FULL_NUMBER = re.compile(rb"[\x80-\xff]*[\x01-\x7f]").fullmatch
+_MAX_KNOWN = 4096
+NUMBERS = _Numbers()
+HIGHS = _Highs()
+
+
+def read_number(digits: bytes) -> int:
+    """Return a number of up to nine digits; raises UnusualNumber, IndexError if there is none."""
+    low = digits[0]
+    if low < 128:
+        if len(digits) > 1:
+            raise UnusualNumber
+        return low
+    if len(digits) == 1:
+        raise UnusualNumber
+    return HIGHS[digits[1:]] | low & 127
+
+
+def encode_number(value: int) -> bytes:
+    """Encode a non-negative number."""
+    if value < 128:
+        return _FINAL[value]
+    return _CONTINUED[value & 127] + _encode_higher(value >> 7)
+
+
+# Consecutive sequence ids and times share all digits except the first.
+_encode_higher = lru_cache(4096)(encode_number)
+_FINAL = [bytes((digit,)) for digit in range(128)]
+_CONTINUED = [bytes((digit | 128,)) for digit in range(128)]
+
+
+def number_runs(first: int, count: int) -> Iterator[list[bytes]]:
+    """Yield `count` encoded numbers from `first` on, in lists of numbers of equal length."""
+    end = first + count
+    run: list[bytes] = []
+    while first < end:
+        # Up to here the numbers differ only in their first digit.
+        stop = min((first | 127) + 1, end)
+        low = first & 127
+        if first > 127:
+            rest = encode_number(first >> 7)
+            block = [digit + rest for digit in _CONTINUED[low : low + stop - first]]
+        else:
+            block = _FINAL[low : low + stop - first]
+        if run and len(run[0]) != len(block[0]):
+            yield run
+            run = []
+        run += block
+        first = stop
+    yield run
+
+
+def sized(data: bytes) -> bytes:
+    """Return bytes with their length before them."""
+    size = len(data)
+    return (_FINAL[size] if size < 128 else encode_number(size)) + data
