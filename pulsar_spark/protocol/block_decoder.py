@@ -405,7 +405,8 @@ class PythonBlockDecoder:
         if not metadata.messages:
             message_key = metadata.key if key_size is None else data[key_at:rest_at]
             pending.add_message(payload, message_key, head, entry_fields, size)
-            self._alone, self._batched = self._may_be_even and not metadata.codec, 0
+            even = self._may_be_even and not metadata.codec and size < _LARGE
+            self._alone, self._batched = even, 0
             return end, 1, DONE, next_position
         if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
             batch = self._begun[2]
