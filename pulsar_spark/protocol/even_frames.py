@@ -23,7 +23,7 @@ from pulsar_spark.protocol.varints import CONTINUING_DIGITS, NUMBER, number_runs
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
-_MOST = 1024
+_MOST = 4096
 _MAX_PRODUCERS = 16
 # Bytes of metadata and payload: tag and size of the name are looked at.
 _LEAST = 2
