@@ -31,6 +31,9 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 
 # Spark otherwise asks the resolver for the host's name, which a laptop or container may not have.
 export SPARK_LOCAL_IP := 127.0.0.1
+# Many containers set this. Without compiled modules each Python process, of which tests and
+# benchmarks start hundreds, spends a second more on imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-matrix conformance soak soak-sink lint format docs bench \
