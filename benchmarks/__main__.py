@@ -43,9 +43,8 @@ OPERATIONS = ("read", "write", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
-# In addition to the checked rounds: JVMs still compile in their first rounds.
-# Spark compiles its code for columns while the first reads run: from run to run, whoever reads, they
-# cost a tenth less.
+# In addition to the checked rounds. JVMs still compile in their first rounds, Spark's code for
+# reading columns longest: whoever reads, each of the first runs costs a tenth less than the last.
 WARM_UPS = {"read": 4, "write": 1}
 # The shapes for comparing our client with the official one.
 OF_CLIENTS = ("batch1000", "batch10", "unbatched100", "unbatched1k")
