@@ -45,7 +45,7 @@ PLANNED = 1_000
 RESULTS = "results.json"
 # In addition to the checked rounds. JVMs still compile in their first rounds, Spark's code for
 # reading columns longest: whoever reads, each of the first runs costs a tenth less than the last.
-WARM_UPS = {"read": 4, "write": 1}
+WARM_UPS = {"read": 4, "write": 3}
 # The shapes for comparing our client with the official one.
 OF_CLIENTS = ("batch1000", "batch10", "unbatched100", "unbatched1k")
 
