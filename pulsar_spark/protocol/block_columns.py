@@ -343,15 +343,16 @@ class PendingRows:
         elif opened:
             rows = [offset + index for index in opened]
             names, values, _, _, times = zip(*opened.values(), strict=True)
-            self._add_properties(rows, names, values)
+            if self._wants_properties:
+                self._add_properties(rows, names, values)
             self._add_events(rows, times)
 
     def _add_parsed(self, offset: int, extras: Mapping[int, pb.SingleMessageMetadata]) -> None:
         rows = [offset + index for index in extras]
         if self._wants_properties:
             maps = list(map(_as_bytes, extras.values()))
-            names, values = map(tuple, maps), [tuple(found.values()) for found in maps]
-            self._add_properties(rows, list(names), values)
+            values = [tuple(found.values()) for found in maps]
+            self._add_properties(rows, list(map(tuple, maps)), values)
         self._add_events(rows, [metadata.event_time for metadata in extras.values()])
         for row, metadata in zip(rows, extras.values(), strict=True):
             if metadata.HasField("ordering_key"):
@@ -368,8 +369,6 @@ class PendingRows:
         self, rows: Sequence[int], names: Sequence[Texts], values: Sequence[Texts]
     ) -> None:
         """Add properties of rows; raises UnusualFrame, with nothing added, if one is not UTF-8."""
-        if not self._wants_properties:
-            return
         all_values = list(chain.from_iterable(values))
         alike = names.count(names[0]) == len(names)
         _check_texts(names[0] if alike else list(chain.from_iterable(names)))
