@@ -473,20 +473,26 @@ FILLERS: dict[str, Callable[[BatchAccumulator, int], object]] = {
 }
 
 
-@pytest.mark.fault(106)
-@pytest.mark.parametrize("name", FILLERS)
-def test_the_budget_counts_what_messages_that_wait_really_hold(name: str) -> None:
+def held_and_counted(name: str) -> tuple[int, int]:
+    """Return the bytes that waiting messages hold, and what the accumulator counts for them."""
     with batcher(batching_max_messages=100_000, batching_max_bytes=2**30) as (_, made):
         made.producer.open()
         FILLERS[name](made, 0)
-        # Deep enough to tell what is allocated here from what other threads allocate meanwhile.
-        tracemalloc.start(8)
-        for number in range(2_000):
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(10_000):
             FILLERS[name](made, number)
-        here = tracemalloc.Filter(inclusive=True, filename_pattern=__file__, all_frames=True)
-        traces = tracemalloc.take_snapshot().filter_traces([here]).traces
-        held = sum(trace.size for trace in traces)
+        held = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert held <= made._held < 5 * held
+        counted = made._held
         made.discard(ClosedError("not sent"))
         made.producer.close()
+    return held, counted
+
+
+@pytest.mark.fault(106)
+@pytest.mark.parametrize("name", FILLERS)
+def test_the_budget_counts_what_messages_that_wait_really_hold(name: str) -> None:
+    # What threads of earlier tests allocate meanwhile only adds to it: take the least.
+    held, counted = min(held_and_counted(name) for _ in range(3))
+    assert held <= counted < 4 * held
