@@ -33,7 +33,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import CorruptBatch, CorruptMessage, LocalProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.opened_metadata import TEMPLATES, Opened, open_metadata, open_run
+from pulsar_spark.protocol.opened_metadata import Opened, may_run, open_metadata, open_run
 from pulsar_spark.protocol.single_metadata import (
     HEADS,
     KEY_HEADS,
@@ -385,7 +385,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
             if size < 0:
                 if start > len(body):
                     return None
-                if body[position + 3 : position + 6] in TEMPLATES:
+                if may_run(body, position):
                     taken = _take_run(batch, index, body, position, edges, with_metadata)
                     if taken:
                         position = edges[-1]

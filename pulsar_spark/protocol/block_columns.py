@@ -165,9 +165,10 @@ class PendingRows:
         # For each entry: its rows, first batch index (-1 outside of a batch) and batch size.
         self.spans: list[tuple[int, int, int]] = []
         self.entries = Entries()
-        # By row.
+        # Of rows with an event time, ascending: the row and the time.
         self.event_rows: list[int] = []
         self.event_micros: list[int] = []
+        # By row.
         self.ordering_keys: dict[int, bytes] = {}
         # Of rows with properties, ascending: the row, its properties' names; all their values.
         self.property_rows: list[int] = []
@@ -370,8 +371,7 @@ class PendingRows:
     ) -> None:
         """Add properties of rows; raises UnusualFrame, with nothing added, if one is not UTF-8."""
         all_values = list(chain.from_iterable(values))
-        alike = names.count(names[0]) == len(names)
-        _check_texts(names[0] if alike else list(chain.from_iterable(names)))
+        _check_texts(names[0] if _are_equal(names) else list(chain.from_iterable(names)))
         _check_texts(all_values)
         self.property_rows += rows
         self.property_names += names
@@ -427,6 +427,10 @@ def _as_bytes(metadata: pb.SingleMessageMetadata) -> dict[bytes, bytes]:
     except AttributeError:
         # Protobuf returns bytes if a string is not UTF-8.
         raise UnusualFrame from None
+
+
+def _are_equal(values: Sequence[Any]) -> bool:
+    return values.count(values[0]) == len(values)
 
 
 def _check_texts(texts: Sequence[bytes]) -> None:
@@ -525,7 +529,7 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
     last_metadata: Metadata | None = None
     row = 0
     all_metadata = rows.entries.metadata
-    if all_metadata.count(all_metadata[0]) == len(all_metadata):
+    if _are_equal(all_metadata):
         return [all_metadata[0].schema_version], array("i", [0]), array("i", [0])
     for (count, _, _), metadata in zip(rows.spans, all_metadata, strict=True):
         if metadata is not last_metadata:
@@ -620,7 +624,7 @@ def _maps(rows: PendingRows) -> MapColumn:
 
 def _all_names(names: list[Texts]) -> BinaryColumn:
     # Messages of one kind have the same names.
-    if names.count(names[0]) == len(names):
+    if _are_equal(names):
         return _repeated(names[0], len(names))
     return _binary(list(chain.from_iterable(names)))
 

@@ -45,7 +45,16 @@ from pulsar_spark.protocol.blocks import (
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
 from pulsar_spark.protocol.opened_metadata import UnusualProperties, read_properties
-from pulsar_spark.protocol.varints import HIGHS, NUMBER, NUMBERS, SHORTEST, UnusualNumber
+from pulsar_spark.protocol.varints import (
+    HIGHS,
+    NUMBER,
+    NUMBERS,
+    SHORTEST,
+    UnusualNumber,
+    match_number,
+    match_shortest,
+    take_number,
+)
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
@@ -63,10 +72,6 @@ _BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (NUMBER, NUMBER)).f
 # Sequence id, publish time, size of the key.
 _TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
 _PUBLISH_TIME = re.compile(rb"\x10%b\x18(%b)(?:\x32([\0-\x7f]))?" % (NUMBER, NUMBER)).match
-_NUMBER = re.compile(NUMBER).match
-_SIZE = re.compile(SHORTEST).match
-
-_Match = Callable[[bytes, int], "re.Match[bytes] | None"]
 
 _CHECKSUM = b"\x0e\x01"
 _BROKER = b"\x0e\x02"
@@ -123,7 +128,7 @@ _KEY_FIELD = 6
 
 
 def _read_metadata(data: bytes) -> Metadata:
-    """Read the fields after the publish time; raises UnusualFrame."""
+    """Read the fields after the publish time; raises one of _NOT_TAKEN."""
     found: dict[str, Any] = {}
     at, last, end = 0, _LAST_BEFORE, len(data)
     before_key = data[0] >> 3 <= _KEY_FIELD
@@ -135,14 +140,14 @@ def _read_metadata(data: bytes) -> Metadata:
         tag = data[at]
         at += 1
         if tag > 127:
-            tag, at = _read_number(data, at - 1, _SIZE)
+            tag, at = take_number(data, at - 1)
         if tag <= last and not (tag == last == _REPLICATE_TO):
             raise UnusualFrame
         last = tag
         number = data[at]
         at += 1
         if number > 127:
-            number, at = _read_number(data, at - 1, _SIZE if tag & 7 else _NUMBER)
+            number, at = take_number(data, at - 1, match_shortest if tag & 7 else match_number)
         name = _FIELDS.get(tag)
         if name is None and tag not in _IGNORED:
             raise UnusualFrame
@@ -160,17 +165,6 @@ def _read_metadata(data: bytes) -> Metadata:
         raise UnusualFrame
     rare = before_key or not _NOT_RARE.issuperset(found)
     return Metadata(rare, before_key, **found)
-
-
-def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
-    digit = data[at]
-    if digit < 128:
-        return digit, at + 1
-    found = match(data, at)
-    if found is None:
-        raise UnusualFrame
-    digits = found[0]
-    return NUMBERS[digits[1:]] << 7 | digit & 127, found.end()
 
 
 # --- the command --------------------------------------------------------------------------

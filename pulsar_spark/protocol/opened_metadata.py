@@ -15,17 +15,18 @@ from collections.abc import Callable
 from itertools import chain, pairwise
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from pulsar_spark.protocol.memo import Memo
 from pulsar_spark.protocol.single_metadata import PARTITION_KEY, PAYLOAD_SIZE, PROPERTIES
 from pulsar_spark.protocol.varints import (
     HIGHS,
     NUMBER,
-    SHORTEST,
     UnusualNumber,
     encode_number,
     read_number,
     sized,
+    take_number,
 )
 
 Opened: TypeAlias = "tuple[tuple[bytes, ...], tuple[bytes, ...], bytes | None, int, int]"
@@ -38,7 +39,6 @@ _U32 = Struct(">I")
 _MAX_SIZE = 2**31 - 1
 # Behind the payload's size: event time, "the key is not base64", sequence id.
 _BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40(%b))?" % (NUMBER, NUMBER)).fullmatch
-_SIZE = re.compile(SHORTEST).match
 # Of a property.
 _NAME, _VALUE = 0x0A, 0x12
 
@@ -50,7 +50,7 @@ class UnusualProperties(Exception):
 def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], int]:
     """Return names and values of the properties at the start of metadata, and where they end.
 
-    Raises UnusualProperties or IndexError for another shape.
+    Raises UnusualProperties, UnusualNumber or IndexError for another shape.
     """
     names: list[bytes] = []
     values: list[bytes] = []
@@ -75,26 +75,21 @@ def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], in
 
 def _find_texts(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Return where name and value of a property begin and end, from its size on."""
-    size, at = _read_size(data, at)
+    size, at = take_number(data, at)
     stop = at + size
     if data[at] != _NAME:
         raise UnusualProperties
-    name_size, name_at = _read_size(data, at + 1)
+    name_size, name_at = take_number(data, at + 1)
     name_end = name_at + name_size
-    value_size, value_at = _read_size(data, name_end + 1)
+    value_size, value_at = take_number(data, name_end + 1)
     if value_at + value_size != stop:
         raise UnusualProperties
     return name_at, name_end, value_at, stop
 
 
-def _read_size(data: bytes, at: int) -> tuple[int, int]:
-    digit = data[at]
-    if digit < 128:
-        return digit, at + 1
-    found = _SIZE(data, at)
-    if found is None:
-        raise UnusualProperties
-    return read_number(found[0]), found.end()
+def may_run(body: bytes, at: int) -> bool:
+    """Whether `open_run` may find messages from `at` on."""
+    return body[at + 3 : at + 6] in TEMPLATES
 
 
 def open_run(body: bytes, at: int, most: int) -> tuple[list[Opened], list[int]]:
@@ -159,19 +154,6 @@ class _Template(NamedTuple):
     has_sequence: bool
 
 
-class _Sizes(dict[bytes, int]):
-    """Cache of payload sizes by their digits; raises UnusualNumber for others."""
-
-    def __missing__(self, digits: bytes) -> int:
-        size = read_number(digits)
-        if size > _MAX_SIZE:
-            raise UnusualNumber
-        if len(self) >= _MAX_TEMPLATES:
-            self.clear()
-        self[digits] = size
-        return size
-
-
 class Templates(dict[bytes, _Template]):
     """The last templates, by the size of metadata, its first tag and that field's size.
 
@@ -183,7 +165,15 @@ class Templates(dict[bytes, _Template]):
         super().__init__()
         self.credit = _MAX_CREDIT
 
-    def add(self, data: bytes, places: list[tuple[int, int]], **kind: Any) -> None:
+    def add(
+        self,
+        data: bytes,
+        places: list[tuple[int, int]],
+        names: tuple[bytes, ...],
+        has_key: bool,
+        has_time: bool,
+        has_sequence: bool,
+    ) -> None:
         """Make a template of metadata whose values are at these places."""
         self.credit = min(self.credit, _MAX_CREDIT) - _COST
         if len(self) >= _MAX_TEMPLATES:
@@ -192,7 +182,10 @@ class Templates(dict[bytes, _Template]):
         edges = [0, *(4 + place for place in chain.from_iterable(places)), len(data)]
         sizes = [stop - start for start, stop in pairwise(edges)]
         cut = Struct("".join(f"{size}s" for size in sizes)).unpack_from
-        self[data[3:6]] = _Template(len(data), cut, cut(data, 0)[0::2], **kind)
+        fixed, size_at = cut(data, 0)[0::2], len(names) + has_key
+        self[data[3:6]] = _Template(
+            len(data), cut, fixed, names, size_at, has_key, has_time, has_sequence
+        )
 
     def drop(self, likeness: bytes) -> None:
         """Forget a template that did not fit, unless another can be made in its place."""
@@ -203,8 +196,17 @@ class Templates(dict[bytes, _Template]):
 _COST = 256
 _MAX_CREDIT = 64 * _COST
 TEMPLATES = Templates()
-_SIZES = _Sizes()
 _MAX_TEMPLATES = 1024
+
+
+def _payload_size(digits: bytes) -> int:
+    size = read_number(digits)
+    if size > _MAX_SIZE:
+        raise UnusualNumber
+    return size
+
+
+_SIZES = Memo(_payload_size)
 # Larger metadata takes its time anyway.
 _MAX_LENGTH = 1024
 
@@ -218,21 +220,18 @@ def open_metadata(data: bytes) -> Opened | None:
             key_at = at + 2
             size = data[at + 1]
             if size > 127:
-                size, key_at = _read_size(data, at + 1)
+                size, key_at = take_number(data, at + 1)
             at = key_end = key_at + size
         if data[at] != PAYLOAD_SIZE:
             return None
         payload_size, end = data[at + 1], at + 2
         if payload_size > 127:
-            payload_size, end = _read_size(data, at + 1)
-    except (UnusualProperties, IndexError):
-        return None
-    behind = _BEHIND_SIZE(data, end)
-    if behind is None or payload_size > _MAX_SIZE:
-        return None
-    try:
+            payload_size, end = take_number(data, at + 1)
+        behind = _BEHIND_SIZE(data, end)
+        if behind is None or payload_size > _MAX_SIZE:
+            return None
         time = 0 if behind[1] is None else read_number(behind[1])
-    except UnusualNumber:
+    except (UnusualProperties, UnusualNumber, IndexError):
         return None
     key = data[key_at:key_end] if key_at else None
     TEMPLATES.credit += 1
@@ -245,15 +244,8 @@ def open_metadata(data: bytes) -> Opened | None:
             places.append((key_at, key_end))
         places.append((at + 1, end))
         places += [behind.span(number) for number in (1, 2) if behind[number] is not None]
-        TEMPLATES.add(
-            data,
-            places,
-            names=tuple(names),
-            size_at=len(names) + (key is not None),
-            has_key=key is not None,
-            has_time=behind[1] is not None,
-            has_sequence=behind[2] is not None,
-        )
+        has_key, has_time, has_sequence = (part is not None for part in (key, *behind.groups()))
+        TEMPLATES.add(data, places, tuple(names), has_key, has_time, has_sequence)
     return tuple(names), tuple(values), key, payload_size, time
 
 

@@ -11,13 +11,14 @@ protobuf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from pulsar_spark.errors import InvalidRow
+from pulsar_spark.protocol.memo import Memo
 from pulsar_spark.protocol.varints import CONTINUING_DIGITS, MAX_DIGITS, encode_number, sized
 
 # Tags: field number * 8 + wire type.
@@ -81,24 +82,6 @@ def layout_of(body: bytes) -> Layout | None:
     return Layout(has_key, key_at, key_end, at + 1, start, start + size)
 
 
-_MAX_HEADS = 4096
-
-
-class _BySize(dict[int, bytes]):
-    """Bytes that depend on a size, made once; cleared when it is full."""
-
-    def __init__(self, make: Callable[[int], bytes]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, size: int) -> bytes:
-        found = self._make(size)
-        if len(self) >= _MAX_HEADS:
-            self.clear()
-        self[size] = found
-        return found
-
-
 def _head(digits: int, size: int) -> bytes:
     field = PAYLOAD_SIZES[size]
     return _U32.pack(len(field) + digits) + field
@@ -114,14 +97,14 @@ def _metadata_size(digits: int, size: int) -> bytes:
 
 
 # Between a key and a sequence id's digits, by payload size.
-PAYLOAD_SIZES = _BySize(lambda size: b"\x18" + encode_number(size) + b"\x40")
+PAYLOAD_SIZES: Memo[int, bytes] = Memo(lambda size: b"\x18" + encode_number(size) + b"\x40")
 # Before a sequence id's digits, without a key, by payload size; before the metadata, by its size
 # before these digits. There are at most nine of them.
-HEADS = [_BySize(partial(_head, digits)) for digits in range(10)]
-METADATA_SIZES = [_BySize(partial(_metadata_size, digits)) for digits in range(10)]
+HEADS = [Memo(partial(_head, digits)) for digits in range(10)]
+METADATA_SIZES = [Memo(partial(_metadata_size, digits)) for digits in range(10)]
 # Before a key, by its size. Behind it are two tags, and payload size and sequence id, each of
 # up to nine digits.
-KEY_HEADS = [_BySize(partial(_key_head, behind)) for behind in range(21)]
+KEY_HEADS = [Memo(partial(_key_head, behind)) for behind in range(21)]
 
 
 def encode_metadata(

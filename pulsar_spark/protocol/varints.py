@@ -6,8 +6,11 @@ We call such bytes digits. All but a number's last one are above 127.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import TypeAlias
+
+from pulsar_spark.protocol.memo import Memo
 
 CONTINUING_DIGITS = bytes(range(128, 256))
 MAX_DIGITS = 9
@@ -22,38 +25,42 @@ class UnusualNumber(Exception):
     """Digits that are no number in its shortest encoding."""
 
 
-class _Numbers(dict[bytes, int]):
-    """Cache of numbers by their digits, which are not checked; cleared when it is full."""
-
-    def __missing__(self, digits: bytes) -> int:
-        value = 0
-        for place, digit in enumerate(digits):
-            value |= (digit & 127) << 7 * place
-        if len(self) >= _MAX_KNOWN:
-            self.clear()
-        self[digits] = value
-        return value
+def _number(digits: bytes) -> int:
+    value = 0
+    for place, digit in enumerate(digits):
+        value |= (digit & 127) << 7 * place
+    return value
 
 
-class _Highs(dict[bytes, int]):
-    """The value of a number's digits except the first, which consecutive numbers share.
-
-    Raises UnusualNumber unless the encoding is the shortest.
-    """
-
-    def __missing__(self, digits: bytes) -> int:
-        if digits and (_FULL_NUMBER(digits) is None or len(digits) >= MAX_DIGITS):
-            raise UnusualNumber
-        if len(self) >= _MAX_KNOWN:
-            self.clear()
-        value = self[digits] = NUMBERS[digits] << 7
-        return value
+def _high(digits: bytes) -> int:
+    if not _HIGH_DIGITS(digits):
+        raise UnusualNumber
+    return NUMBERS[digits] << 7
 
 
-_FULL_NUMBER = re.compile(rb"[\x80-\xff]*[\x01-\x7f]").fullmatch
-_MAX_KNOWN = 4096
-NUMBERS = _Numbers()
-HIGHS = _Highs()
+_HIGH_DIGITS = re.compile(rb"(?:[\x80-\xff]{0,7}[\x01-\x7f])?").fullmatch
+NUMBERS = Memo(_number)
+"""The value of digits, which are not checked."""
+HIGHS = Memo(_high)
+"""The value of a number's digits except the first, which consecutive numbers share.
+
+Raises UnusualNumber unless the encoding is the shortest.
+"""
+
+Match: TypeAlias = "Callable[[bytes, int], re.Match[bytes] | None]"
+match_number: Match = re.compile(NUMBER).match
+match_shortest: Match = re.compile(SHORTEST).match
+
+
+def take_number(data: bytes, at: int, match: Match = match_shortest) -> tuple[int, int]:
+    """Return the number at `at` and where it ends; raises UnusualNumber or IndexError."""
+    digit = data[at]
+    if digit < 128:
+        return digit, at + 1
+    found = match(data, at)
+    if found is None:
+        raise UnusualNumber
+    return NUMBERS[found[0][1:]] << 7 | digit & 127, found.end()
 
 
 def read_number(digits: bytes) -> int:
