@@ -24,7 +24,7 @@ from benchmarks.results import Results
 CPU_OF_SCALA = {
     "batch1000": 0.5, "batch10": 0.5, "unbatched100": 0.6, "unbatched1k": 0.6,
     "four": 0.6, "lz4": 0.7, "turns": 0.6, "properties": 0.5, "large": 1.0,
-    "stored1000": 0.5, "stored10": 0.5, "stored1k": 0.6,
+    "unbatched_properties": 0.6, "stored1000": 0.5, "stored10": 0.5, "stored1k": 0.6,
 }  # fmt: skip
 TIMES_SCALA = {
     "batch1000": 2.0,
@@ -39,7 +39,13 @@ OF_DRAIN_STORED = 0.85
 OF_TRIVIAL = {"batch1000": 0.85}
 CPU_OVER_TLS = 1.25
 HANDED_OF_DRAIN = 0.6
-DECODING_MICROSECONDS = {"batch10": 2.0, "unbatched100": 3.0, "unbatched1k": 3.0, "turns": 3.0}
+DECODING_MICROSECONDS = {
+    "batch10": 2.0,
+    "unbatched100": 3.0,
+    "unbatched1k": 3.0,
+    "turns": 3.0,
+    "unbatched_properties": 3.0,
+}
 WRITE_MICROSECONDS = {"python": 15.0, "native": 5.0}
 TIMES_OFFICIAL_WRITE = 3.0
 LARGE_TIMES_OFFICIAL = 0.95

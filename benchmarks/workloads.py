@@ -142,6 +142,7 @@ WORKLOADS = (
     Workload("four", 2_000_000, 100, batch=1000, partitions=4),
     Workload("turns", 600_000, 100, producers=3),
     Workload("properties", 1_000_000, 100, batch=1000, properties=True),
+    Workload("unbatched_properties", 400_000, 100, properties=True),
     Workload("large", 5_000, 100_000),
     # The broker is the limit: it fetches each entry from the bookie.
     Workload("stored1000", 1_000_000, 100, batch=1000, stored=True),

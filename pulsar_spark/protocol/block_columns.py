@@ -26,6 +26,14 @@ from pulsar_spark.protocol.blocks import (
     MapColumn,
     VersionRuns,
 )
+from pulsar_spark.protocol.entry_metadata import (
+    PLAIN,
+    PLAIN_REST,
+    Metadata,
+    Rest,
+    RestColumns,
+    columns_of,
+)
 from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 from pulsar_spark.protocol.varints import NUMBERS
 
@@ -42,30 +50,6 @@ _CACHED_COUNT = 10_000
 class UnusualFrame(Exception):
     """The frame needs the careful path."""
 
-
-class Metadata(NamedTuple):
-    """MessageMetadata's fields after the publish time.
-
-    `is_rare`: a message with them has more than payload, key and schema version, or cannot stand
-    outside of a batch. `before_key`: some field precedes the key, or is the key.
-    """
-
-    is_rare: bool = False
-    before_key: bool = False
-    codec: int = 0
-    uncompressed_size: int = 0
-    messages: int = 0
-    event_time: int = 0
-    key: bytes | None = None
-    key_is_base64: int = 0
-    ordering_key: bytes | None = None
-    null_value: int = 0
-    schema_version: bytes = b""
-    replicated_from: bytes | None = None
-    properties: Sequence[tuple[bytes, bytes]] = ()
-
-
-PLAIN = Metadata()
 
 EntryFields = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
 """What is stored once for each entry: ledger, entry, publish time (µs), digits of the sequence
@@ -191,17 +175,19 @@ class PendingRows:
         key: bytes | None,
         head: bytes,
         entry: EntryFields,
+        rest: Rest,
         size: int,
     ) -> None:
         """Add a message outside of a batch; its id begins with `head`."""
-        metadata = entry[5]
-        row = self.rows
         if self._wants_names:
             check_text(entry[4])
-        if metadata.is_rare:
-            key = self.add_rare(row, metadata, key)
-        self.values.append(None if metadata.null_value else value)
-        self.keys.append(key)
+        if rest is PLAIN_REST:
+            self.values.append(value)
+            self.keys.append(key)
+        else:
+            values, keys = self._add_rests(columns_of([rest]), [value], [key])
+            self.values += values
+            self.keys += keys
         self.ids.append(head + self.id_tail)
         self.id_sizes.append(len(head) + len(self.id_tail))
         self.spans.append(_ALONE)
@@ -210,23 +196,26 @@ class PendingRows:
             self.sequences.append(sequence_id(entry))
         if self._wants_sizes:
             self.sizes.append(len(value))
-        self.rows = row + 1
+        self.rows += 1
         self.nbytes += size
 
     def add_messages_alone(
         self,
         values: Sequence[bytes | memoryview | None],
-        keys: Iterable[bytes | None],
+        keys: Sequence[bytes | None],
         ids: bytes,
         id_sizes: Iterable[int],
         entries: LedgerEntries,
+        rests: RestColumns | None,
         size: int,
     ) -> None:
-        """Add messages outside of batches; call `add_rare` first for those with rare fields.
+        """Add messages outside of batches; no `rests` stands for PLAIN_REST of all.
 
         Their ids are one after the other. For columns that need neither producer names nor the
         other parts of `EntryFields`.
         """
+        if rests is not None:
+            values, keys = self._add_rests(rests, values, keys)
         self.values += values
         self.keys += keys
         self.ids.append(ids)
@@ -236,26 +225,50 @@ class PendingRows:
         self.rows += len(values)
         self.nbytes += size
 
-    def add_rare(self, row: int, metadata: Metadata, key: bytes | None) -> bytes | None:
-        """Add rare fields of a message outside of a batch; return its key."""
+    def check_rest(self, rest: Rest, key: bytes | None) -> None:
+        """Raise UnusualFrame if a message with these fields could not be added."""
+        metadata, names, values, own_key, _ = rest
+        if names and self._wants_properties:
+            _check_texts(names + values)
+        if metadata.is_rare:
+            self._read_key(metadata, key if own_key is None else own_key)
+
+    def _read_key(self, metadata: Metadata, key: bytes | None) -> bytes | None:
+        """Check rare fields of a message, and return its key."""
         if self._wants_origins and metadata.replicated_from is not None:
             check_text(metadata.replicated_from)
-        if key is not None and metadata.key_is_base64:
-            key = _from_base64(key)
-        if metadata.properties and self._wants_properties:
-            self._add_pairs(row, metadata.properties)
-        if 0 < metadata.event_time <= LAST_MILLIS:
-            self.event_rows.append(row)
-            self.event_micros.append(metadata.event_time * 1000)
-        if metadata.ordering_key is not None:
-            self.ordering_keys[row] = metadata.ordering_key
-        return key
+        return _from_base64(key) if key is not None and metadata.key_is_base64 else key
 
-    def _add_pairs(self, row: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        _check_texts(list(chain.from_iterable(pairs)))
-        # A repeated name keeps its first place and its last value.
-        found = dict(pairs)
-        self._add_properties([row], [tuple(found)], [tuple(found.values())])
+    def _add_rests(
+        self,
+        rests: RestColumns,
+        values: Sequence[bytes | memoryview | None],
+        keys: Sequence[bytes | None],
+    ) -> tuple[Sequence[bytes | memoryview | None], Sequence[bytes | None]]:
+        """Add fields of messages outside of batches; return their values and keys."""
+        metadata, names, texts, own_keys, times = rests
+        rows = range(self.rows, self.rows + len(values))
+        if own_keys.count(None) < len(values):
+            keys = [key if own is None else own for own, key in zip(own_keys, keys, strict=True)]
+        rare = metadata[0].is_rare or not are_equal(metadata)
+        if rare:
+            keys = list(map(self._read_key, metadata, keys))
+            values = [
+                None if each.null_value else value
+                for each, value in zip(metadata, values, strict=True)
+            ]
+        if self._wants_properties and any(names):
+            self._add_properties(rows, names, texts)
+        # From here on nothing raises.
+        if any(times):
+            self._add_events(rows, times)
+        if rare:
+            self.ordering_keys |= {
+                row: each.ordering_key
+                for row, each in zip(rows, metadata, strict=True)
+                if each.ordering_key is not None
+            }
+        return values, keys
 
     def add_messages(
         self,
@@ -345,14 +358,14 @@ class PendingRows:
             rows = [offset + index for index in opened]
             names, values, _, _, times = zip(*opened.values(), strict=True)
             if self._wants_properties:
-                self._add_properties(rows, names, values)
+                self._add_properties(rows, names, list(chain.from_iterable(values)))
             self._add_events(rows, times)
 
     def _add_parsed(self, offset: int, extras: Mapping[int, pb.SingleMessageMetadata]) -> None:
         rows = [offset + index for index in extras]
         if self._wants_properties:
             maps = list(map(_as_bytes, extras.values()))
-            values = [tuple(found.values()) for found in maps]
+            values = [value for found in maps for value in found.values()]
             self._add_properties(rows, list(map(tuple, maps)), values)
         self._add_events(rows, [metadata.event_time for metadata in extras.values()])
         for row, metadata in zip(rows, extras.values(), strict=True):
@@ -367,15 +380,14 @@ class PendingRows:
         self.event_micros += [1000 * time for time in millis]
 
     def _add_properties(
-        self, rows: Sequence[int], names: Sequence[Texts], values: Sequence[Texts]
+        self, rows: Sequence[int], names: Sequence[Texts], values: Sequence[bytes]
     ) -> None:
         """Add properties of rows; raises UnusualFrame, with nothing added, if one is not UTF-8."""
-        all_values = list(chain.from_iterable(values))
-        _check_texts(names[0] if _are_equal(names) else list(chain.from_iterable(names)))
-        _check_texts(all_values)
+        _check_texts(names[0] if are_equal(names) else list(chain.from_iterable(names)))
+        _check_texts(values)
         self.property_rows += rows
         self.property_names += names
-        self.property_values += all_values
+        self.property_values += values
 
 
 _ALONE = (1, -1, 0)
@@ -429,7 +441,8 @@ def _as_bytes(metadata: pb.SingleMessageMetadata) -> dict[bytes, bytes]:
         raise UnusualFrame from None
 
 
-def _are_equal(values: Sequence[Any]) -> bool:
+def are_equal(values: Sequence[Any]) -> bool:
+    """Whether all of at least one value are equal."""
     return values.count(values[0]) == len(values)
 
 
@@ -529,7 +542,7 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
     last_metadata: Metadata | None = None
     row = 0
     all_metadata = rows.entries.metadata
-    if _are_equal(all_metadata):
+    if are_equal(all_metadata):
         return [all_metadata[0].schema_version], array("i", [0]), array("i", [0])
     for (count, _, _), metadata in zip(rows.spans, all_metadata, strict=True):
         if metadata is not last_metadata:
@@ -624,7 +637,7 @@ def _maps(rows: PendingRows) -> MapColumn:
 
 def _all_names(names: list[Texts]) -> BinaryColumn:
     # Messages of one kind have the same names.
-    if _are_equal(names):
+    if are_equal(names):
         return _repeated(names[0], len(names))
     return _binary(list(chain.from_iterable(names)))
 

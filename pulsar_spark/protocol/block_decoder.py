@@ -1,8 +1,8 @@
 """The BlockDecoder in pure Python: frames → rows → columns.
 
 A frame has the command, optionally the broker's entry metadata, the checksum, metadata and payload
-(`frames.py`). The decoder accepts fields in the order of their numbers, as all writers send them,
-each once and with its wire type; any other frame is SLOW.
+(`frames.py`). The decoder accepts fields as all writers send them: in the order of their numbers,
+each once and with its wire type. Any other frame is SLOW.
 
 Commands of one consumer differ only in the digits of the entry, so each serves as the template of
 the next. One pattern reads the metadata that every message has; the rest is read field by field,
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, repeat
 from struct import Struct
@@ -24,12 +24,11 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch, unpack_batches
 from pulsar_spark.protocol.block_columns import (
     LAST_MILLIS,
-    PLAIN,
     BlockColumns,
     LedgerEntries,
-    Metadata,
     PendingRows,
     UnusualFrame,
+    are_equal,
 )
 from pulsar_spark.protocol.blocks import (
     COLUMNS,
@@ -43,17 +42,23 @@ from pulsar_spark.protocol.blocks import (
     Progress,
 )
 from pulsar_spark.protocol.checksum import extend_crc32c
+from pulsar_spark.protocol.entry_metadata import (
+    PLAIN_REST,
+    RESTS,
+    Metadata,
+    Rest,
+    RestColumns,
+    columns_of,
+    read_rests,
+)
 from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
-from pulsar_spark.protocol.opened_metadata import UnusualProperties, read_properties
+from pulsar_spark.protocol.opened_metadata import UnusualMetadata
 from pulsar_spark.protocol.varints import (
     HIGHS,
     NUMBER,
     NUMBERS,
     SHORTEST,
     UnusualNumber,
-    match_number,
-    match_shortest,
-    take_number,
 )
 
 _U32 = Struct(">I")
@@ -81,9 +86,8 @@ _MAX_LONG = 2**63 - 1
 # Other columns need more values per message.
 _OF_MESSAGES = COLUMNS - {"producer_name", "sequence_id", "size", "replicated_from"}
 _NAME = 0x0A  # tag of the producer's name
-# How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.
-_MAX_KNOWN = 1024
-_KNOWN_SIZE = 64
+# Larger metadata of the broker is unusual.
+_MAX_BROKER_METADATA = 64
 # Of so many batches of the same size on average, those of one size are unpacked together.
 _MANY = 4
 # From this size on a view is faster than a copy.
@@ -93,78 +97,11 @@ _LARGE = 4096
 _NOT_TAKEN = (
     UnusualFrame,
     UnusualNumber,
-    UnusualProperties,
+    UnusualMetadata,
     StructError,
     IndexError,
     PulsarError,
 )
-
-
-# --- the metadata's fields ----------------------------------------------------------------
-
-
-# By tag. Fields of encrypted, chunked or compacted entries, or markers, are in neither table.
-_FIELDS = {
-    0x2A: "replicated_from",
-    0x32: "key",
-    0x40: "codec",
-    0x48: "uncompressed_size",
-    0x58: "messages",
-    0x60: "event_time",
-    0x82: "schema_version",
-    0x88: "key_is_base64",
-    0x92: "ordering_key",
-    0xC8: "null_value",
-}
-# replicate_to, deliver_at_time, both halves of the transaction, highest_sequence_id,
-# null_partition_key, schema_id, entry_hash_min, entry_hash_max.
-_IGNORED = frozenset({0x3A, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
-_REPLICATE_TO = 0x3A
-_PROPERTIES = 0x22
-_INTEGERS = frozenset({0x40, 0x48, 0x58})
-_NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
-_LAST_BEFORE = 0x18
-_KEY_FIELD = 6
-
-
-def _read_metadata(data: bytes) -> Metadata:
-    """Read the fields after the publish time; raises one of _NOT_TAKEN."""
-    found: dict[str, Any] = {}
-    at, last, end = 0, _LAST_BEFORE, len(data)
-    before_key = data[0] >> 3 <= _KEY_FIELD
-    if data[0] == _PROPERTIES:
-        names, values, at = read_properties(data, _PROPERTIES)
-        found["properties"] = list(zip(names, values, strict=True))
-        last = _PROPERTIES
-    while at < end:
-        tag = data[at]
-        at += 1
-        if tag > 127:
-            tag, at = take_number(data, at - 1)
-        if tag <= last and not (tag == last == _REPLICATE_TO):
-            raise UnusualFrame
-        last = tag
-        number = data[at]
-        at += 1
-        if number > 127:
-            number, at = take_number(data, at - 1, match_shortest if tag & 7 else match_number)
-        name = _FIELDS.get(tag)
-        if name is None and tag not in _IGNORED:
-            raise UnusualFrame
-        value: int | bytes = number
-        if tag & 7:
-            value = data[at : at + number]
-            at += number
-            if at > end:
-                raise UnusualFrame
-        elif tag in _INTEGERS and number > _MAX_INT:
-            raise UnusualFrame
-        if name is not None:
-            found[name] = value
-    if found.get("messages") == 0:
-        raise UnusualFrame
-    rare = before_key or not _NOT_RARE.issuperset(found)
-    return Metadata(rare, before_key, **found)
 
 
 # --- the command --------------------------------------------------------------------------
@@ -252,7 +189,6 @@ class PythonBlockDecoder:
         self._options = options
         self._decompress = decompress
         self._command = _NO_COMMAND
-        self._known: dict[bytes, Metadata] = {}
         # The partly taken batch, with the data and position of its frame.
         self._begun: tuple[bytes, int, UnpackedBatch] | None = None
         self._pending = PendingRows(options)
@@ -348,15 +284,15 @@ class PythonBlockDecoder:
         key_at = rest_at = found.end()
         if key_size is not None:
             rest_at += key_size[0]
-        if rest_at == body_at:
-            metadata = PLAIN
-        elif rest_at < body_at:
-            metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
-        elif found.end(2) == body_at:
+        rest = PLAIN_REST
+        if rest_at < body_at:
+            rest = RESTS[data[rest_at:body_at]]
+        elif rest_at > body_at:
+            if found.end(2) != body_at:
+                raise UnusualFrame
             # What looked like a key belongs to the payload.
-            key_size, metadata = None, PLAIN
-        else:
-            raise UnusualFrame
+            key_size = None
+        metadata = rest[0]
         count = metadata.messages or 1
         if key < place:
             return end, count, DONE, position
@@ -397,8 +333,8 @@ class PythonBlockDecoder:
             index,
         )
         if not metadata.messages:
-            message_key = metadata.key if key_size is None else data[key_at:rest_at]
-            pending.add_message(payload, message_key, head, entry_fields, size)
+            message_key = None if key_size is None else data[key_at:rest_at]
+            pending.add_message(payload, message_key, head, entry_fields, rest, size)
             even = self._may_be_even and not metadata.codec and size < _LARGE
             self._alone, self._batched = even, 0
             return end, 1, DONE, next_position
@@ -437,8 +373,8 @@ class PythonBlockDecoder:
         even = self._find_even(data, at, stop, position, room, _LARGE)
         if even is None:
             return at, 0, position
-        frames, entries, kinds = even
-        if any(each.is_rare for each in kinds):
+        frames, entries, rests = even
+        if any(each.codec or each.messages for each in _distinct(entries.metadata)):
             return at, 0, position
         count, end = len(frames.ends), frames.ends[-1]
         head, tail = self._command.id_head, pending.id_tail
@@ -446,7 +382,7 @@ class PythonBlockDecoder:
         ids = head + (tail + head).join(frames.digits) + tail
         id_sizes = repeat(len(ids) // count, count)
         size = self._size_of(count, end - at)
-        pending.add_messages_alone(frames.values, frames.keys, ids, id_sizes, entries, size)
+        pending.add_messages_alone(frames.values, frames.keys, ids, id_sizes, entries, rests, size)
         return end, count, (entries.ledger_id, entries.entry_ids[-1] + 1, 0)
 
     def _take_batches(
@@ -463,8 +399,8 @@ class PythonBlockDecoder:
             even = self._find_even(data, at, stop, position, room // self._batched, largest)
             if even is None:
                 return at, 0, position
-            frames, entries, kinds = even
-            if any(each.codec or each.before_key or not each.messages for each in kinds):
+            frames, entries, _ = even
+            if any(each.codec or not each.messages for each in _distinct(entries.metadata)):
                 return at, 0, position
             counts = [metadata.messages for metadata in entries.metadata]
             fitting = bisect_right(list(accumulate(counts)), room)
@@ -491,10 +427,10 @@ class PythonBlockDecoder:
 
     def _find_even(
         self, data: bytes, at: int, stop: int, position: Place, most: int, largest: int
-    ) -> tuple[EvenFrames, LedgerEntries, Collection[Metadata]] | None:
+    ) -> tuple[EvenFrames, LedgerEntries, RestColumns | None] | None:
         """Find frames with the same layout, at most so many; None if they differ.
 
-        Their metadata may have any fields; each kind of it is returned once.
+        Their metadata may have any fields.
         """
         options, pending, command = self._options, self._pending, self._command
         begin = at + command.digits_at
@@ -521,16 +457,15 @@ class PythonBlockDecoder:
         )
         if even is None or max(even.times) > LAST_MILLIS:
             return None
-        rests = even.rests or []
-        known = {rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(rests)}
+        rests = read_rests(even.rests) if even.rests is not None else None
         entries = LedgerEntries(
             ledger_id,
             command.redelivery_count,
             range(entry, entry + len(even.ends)),
             [1000 * time for time in even.times],
-            list(map(known.__getitem__, rests)),
+            rests.metadata if rests is not None else (),
         )
-        return even, entries, known.values()
+        return even, entries, rests
 
     def _size_of(self, frames: int, size: int) -> int:
         """Return the bytes of metadata and payload of frames with the last command."""
@@ -558,18 +493,18 @@ class PythonBlockDecoder:
         ids: list[bytes] = []
         entries: list[int] = []
         times: list[int] = []
-        all_metadata: list[Metadata] = []
+        rests: list[Rest] = []
         indexes: list[int | None] = []
         time_of, head_of, checksum_of = _PUBLISH_TIME, _HEAD.unpack_from, extend_crc32c
         index: int | None = None
-        first_row = pending.rows
+        plain = True
         micros, last_time = 0, b""
         used = 0
         try:
             while at < stop and len(values) < room:
                 fields = unpack(data, at)
-                size, begin, low, high, rest, checksum, metadata_size, tag, name_size = fields
-                if begin != before or rest != behind or (low > 127) != many:
+                size, begin, low, high, after, checksum, metadata_size, tag, name_size = fields
+                if begin != before or after != behind or (low > 127) != many:
                     break
                 if high != known_high:
                     high_part, known_high, id_end = HIGHS[high], high, high + id_tail
@@ -594,25 +529,19 @@ class PythonBlockDecoder:
                 if key_size is not None:
                     key_at, rest_at = rest_at, rest_at + key_size[0]
                     key = data[key_at:rest_at]
-                metadata = PLAIN
+                rest = PLAIN_REST
                 if rest_at != body_at:
                     if rest_at > body_at:
                         break
-                    metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
-                    if metadata.is_rare:
-                        if metadata.codec or metadata.messages:
-                            break
-                        if metadata.before_key:
-                            key = metadata.key
+                    plain = False
+                    rest = RESTS[data[rest_at:body_at]]
+                    if rest[0].codec or rest[0].messages:
+                        break
+                    pending.check_rest(rest, key)
                 if checksum_of(view[head_at + 4 : end]) != checksum:
                     break
-                if metadata.is_rare:
-                    key = pending.add_rare(first_row + len(values), metadata, key)
-                    values.append(None if metadata.null_value else data[body_at:end])
-                    if not metadata.schema_version:
-                        metadata = PLAIN
-                else:
-                    values.append(data[body_at:end])
+                rests.append(rest)
+                values.append(data[body_at:end])
                 keys.append(key)
                 ids.append(id_head + _BYTES[low] + id_end)
                 if time != last_time:
@@ -620,7 +549,6 @@ class PythonBlockDecoder:
                     micros = min(NUMBERS[time[1:]] << 7 | time[0] & 127, LAST_MILLIS) * 1000
                 entries.append(entry)
                 times.append(micros)
-                all_metadata.append(metadata)
                 if has_broker_metadata:
                     indexes.append(index)
                 expected = entry + 1
@@ -628,25 +556,14 @@ class PythonBlockDecoder:
                 at = end
         except _NOT_TAKEN:
             pass
+        columns = columns_of(rests) if rests and not plain else None
+        metadata = columns.metadata if columns is not None else ()
         alone = LedgerEntries(
-            ledger_id, command.redelivery_count, entries, times, all_metadata, indexes
+            ledger_id, command.redelivery_count, entries, times, metadata, indexes
         )
         sizes = map(len, ids)
-        pending.add_messages_alone(values, keys, b"".join(ids), sizes, alone, used)
+        pending.add_messages_alone(values, keys, b"".join(ids), sizes, alone, columns, used)
         return at, len(values), (ledger_id, expected, 0)
-
-    def _read_rest(self, data: bytes, has_key: bool) -> Metadata:
-        metadata = self._known.get(data)
-        if metadata is None:
-            metadata = _read_metadata(data)
-            # Don't cache what differs from message to message.
-            if len(data) <= _KNOWN_SIZE and not (metadata.properties or metadata.event_time):
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                self._known[data] = metadata
-        if has_key and metadata.before_key:
-            raise UnusualFrame
-        return metadata
 
     def _decompressed(self, metadata: Metadata, payload: memoryview) -> bytes | memoryview:
         body = self._decompress(
@@ -673,11 +590,16 @@ def _alike_in_size(bodies: Sequence[bytes]) -> Iterator[range]:
         yield range(start, stop)
 
 
+def _distinct(metadata: Sequence[Metadata]) -> Sequence[Metadata]:
+    """Return each kind of metadata at least once."""
+    return metadata[:1] if metadata and are_equal(metadata) else metadata
+
+
 def _read_broker_metadata(data: bytes, at: int) -> tuple[int | None, int]:
     """Return the broker's index, if any, and where the checksum's magic number ends."""
     size: int = _U32.unpack_from(data, at)[0]
     end = at + 4 + size
-    found = _BROKER_METADATA(data, at + 4, end) if size <= _KNOWN_SIZE else None
+    found = _BROKER_METADATA(data, at + 4, end) if size <= _MAX_BROKER_METADATA else None
     if found is None or data[end : end + 2] != _CHECKSUM:
         raise UnusualFrame
     return NUMBERS[found[1]] if found[1] else None, end + 2

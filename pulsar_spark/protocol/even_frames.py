@@ -19,7 +19,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.protocol.varints import CONTINUING_DIGITS, NUMBER, number_runs
+from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_runs, read_numbers
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
@@ -33,7 +33,6 @@ _size_at = Struct(">I").unpack_from
 # the tag of the key.
 _NAME_SIZE = re.compile(rb"\x0a([\0-\x7f])", re.DOTALL).match
 _TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (NUMBER, NUMBER)).match
-_LOW_BITS = bytes(byte & 127 for byte in range(256))
 
 
 class Commands(NamedTuple):
@@ -248,12 +247,12 @@ def _read_heads(
     count = len(begins)
     sequence_at, time_at, time_end = (at + place for place in layout[:3])
     fixed = [at, at + 1, sequence_at, time_at, *([time_end] if layout.has_key else ())]
-    numbers = ((sequence_at + 1, time_at - 1), (time_at + 1, time_end - 1))
+    numbers = ((sequence_at + 1, time_at), (time_at + 1, time_end))
     if any(heads[at::width] != heads[at : at + 1] * count for at in fixed) or not all(
-        _are_digits(heads, begin, last, width) for begin, last in numbers
+        are_numbers(heads, begin, end, width) for begin, end in numbers
     ):
         return None
-    times = _read_times([heads[at::width] for at in range(time_at + 1, time_end)])
+    times = read_numbers(heads, time_at + 1, time_end, width)
     keys_at = [begin + layout.width for begin in begins]
     if not layout.has_key:
         return _Heads(times, keys_at, keys_at)
@@ -262,25 +261,3 @@ def _read_heads(
     if not key_sizes.isascii() or 0 in key_sizes:
         return None
     return _Heads(times, keys_at, list(map(add, keys_at, key_sizes)))
-
-
-def _are_digits(heads: bytes, begin: int, last: int, width: int) -> bool:
-    """Whether a number has its last digit at the same place in all heads."""
-    return heads[last::width].isascii() and not any(
-        heads[at::width].translate(None, CONTINUING_DIGITS) for at in range(begin, last)
-    )
-
-
-def _read_times(digits: list[bytes]) -> list[int]:
-    """Return numbers of which the lowest digits are given, then the second, and so on."""
-    high, numbers = 0, list(digits[0].translate(_LOW_BITS))
-    for place, column in enumerate(digits[1:], 1):
-        shift = 7 * place
-        if column.count(column[0]) == len(column):
-            high |= (column[0] & 127) << shift
-        else:
-            numbers = [
-                number | (digit & 127) << shift
-                for number, digit in zip(numbers, column, strict=True)
-            ]
-    return [high | number for number in numbers]

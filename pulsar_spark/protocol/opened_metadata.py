@@ -3,22 +3,19 @@
     [0a size 0a size name 12 size value]* [12 size key] 18 payload_size [28 event_time] [30 00]
     [40 sequence_id]
 
-Consecutive messages of a producer mostly have the same names, and sizes that repeat. So metadata
-that was read field by field becomes a template: one call cuts the next metadata with these sizes
-into its fields, and what must be equal is compared.
+Metadata that was read field by field becomes a template for what follows it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from itertools import chain, pairwise
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple, TypeAlias
 
 from pulsar_spark.protocol.memo import Memo
 from pulsar_spark.protocol.single_metadata import PARTITION_KEY, PAYLOAD_SIZE, PROPERTIES
+from pulsar_spark.protocol.templates import Templates
 from pulsar_spark.protocol.varints import (
     HIGHS,
     NUMBER,
@@ -43,14 +40,14 @@ _BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40(%b))?" % (NUMBER, N
 _NAME, _VALUE = 0x0A, 0x12
 
 
-class UnusualProperties(Exception):
-    """Properties in another shape than all writers send them."""
+class UnusualMetadata(Exception):
+    """Metadata in another shape than all writers send it."""
 
 
 def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], int]:
     """Return names and values of the properties at the start of metadata, and where they end.
 
-    Raises UnusualProperties, UnusualNumber or IndexError for another shape.
+    Raises UnusualMetadata, UnusualNumber or IndexError for another shape.
     """
     names: list[bytes] = []
     values: list[bytes] = []
@@ -64,9 +61,9 @@ def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], in
         if (size | name_size) > 127 or value_at > end or data[value_at - 1] > 127:
             name_at, name_end, value_at, stop = _find_texts(data, at + 1)
         elif name_tag != _NAME or value_at + data[value_at - 1] != stop:
-            raise UnusualProperties
+            raise UnusualMetadata
         if data[name_end] != _VALUE or stop > end:
-            raise UnusualProperties
+            raise UnusualMetadata
         names.append(data[name_at:name_end])
         values.append(data[value_at:stop])
         at = stop
@@ -78,12 +75,12 @@ def _find_texts(data: bytes, at: int) -> tuple[int, int, int, int]:
     size, at = take_number(data, at)
     stop = at + size
     if data[at] != _NAME:
-        raise UnusualProperties
+        raise UnusualMetadata
     name_size, name_at = take_number(data, at + 1)
     name_end = name_at + name_size
     value_size, value_at = take_number(data, name_end + 1)
     if value_at + value_size != stop:
-        raise UnusualProperties
+        raise UnusualMetadata
     return name_at, name_end, value_at, stop
 
 
@@ -107,7 +104,7 @@ def open_run(body: bytes, at: int, most: int) -> tuple[list[Opened], list[int]]:
             template = get_template(likeness)
             if template is None:
                 break
-            length, cut, fixed, names, size_at, has_key, has_time, has_sequence = template
+            length, cut, fixed, (names, size_at, has_key, has_time, has_sequence) = template
             parts = cut(body, at)
             if parts[0::2] != fixed:
                 TEMPLATES.drop(likeness)
@@ -137,16 +134,11 @@ def open_run(body: bytes, at: int, most: int) -> tuple[list[Opened], list[int]]:
     return found, edges
 
 
-class _Template(NamedTuple):
-    """How to cut metadata of this size into fields: fixed bytes and values take turns.
-
-    The first fixed bytes include the metadata's size. The values are those of the properties, the
-    key, the payload's size, event time, sequence id.
+class _Meaning(NamedTuple):
+    """The values are those of properties with these names, the key, the payload's size at this
+    place, event time, sequence id.
     """
 
-    length: int
-    cut: Callable[[bytes, int], tuple[bytes, ...]]
-    fixed: tuple[bytes, ...]
     names: tuple[bytes, ...]
     size_at: int
     has_key: bool
@@ -154,49 +146,9 @@ class _Template(NamedTuple):
     has_sequence: bool
 
 
-class Templates(dict[bytes, _Template]):
-    """The last templates, by the size of metadata, its first tag and that field's size.
-
-    Making one costs as much as reading ten messages field by field. So where hardly any two
-    messages are alike few are made: `credit` counts the messages that were read so.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.credit = _MAX_CREDIT
-
-    def add(
-        self,
-        data: bytes,
-        places: list[tuple[int, int]],
-        names: tuple[bytes, ...],
-        has_key: bool,
-        has_time: bool,
-        has_sequence: bool,
-    ) -> None:
-        """Make a template of metadata whose values are at these places."""
-        self.credit = min(self.credit, _MAX_CREDIT) - _COST
-        if len(self) >= _MAX_TEMPLATES:
-            self.clear()
-        data = _U32.pack(len(data)) + data
-        edges = [0, *(4 + place for place in chain.from_iterable(places)), len(data)]
-        sizes = [stop - start for start, stop in pairwise(edges)]
-        cut = Struct("".join(f"{size}s" for size in sizes)).unpack_from
-        fixed, size_at = cut(data, 0)[0::2], len(names) + has_key
-        self[data[3:6]] = _Template(
-            len(data), cut, fixed, names, size_at, has_key, has_time, has_sequence
-        )
-
-    def drop(self, likeness: bytes) -> None:
-        """Forget a template that did not fit, unless another can be made in its place."""
-        if self.credit < _COST:
-            self.pop(likeness, None)
-
-
-_COST = 256
-_MAX_CREDIT = 64 * _COST
-TEMPLATES = Templates()
-_MAX_TEMPLATES = 1024
+# By the size of the metadata (its last byte), its first tag and that field's size; the fixed bytes
+# begin with that size.
+TEMPLATES: Templates[bytes, _Meaning] = Templates()
 
 
 def _payload_size(digits: bytes) -> int:
@@ -207,8 +159,6 @@ def _payload_size(digits: bytes) -> int:
 
 
 _SIZES = Memo(_payload_size)
-# Larger metadata takes its time anyway.
-_MAX_LENGTH = 1024
 
 
 def open_metadata(data: bytes) -> Opened | None:
@@ -231,25 +181,36 @@ def open_metadata(data: bytes) -> Opened | None:
         if behind is None or payload_size > _MAX_SIZE:
             return None
         time = 0 if behind[1] is None else read_number(behind[1])
-    except (UnusualProperties, UnusualNumber, IndexError):
+    except (UnusualMetadata, UnusualNumber, IndexError):
         return None
     key = data[key_at:key_end] if key_at else None
-    TEMPLATES.credit += 1
+    may_add = TEMPLATES.may_add(data)
     if len(set(names)) != len(names):
-        properties = dict(zip(names, values, strict=True))
-        names, values = list(properties), list(properties.values())
-    elif TEMPLATES.credit >= _COST and len(data) <= _MAX_LENGTH:
-        places = _places_of_values(names, values)
+        names, values = without_repeated(names, values)
+    elif may_add:
+        places = places_of_values(names, values)
         if key_at:
             places.append((key_at, key_end))
         places.append((at + 1, end))
         places += [behind.span(number) for number in (1, 2) if behind[number] is not None]
         has_key, has_time, has_sequence = (part is not None for part in (key, *behind.groups()))
-        TEMPLATES.add(data, places, tuple(names), has_key, has_time, has_sequence)
+        message = _U32.pack(len(data)) + data
+        TEMPLATES.add(
+            message[3:6],
+            message,
+            [(4 + start, 4 + stop) for start, stop in places],
+            _Meaning(tuple(names), len(names) + has_key, has_key, has_time, has_sequence),
+        )
     return tuple(names), tuple(values), key, payload_size, time
 
 
-def _places_of_values(names: list[bytes], values: list[bytes]) -> list[tuple[int, int]]:
+def without_repeated(names: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return each name once, at its first place, with its last value."""
+    properties = dict(zip(names, values, strict=True))
+    return list(properties), list(properties.values())
+
+
+def places_of_values(names: list[bytes], values: list[bytes]) -> list[tuple[int, int]]:
     """Return where the values of properties begin and end, which start the metadata."""
     places, end = [], 0
     for name, value in zip(names, values, strict=True):

@@ -75,6 +75,31 @@ def read_number(digits: bytes) -> int:
     return HIGHS[digits[1:]] | low & 127
 
 
+def are_numbers(data: bytes, begin: int, end: int, stride: int) -> bool:
+    """Whether there is a number of so many digits at these places of each `stride` bytes."""
+    return data[end - 1 :: stride].isascii() and not any(
+        data[at::stride].translate(None, CONTINUING_DIGITS) for at in range(begin, end - 1)
+    )
+
+
+def read_numbers(data: bytes, begin: int, end: int, stride: int) -> list[int]:
+    """Return these numbers."""
+    high, numbers = 0, list(data[begin::stride].translate(_LOW_BITS))
+    for place, at in enumerate(range(begin + 1, end), 1):
+        column, shift = data[at::stride], 7 * place
+        if column.count(column[0]) == len(column):
+            high |= (column[0] & 127) << shift
+        else:
+            numbers = [
+                number | (digit & 127) << shift
+                for number, digit in zip(numbers, column, strict=True)
+            ]
+    return [high | number for number in numbers]
+
+
+_LOW_BITS = bytes(byte & 127 for byte in range(256))
+
+
 def encode_number(value: int) -> bytes:
     """Encode a non-negative number."""
     if value < 128:

@@ -28,6 +28,7 @@ _BYTES = bytes.fromhex("00 01 02 7f 80 81 ff 08 09 0a 0e 10 12 18 1a 20 22 28 2a
 _BYTES += bytes.fromhex("50 58 60 6a 72 7a 82 88 92 98 a0 b0 b8 c0 c8 d2 d8 e0 e8 f0 f8")
 
 _STREAM = 100
+_WITH_ORDERING_KEY = USUAL | {"ordering_key", "schema_version"}
 
 
 def random_entry(random: Random, entry_id: int) -> bytes:
@@ -214,7 +215,8 @@ def compare_alike(make: MakeDecoder, random: Random, streams: int) -> None:
         if random.random() < 0.3:
             fields["end"] = (LEDGER, random.randrange(250), random.choice([0, 0, 1]))
         start = Position(LEDGER, random.choice([0, 0, 110, 150]))
-        wanted, joined = options(USUAL, **fields), b"".join(stream)
+        columns = random.choice([USUAL, USUAL, _WITH_ORDERING_KEY, {"value", "key", "message_id"}])
+        wanted, joined = options(columns, **fields), b"".join(stream)
         blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))
 
 
@@ -227,6 +229,8 @@ def _alike(random: Random) -> list[bytes]:
         fields["schema_version"] = bytes(8)
     if random.random() < 0.1:
         fields["properties"] = [("a", "1")]
+    own = random.choice([(), (), ("properties",), ("event_time",), ("properties", "event_time")])
+    rare = random.choice([0, 0, 0, 0.02, 0.5])
     with_keys = random.choice([True, True, False])
     batched = random.choice([True, False])
     stream = []
@@ -236,9 +240,17 @@ def _alike(random: Random) -> list[bytes]:
             fields["partition_key"] = "k" * random.choice([1, 4, 4, 20])
         if random.random() < 0.002:
             fields.update(random.choice([{"event_time": 5}, {"schema_version": bytes(3)}]))
+        if "properties" in own:
+            source = random.choice(["web", "app", "warehouse"])
+            fields["properties"] = [("number", str(number)), ("source", source)]
+        if "event_time" in own:
+            fields["event_time"] = random.choice([TIME, 100]) + 5 * number
         content: Any = random.randbytes(random.choice([0, 5, 40]))
         if batched:
             content = _batch_alike(random)
+        its = fields
+        if random.random() < rare:
+            content, its = _rarely(random, content, fields)
         stream.append(
             entry(
                 first + number,
@@ -246,10 +258,31 @@ def _alike(random: Random) -> list[bytes]:
                 producer_name=name,
                 sequence_id=sequence_id + 7 * number + 1000 * len(name),
                 publish_time=publish_time + number // 3,
-                **fields,
+                **its,
             )
         )
     return stream
+
+
+_RARELY: list[dict[str, Any]] = [
+    {"properties": [("a", "1"), ("a", "2")]},
+    {"properties": []},
+    {"event_time": 0},
+    {"event_time": 2**60},
+    {"ordering_key": b"o"},
+    {"ordering_key": b"o" * 80},
+    {"replicated_from": "r"},
+    {"partition_key": "/w==", "partition_key_b64_encoded": True},
+    {"partition_key": "@", "partition_key_b64_encoded": True},
+    {"partition_key": ""},
+]
+
+
+def _rarely(random: Random, content: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a null value, or what messages rarely have besides."""
+    if isinstance(content, bytes) and random.random() < 0.1:
+        return None, fields
+    return content, fields | random.choice(_RARELY)
 
 
 def _batch_alike(random: Random) -> list[tuple[pb.SingleMessageMetadata, bytes]]:

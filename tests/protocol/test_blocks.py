@@ -357,6 +357,8 @@ UNUSUAL: dict[str, bytes] = {
     "damaged LZ4": entry(1, b"v" * 100, codec=pb.LZ4, uncompressed_size=99),
     "too large": entry(1, bytes(1000), codec=pb.LZ4, uncompressed_size=LIMIT + 1),
     "not base64": entry(1, b"v", partition_key="@", partition_key_b64_encoded=True),
+    "origin that is not UTF-8": entry(1, b"v", replicated_from="??").replace(b"??", b"\xff?"),
+    "property that is not UTF-8": entry(1, b"v", properties=[("a", "??")]).replace(b"??", b"\xff?"),
     "not base64 in a batch": entry(
         1, [metadata(b"v", partition_key="@", partition_key_b64_encoded=True)]
     ),
@@ -571,6 +573,44 @@ def test_messages_that_are_alike_but_for_their_properties_keep_them(impl: Implem
         for number in range(300, 350)
     ]
     impl.read(*frames, columns=USUAL)
+
+
+def test_messages_keep_what_belongs_to_each_of_them(impl: Implementation) -> None:
+    sent: list[dict[str, Any]] = [
+        {
+            "value": b"v" * number,
+            "partition_key": "k" * (number % 5),
+            "properties": [("number", str(number)), ("source", "web")][: number % 3],
+            "event_time": TIME + number,
+        }
+        for number in range(300)
+    ]
+    frames = []
+    for number, message in enumerate(sent):
+        fields = dict(message)
+        frames.append(entry(number, fields.pop("value"), **fields))
+    found = impl.read(*frames, columns=USUAL)
+    assert found.column("value") == [message["value"] for message in sent]
+    assert found.column("key") == [message["partition_key"].encode() for message in sent]
+    assert found.column("properties") == [message["properties"] for message in sent]
+    times = [time.timestamp() for time in found.column("event_time")]
+    assert times == [message["event_time"] / 1000 for message in sent]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["not base64", "property that is not UTF-8"])
+def test_of_many_messages_only_an_unusual_one_is_left(
+    impl: Implementation, name: str, mixed: bool
+) -> None:
+    def message(number: int) -> bytes:
+        fields: dict[str, Any] = {"partition_key": "L2s=", "partition_key_b64_encoded": True}
+        if mixed and number % 2:
+            fields = {}
+        return entry(number, b"v", properties=[("a", "b")], **fields)
+
+    frames = [message(number) for number in range(60)]
+    frames[30] = block_mutations.checked(UNUSUAL[name].replace(b"\x10\x01", b"\x10\x1e"))
+    assert len(impl.read(*frames, columns=USUAL).slow) == 1
 
 
 ALIKE_BATCHES = [
