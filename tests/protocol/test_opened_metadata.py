@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from pulsar_spark.protocol import opened_metadata
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.opened_metadata import Opened, Templates, open_metadata, open_run
+from pulsar_spark.protocol.opened_metadata import Opened, open_metadata, open_run
+from pulsar_spark.protocol.templates import Templates
 
 Metadata = pb.SingleMessageMetadata
 
 
 @pytest.fixture(autouse=True)
-def templates(monkeypatch: pytest.MonkeyPatch) -> Templates:
-    fresh = Templates()
+def templates(monkeypatch: pytest.MonkeyPatch) -> Templates[Any, Any]:
+    fresh: Templates[Any, Any] = Templates()
     monkeypatch.setattr(opened_metadata, "TEMPLATES", fresh)
     return fresh
 
@@ -106,7 +107,9 @@ def test_what_is_like_a_message_before_is_read_by_its_template() -> None:
     assert len(open_run(body, 0, 7)[0]) == 7
 
 
-def test_each_damage_of_a_byte_is_left_to_protobuf_or_read_as_it_does(templates: Templates) -> None:
+def test_each_damage_of_a_byte_is_left_to_protobuf_or_read_as_it_does(
+    templates: Templates[Any, Any],
+) -> None:
     data = metadata(
         5, ("name", "one"), ("other", ""), partition_key="k", event_time=10**12, sequence_id=300
     )
@@ -149,9 +152,9 @@ def test_few_templates_are_made_where_no_two_messages_are_alike(
     made: list[bytes] = []
     add = Templates.add
 
-    def count(self: Templates, data: bytes, *args: Any, **kwargs: Any) -> None:
-        made.append(data)
-        add(self, data, *args, **kwargs)
+    def count(self: Templates[Any, Any], likeness: bytes, *args: Any) -> None:
+        made.append(likeness)
+        add(self, likeness, *args)
 
     monkeypatch.setattr(Templates, "add", count)
     for number in range(20_000):
