@@ -24,6 +24,8 @@ pub struct Entry<'a> {
     pub first_sequence_id: u64,
     pub publish_time: u64,
     pub key: Option<&'a [u8]>,
+    /// All that a message outside of a batch has behind the publish time, in place of the key.
+    pub fields: Option<&'a [u8]>,
     pub messages: usize,
 }
 
@@ -48,7 +50,8 @@ impl Producer {
 
     /// Append the frame of an entry.
     pub fn put(&self, out: &mut Vec<u8>, entry: &Entry, payload: &[u8]) -> Result<()> {
-        out.reserve(self.overhead() + entry.key.map_or(0, <[u8]>::len) + ROOM + payload.len());
+        let own = entry.fields.or(entry.key).map_or(0, <[u8]>::len);
+        out.reserve(self.overhead() + own + ROOM + payload.len());
         self.put_head(out, entry, payload)?;
         out.extend_from_slice(payload);
         Ok(())
@@ -93,7 +96,9 @@ impl Producer {
         put_number(out, entry.first_sequence_id);
         out.push(0x18);
         put_number(out, entry.publish_time);
-        if let Some(key) = entry.key {
+        if let Some(fields) = entry.fields {
+            out.extend_from_slice(fields);
+        } else if let Some(key) = entry.key {
             out.push(0x32);
             put_sized(out, key);
         }
@@ -114,7 +119,7 @@ impl Producer {
 }
 
 /// Columns of messages; `fields` are all of each one's metadata in a batch that stands before the
-/// number of its sequence id.
+/// number of its sequence id, or of an entry's between publish time and schema version.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
     pub payloads: &'a [&'a [u8]],
@@ -190,6 +195,7 @@ mod tests {
             first_sequence_id: 127,
             publish_time: 5,
             key: Some(b"k"),
+            fields: None,
             messages: 2,
         };
         let mut out = b"before".to_vec();

@@ -14,7 +14,7 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 2;
+const CONTRACT: u32 = 3;
 
 type Object = Py<PyAny>;
 
@@ -361,6 +361,8 @@ impl SendEncoder {
                     first_sequence_id: first,
                     publish_time,
                     key: columns.keys.map(|keys| keys[start]),
+                    // Those of batches are in their bodies.
+                    fields: columns.fields.filter(|_| per_entry == 1).map(|fields| fields[start]),
                     messages: stop - start,
                 };
                 let payload = compressed.as_deref().unwrap_or(payload);
@@ -395,6 +397,7 @@ impl SendEncoder {
             first_sequence_id,
             publish_time,
             key,
+            fields: None,
             messages: num_messages,
         };
         let mut payload = body;

@@ -550,13 +550,15 @@ class UniformMessages:
     """Messages as columns: payloads, perhaps string keys in UTF-8, and no rarer fields.
 
     `fields` are for messages with properties or event times: each one's batch metadata up to the
-    digits of the sequence id, including the key. `callbacks` are the sender's own.
+    digits of the sequence id, including the key; if they are `unbatched`, each one's entry metadata
+    from behind the publish time up to the schema version. `callbacks` are the sender's own.
     """
 
     payloads: list[bytes]
     keys: list[bytes] | None = None
     fields: list[bytes] | None = None
     callbacks: list[Any] | None = None
+    unbatched: bool = False
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -577,6 +579,7 @@ class UniformMessages:
             None if self.keys is None else change(self.keys),
             None if self.fields is None else change(self.fields),
             None if self.callbacks is None else change(self.callbacks),
+            self.unbatched,
         )
 
     def is_like(self, other: UniformMessages) -> bool:
@@ -612,7 +615,8 @@ class UniformMessages:
     def messages(self) -> list[MessageFields]:
         """Return the messages as objects."""
         if self.fields is not None:
-            return list(map(message_of, self.payloads, self.fields))
+            read = unbatched_message if self.unbatched else message_of
+            return list(map(read, self.payloads, self.fields))
         messages = [MessageFields(payload) for payload in self.payloads]
         for message, key in zip(messages, self.keys or (), strict=False):
             message.key = key.decode()
@@ -622,7 +626,21 @@ class UniformMessages:
 def message_of(payload: bytes, fields: bytes) -> MessageFields:
     """Return one message of `UniformMessages`, without a sequence id."""
     # After its tag, the sequence id's digits are missing.
-    metadata = pb.SingleMessageMetadata.FromString(fields + b"\0")
+    return _with_fields(payload, pb.SingleMessageMetadata.FromString(fields + b"\0"))
+
+
+def unbatched_message(payload: bytes, fields: bytes) -> MessageFields:
+    """Return one message of `UniformMessages` whose fields are unbatched."""
+    return _with_fields(payload, pb.MessageMetadata.FromString(_REQUIRED + fields))
+
+
+# Empty name, sequence id and publish time, without which protobuf takes no metadata.
+_REQUIRED = b"\x0a\0\x10\0\x18\0"
+
+
+def _with_fields(
+    payload: bytes, metadata: pb.SingleMessageMetadata | pb.MessageMetadata
+) -> MessageFields:
     return MessageFields(
         payload,
         key=metadata.partition_key if metadata.HasField("partition_key") else None,

@@ -65,7 +65,7 @@ class Sends(NamedTuple):
 class SendEncoder(Protocol):
     """Encodes the messages of an open producer, whose id, name and schema are fixed.
 
-    Messages have a payload, perhaps a string key in UTF-8, and in batches `fields`, see
+    Messages have a payload, perhaps a string key in UTF-8, and perhaps `fields`, see
     `UniformMessages`. Sequence ids count up from the first one. `publish_time` is in milliseconds.
     The broker's maximum message size is not checked: see `overhead`.
     """
@@ -85,8 +85,9 @@ class SendEncoder(Protocol):
     ) -> tuple[bytes, Sequence[int]]:
         """Return the frames of a column of messages, and where each ends.
 
-        Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched. A
-        rest of one message is not batched either. Messages outside of batches have no `fields`.
+        Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched, and
+        `fields` are unbatched ones, which are not for compressed payloads. A rest of one message is
+        not batched either; it must have no `fields`.
         """
 
     def body(
@@ -155,7 +156,7 @@ class PythonSendEncoder:
     ) -> Sends:
         """Return the frames of a column of messages, see `SendEncoder.encode`."""
         if self.compression == pb.NONE and per_entry == 1:
-            return self._singles(payloads, keys, first_sequence_id, publish_time)
+            return self._singles(payloads, keys, first_sequence_id, publish_time, fields)
         frames: list[bytes] = []
         parts: Sequence[bytes] = ()
         if per_entry > 1 and self._bodies is None:
@@ -239,6 +240,7 @@ class PythonSendEncoder:
         keys: Sequence[bytes] | None,
         first_sequence_id: int,
         publish_time: int,
+        fields: Sequence[bytes] | None,
     ) -> Sends:
         behind_id = b"\x18" + encode_number(publish_time)
         parts: list[bytes] = []
@@ -253,16 +255,17 @@ class PythonSendEncoder:
             size = len(self._name) + len(run[0]) + len(behind_id) + len(self._version)
             fixed = _FRAMING + command_size + size
             own = payloads[index:stop]
-            if keys is None:
-                self._plain_run(
-                    parts, run, own, behind_id + self._version, size, (command_head, command_size)
+            sized_command = command_head, command_size
+            if fields is not None:
+                sizes += self._run_with_fields(
+                    parts, run, own, fields[index:stop], behind_id, size, sized_command
                 )
+            elif keys is None:
+                self._plain_run(parts, run, own, behind_id + self._version, size, sized_command)
                 sizes += [4 + fixed + len(payload) for payload in own]
             else:
                 own_keys = keys[index:stop]
-                sizes += self._keyed_run(
-                    parts, run, own, own_keys, behind_id, size, (command_head, command_size)
-                )
+                sizes += self._keyed_run(parts, run, own, own_keys, behind_id, size, sized_command)
             index = stop
         return Sends(b"".join(parts), array("q", accumulate(sizes)))
 
@@ -330,6 +333,38 @@ class PythonSendEncoder:
                 body,
             )
             sizes.append(4 + fixed)
+        return sizes
+
+    def _run_with_fields(
+        self,
+        parts: list[bytes],
+        run: list[bytes],
+        payloads: Sequence[bytes],
+        fields: Sequence[bytes],
+        behind_id: bytes,
+        metadata_size: int,
+        command: tuple[bytes, int],
+    ) -> list[int]:
+        """As `_keyed_run`, for messages with fields, which have the keys."""
+        command_head, command_size = command
+        behind_command = self._one_message + _MAGIC
+        name, version = self._name, self._version
+        before = _FRAMING + command_size
+        pack, pack_sizes, checksum = _U32.pack, _SIZES.pack, extend_crc32c
+        sizes: list[int] = []
+        for digits, payload, own in zip(run, payloads, fields, strict=True):
+            size = metadata_size + len(own)
+            body = b"".join((pack(size), name, digits, behind_id, own, version, payload))
+            size += before + len(payload)
+            parts += (
+                pack_sizes(size, command_size),
+                command_head,
+                digits,
+                behind_command,
+                pack(checksum(body)),
+                body,
+            )
+            sizes.append(4 + size)
         return sizes
 
 

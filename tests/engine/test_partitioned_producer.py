@@ -32,6 +32,7 @@ from pulsar_spark.protocol.single_metadata import encode_metadata
 from pulsar_spark.protocol.varints import encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
+from tests.protocol.fields import unbatched_fields
 
 
 def options(**changes: Any) -> ProducerOptions:
@@ -470,23 +471,45 @@ def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
 def test_encoded_fields_are_sent_as_the_columns_are_that_they_stand_for(
     partitions: int, keyed: bool, batching: bool, most: int
 ) -> None:
+    _fields_are_sent(
+        partitions, keyed, options(batching_enabled=batching, batching_max_messages=most)
+    )
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize(
+    "others", [{}, {"batching_enabled": True}, {"compression": pb.LZ4}, {"chunking_enabled": True}]
+)
+def test_unbatched_fields_are_sent_as_the_columns_are_that_they_stand_for(
+    partitions: int, keyed: bool, others: dict[str, Any]
+) -> None:
+    chosen = options(**{"batching_enabled": False, **others})
+    assert chosen.takes_unbatched_fields is not bool(others)
+    _fields_are_sent(partitions, keyed, chosen, unbatched=True)
+
+
+def _fields_are_sent(
+    partitions: int, keyed: bool, chosen: ProducerOptions, *, unbatched: bool = False
+) -> None:
     sizes = [40_000 if number == 50 else number % 5 for number in range(300)]
     payloads: list[bytes | None] = [bytes(size) for size in sizes]
     keys = [f"k{number % 40}" for number in range(300)] if keyed else None
     properties = [[("n", str(number))] * (number % 3) for number in range(300)]
     fields = [
-        encode_metadata(
+        unbatched_fields(properties[number], keys[number] if keys else None, number)
+        if unbatched
+        else encode_metadata(
             payload, 0, properties[number], keys[number] if keys else None, number, False, None,
             False,
         )[:-1]
         for number, payload in enumerate(payloads)
     ]  # fmt: skip
-    encoded = MessageColumns(payloads, keys, fields=fields)
+    encoded = MessageColumns(payloads, keys, fields=fields, unbatched=unbatched)
     columns = MessageColumns(payloads, keys, properties=properties, event_times=range(300))
     found = []
     for written in (encoded, columns):
         with topic(TopicScript(partitions=partitions)) as (script, context, _):
-            chosen = options(batching_enabled=batching, batching_max_messages=most)
             with PartitionedProducer(context, "t", chosen) as writer:
                 writer.write(written)
                 # Messages of other kinds follow those that wait in a batch.
@@ -519,13 +542,18 @@ def _messages(script: TopicScript) -> list[tuple[bytes, list[tuple[str, str]], i
     return found
 
 
-def test_a_message_with_fields_that_is_too_large_is_named() -> None:
+@pytest.mark.parametrize("unbatched", [False, True])
+def test_a_message_with_fields_that_is_too_large_is_named(unbatched: bool) -> None:
     payloads: list[bytes | None] = [bytes(5000) if row == 30 else b"x" for row in range(50)]
     fields = [b"\x18" + encode_number(len(payload or b"")) + b"\x40" for payload in payloads]
+    if unbatched:
+        fields = [unbatched_fields([], None, 5)] * 50
+    columns = MessageColumns(payloads, fields=fields, unbatched=unbatched, first_row=100)
     with topic(TopicScript(max_message_size=1000)) as (script, context, _):
-        writer = PartitionedProducer(context, "t", options(batching_max_messages=10))
+        chosen = options(batching_enabled=not unbatched, batching_max_messages=10)
+        writer = PartitionedProducer(context, "t", chosen)
         with pytest.raises(MessageTooLarge, match="row 130"):
-            writer.write(MessageColumns(payloads, fields=fields, first_row=100))
+            writer.write(columns)
         script.wait_for(lambda: len(payloads_of(script)) >= 30)
         writer.abort()
 

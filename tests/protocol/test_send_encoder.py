@@ -18,8 +18,9 @@ from pulsar_spark.protocol.batches import (
 )
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES, LARGE_ENTRY, block_of, make_encoder
-from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, encode_entry
+from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, encode_entry, single_entry
 from pulsar_spark.protocol.single_metadata import encode_metadata
+from tests.protocol.fields import unbatched_fields
 from tests.protocol.implementations import Implementation
 from tests.protocol.test_sends import NOW, parse_frame
 
@@ -97,6 +98,34 @@ def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
         assert list(ends) == list(itertools.accumulate(map(len, frames)))
     with pytest.raises((ValueError, LocalProtocolError)):
         encoder.body(payloads, keys, 0, fields[1:])
+
+
+@pytest.mark.parametrize("version", [b"", bytes(7) + b"\x05"])
+@pytest.mark.parametrize("txn", [None, TxnId(3, 500)])
+def test_unbatched_fields_make_the_very_bytes_that_protobuf_makes(
+    impl: Implementation, version: bytes, txn: TxnId | None
+) -> None:
+    own = SendLimits("p", 3, 5 << 20, schema_version=version, txn=txn)
+    encoder = impl.encoder(3, "p", version)
+    if txn is not None:
+        encoder = make_encoder(3, "p", version, pb.NONE, compress, txn)
+    for seed, first in enumerate((0, 100, 16_380, 2**62)):
+        payloads, _ = random_columns(40, seed, False)
+        keys = [b"key%d" % number for number in range(40)]
+        messages = [_message(*row) for row in zip(payloads, keys, range(40), strict=True)]
+        fields = [
+            unbatched_fields(message.properties, message.key, message.event_time)
+            for message in messages
+        ]
+        frames = []
+        for number, message in enumerate(messages):
+            (send,) = encode_entry(single_entry(message), first + number, own, NOW)
+            frames.append(b"".join(send.buffers))
+        data, ends = encoder.encode(payloads, keys, first, NOW, 1, fields)
+        assert data == b"".join(frames)
+        assert list(ends) == list(itertools.accumulate(map(len, frames)))
+        column = UniformMessages(payloads, keys, fields, unbatched=True)
+        assert column.take(range(5, 40)).messages() == messages[5:]
 
 
 def _message(payload: bytes, key: bytes, number: int) -> MessageFields:

@@ -121,11 +121,13 @@ class Encoding:
         entry_stop = min(start + per_entry, len(messages))
         most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
         stop, largest = block_of(messages, per_entry, start, most)
-        has_fields = messages.fields is not None
-        if has_fields and stop > entry_stop and (stop - start) % per_entry == 1:
+        in_batch = messages.fields is not None and not messages.unbatched
+        if in_batch and stop > entry_stop and (stop - start) % per_entry == 1:
             # The last message alone is no batch, so it takes the careful path.
             stop -= 1
-        alone = has_fields and stop - start == 1
+        alone = in_batch and stop - start == 1
+        # A large entry's frame is made without copying its payload, and without fields.
+        alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
         if largest > self.max_payload or self.limits.entry_by_entry or alone:
             return None
         return self._column(messages.part(start, stop), first, per_entry, largest, callback)

@@ -28,7 +28,12 @@ from pulsar_spark.errors import (
     ProducerBusy,
     PulsarError,
 )
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of
+from pulsar_spark.protocol.batches import (
+    MessageFields,
+    UniformMessages,
+    message_of,
+    unbatched_message,
+)
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.topic_name import TopicName
@@ -185,16 +190,21 @@ class PartitionedProducer(Closing):
             self._write_rows(columns, 0, len(columns))
             return
         keys = columns.text_keys()
-        is_single = columns.fields is not None and not self._options.batching_enabled
-        if (columns.keys is not None and keys is None) or is_single:
+        if (columns.keys is not None and keys is None) or not self._takes_fields(columns):
             self._write_rows(columns, 0, len(columns))
             return
         payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
-        messages = UniformMessages(payloads, keys, columns.fields)
+        messages = UniformMessages(payloads, keys, columns.fields, unbatched=columns.unbatched)
         if keys is None:
             self._write_unkeyed(columns, messages)
         else:
             self._write_keyed(columns, messages)
+
+    def _takes_fields(self, columns: MessageColumns) -> bool:
+        """Whether its fields, if it has any, are for messages as this writer sends them."""
+        if columns.unbatched:
+            return self._options.takes_unbatched_fields
+        return columns.fields is None or self._options.batching_enabled
 
     def send(
         self,
@@ -502,7 +512,7 @@ class MessageColumns:
     marked so. Times are milliseconds since the epoch; None and 0 mean no time. The producer assigns
     sequence ids that are None. Errors name a message by `first_row` plus its index. `fields` can
     replace event times, properties and string keys if there is nothing else and no null value: see
-    `UniformMessages`. Raises InvalidRow for columns of different lengths.
+    `UniformMessages`, also for `unbatched`. Raises InvalidRow for columns of different lengths.
     """
 
     payloads: Sequence[bytes | None]
@@ -514,6 +524,7 @@ class MessageColumns:
     sequence_ids: Sequence[int | None] | None = None
     null_keys: Sequence[bool] | None = None
     fields: list[bytes] | None = None
+    unbatched: bool = False
     first_row: int = 0
 
     def __post_init__(self) -> None:
@@ -562,7 +573,8 @@ class MessageColumns:
     def _row(self, index: int) -> tuple[MessageFields, UnbatchedFields | None]:
         payload = self.payloads[index]
         if self.fields is not None and payload is not None:
-            return message_of(payload, self.fields[index]), None
+            read = unbatched_message if self.unbatched else message_of
+            return read(payload, self.fields[index]), None
         message = MessageFields(payload)
         if self.keys is not None and (key := self.keys[index]) is not None:
             message.key = key_text(key)

@@ -1,7 +1,8 @@
-"""The metadata of a column of batched messages, encoded field by field with Arrow.
+"""The metadata of a column of messages, encoded field by field with Arrow.
 
-The same bytes as `protocol.single_metadata.encode_metadata` writes, up to the digits of the
-sequence id, which is not known yet.
+For batches the same bytes as `protocol.single_metadata.encode_metadata` writes, up to the digits of
+the sequence id, which is not known yet; else the fields of MessageMetadata from behind the publish
+time up to the schema version.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from pulsar_spark.schema.arrow.arrays import (
     offsets_of,
 )
 from pulsar_spark.schema.arrow.varints import varint, varints
-from pulsar_spark.schema.protobuf.wire import DELIMITED, VARINT, behind, delimited, regrouped, tag
+from pulsar_spark.schema.protobuf.wire import DELIMITED, VARINT, behind, delimited, regrouped
+from pulsar_spark.schema.protobuf.wire import tag as tag_of
 
-# Fields of SingleMessageMetadata, and of KeyValue.
-_PROPERTIES, _PARTITION_KEY = tag(1, DELIMITED), tag(2, DELIMITED)
-_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = tag(3, VARINT), tag(5, VARINT), tag(8, VARINT)
-_NAME, _VALUE = tag(1, DELIMITED), tag(2, DELIMITED)
+# Fields of SingleMessageMetadata, of MessageMetadata, and of KeyValue.
+_PROPERTIES, _PARTITION_KEY = tag_of(1, DELIMITED), tag_of(2, DELIMITED)
+_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = tag_of(3, VARINT), tag_of(5, VARINT), tag_of(8, VARINT)
+_ENTRY_PROPERTIES, _ENTRY_KEY = tag_of(4, DELIMITED), tag_of(6, DELIMITED)
+_ENTRY_EVENT_TIME = tag_of(12, VARINT)
+_NAME, _VALUE = tag_of(1, DELIMITED), tag_of(2, DELIMITED)
 _INT64 = pa.int64()
 _FALSE = booleans([False])[0]
 
@@ -44,32 +48,52 @@ def encode_fields(
     """
     parts: list[pa.Array | pa.Scalar] = []
     if properties is not None:
-        parts.append(_properties(properties))
+        parts.append(_properties(properties, _PROPERTIES))
     if keys is not None:
         parts.append(delimited(keys.cast(pa.binary()), _PARTITION_KEY))
     parts.append(_sizes(payloads, b"" if event_times is not None else _SEQUENCE_ID))
     if event_times is not None:
-        parts += (_event_times(event_times), constant(_SEQUENCE_ID))
+        parts += (_event_times(event_times, _EVENT_TIME), constant(_SEQUENCE_ID))
     return joined(parts, len(payloads)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _properties(column: pa.MapArray) -> pa.Array:
+def encode_unbatched_fields(
+    count: int,
+    keys: pa.Array | None,
+    properties: pa.MapArray | None,
+    event_times: pa.Array | None,
+) -> list[bytes]:
+    """Return properties, key and event time of each message outside of a batch.
+
+    There are properties or event times. Raises as `encode_fields`.
+    """
+    parts: list[pa.Array | pa.Scalar] = []
+    if properties is not None:
+        parts.append(_properties(properties, _ENTRY_PROPERTIES))
+    if keys is not None:
+        parts.append(delimited(keys.cast(pa.binary()), _ENTRY_KEY))
+    if event_times is not None:
+        parts.append(_event_times(event_times, _ENTRY_EVENT_TIME))
+    return joined(parts, count).to_pylist()  # type: ignore[no-any-return]
+
+
+def _properties(column: pa.MapArray, tag: bytes) -> pa.Array:
     if column.null_count:
         there = column.is_valid()
-        return regrouped(_properties(column.drop_null()), offsets_of(there))
+        return regrouped(_properties(column.drop_null(), tag), offsets_of(there))
     offsets = column.offsets
     start, end = offsets[0].as_py(), offsets[len(column)].as_py()
     names = column.keys.slice(start, end - start).dictionary_encode()
     values = column.items.slice(start, end - start)
     for text in (names.dictionary, values):
         text.validate(full=True)
-    pairs = _pairs(names, values.cast(pa.binary()))
+    pairs = _pairs(names, values.cast(pa.binary()), tag)
     counts = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
     return regrouped(pairs, offsets_of(counts))
 
 
-def _pairs(names: pa.DictionaryArray, values: pa.Array) -> pa.Array:
-    """Return each property with everything that precedes its value.
+def _pairs(names: pa.DictionaryArray, values: pa.Array, tag: bytes) -> pa.Array:
+    """Return each property with everything that precedes its value, from its tag on.
 
     That depends on its name and its value's length: there are few combinations.
     """
@@ -84,7 +108,7 @@ def _pairs(names: pa.DictionaryArray, values: pa.Array) -> pa.Array:
     for kind in kinds.dictionary.to_pylist():
         name, size = known[kind // longest], kind % longest
         head = _NAME + varint(len(name)) + name + _VALUE + varint(size)
-        heads.append(_PROPERTIES + varint(len(head) + size) + head)
+        heads.append(tag + varint(len(head) + size) + head)
     return joined([binaries(heads).take(kinds.indices), values], len(values))
 
 
@@ -94,10 +118,10 @@ def _sizes(payloads: Sequence[bytes], tail: bytes) -> pa.Array:
     return binaries(fields).take(sizes.indices)
 
 
-def _event_times(column: pa.Array) -> pa.Array:
+def _event_times(column: pa.Array, tag: bytes) -> pa.Array:
     # Null and 0 mean no time.
     there = pc.fill_null(pc.not_equal(column, ZERO), _FALSE)
     if there.true_count == len(column):
-        return behind(_EVENT_TIME, varints(column))
-    times = behind(_EVENT_TIME, varints(column.filter(there)))
+        return behind(tag, varints(column))
+    times = behind(tag, varints(column.filter(there)))
     return regrouped(times, offsets_of(there))

@@ -17,7 +17,7 @@ from pulsar_spark.schema.arrow.arithmetic import ZERO
 from pulsar_spark.schema.arrow.arrays import booleans
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
-from pulsar_spark.spark.writing.message_fields import encode_fields
+from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 _MICROS = 1000
@@ -50,11 +50,13 @@ class RowConverter:
         *,
         keys_as_bytes: bool = False,
         ids_grow: bool = False,
+        unbatched_fields: bool = False,
     ) -> None:
         self._columns = columns
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
         self._ids_grow = ids_grow
+        self._unbatched_fields = unbatched_fields
         # Each topic's last sequence id.
         self._last_ids: dict[str, int] = {}
         self._topic_names: dict[str, str] = {}
@@ -133,6 +135,7 @@ class RowConverter:
         properties = _properties(self._column(batch, names.PROPERTIES), part)
         if event_times is not None or properties is not None:
             columns.fields = self._fields(columns, batch, event_times, properties)
+            columns.unbatched = columns.fields is not None and self._unbatched_fields
         if columns.fields is None:
             columns.event_times = _listed(event_times)
             columns.properties = _pairs(properties, part)
@@ -154,6 +157,8 @@ class RowConverter:
             return None
         payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
         try:
+            if self._unbatched_fields:
+                return encode_unbatched_fields(len(payloads), keys, properties, event_times)
             return encode_fields(payloads, keys, properties, event_times)
         except pa.ArrowInvalid:
             # The row-by-row path finds the row that caused it.

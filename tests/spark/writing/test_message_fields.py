@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.protocol.single_metadata import encode_metadata
-from pulsar_spark.spark.writing.message_fields import encode_fields
+from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
+from tests.protocol.fields import unbatched_fields
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(
     ["name", "x" * 127, "y" * 128, "\u00e9" * 9000]
@@ -66,3 +67,17 @@ def test_fields_are_the_very_bytes_of_the_careful_path(
         )[:-1]
         for payload, key, properties, time in rows[skipped:]
     ]
+    if with_properties or with_times:
+        assert encode_unbatched_fields(
+            len(rows) - skipped,
+            batch["key"] if keyed else None,
+            batch["properties"] if with_properties else None,
+            batch["time"] if with_times else None,
+        ) == [
+            unbatched_fields(
+                (properties or ()) if with_properties else (),
+                key if keyed else None,
+                (time or 0) if with_times else 0,
+            )
+            for _, key, properties, time in rows[skipped:]
+        ]

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
 from pulsar_spark.errors import (
     IncompatibleSchema,
     InvalidRow,
@@ -158,6 +159,36 @@ def test_rows_name_their_topics_and_partitions(broker: EmbeddedBroker) -> None:
     assert values(broker, {"topic": "t-partition-2"}) == [b"0", b"2"]
     assert values(broker, {"topic": "t-partition-0"}) == [b"3"]
     assert values(broker, {"topic": "u"}) == [b"1"]
+
+
+@pytest.mark.parametrize("batching", ["true", "false"])
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_properties_and_event_times_are_written_by_the_column(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, batching: str, partitions: int
+) -> None:
+    broker.create_topic("t", partitions)
+    # This makes messages of rows, one by one.
+    monkeypatch.delattr(MessageColumns, "_row")
+    count = 2000
+    columns: dict[str, list[Any]] = {
+        "value": [b"%d" % number for number in range(count)],
+        "__key": [b"k%d" % (number % 50) for number in range(count)],
+        "__eventTime": [None if number % 7 == 1 else 10**12 + number for number in range(count)],
+        "__messageProperties": [
+            None if number % 5 == 1 else [("n", str(number)), ("source", "web")][: number % 3]
+            for number in range(count)
+        ],
+    }
+    write(broker, columns, {"pulsar.producer.batchingEnabled": batching})
+    found = read(broker, {"topic": "t"})
+    rows = sorted(found, key=lambda row: int(row["value"]))
+    assert [row["value"] for row in rows] == columns["value"]
+    assert [row["__key"] for row in rows] == columns["__key"]
+    assert [row["__messageProperties"] for row in rows] == [
+        pairs or [] for pairs in columns["__messageProperties"]
+    ]
+    times = [row["__eventTime"] and round(row["__eventTime"].timestamp() * 1000) for row in rows]
+    assert times == columns["__eventTime"]
 
 
 def test_delayed_messages_carry_their_time(broker: EmbeddedBroker) -> None:
