@@ -83,8 +83,10 @@ _SHARED = {
 _IGNORED = frozenset({_REPLICATE_TO, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
-# Fewer messages of one size are read one by one.
+# Fewer messages of one size are read one by one, and those that are larger than so many bytes for
+# each of them: the bytes of all are compared place by place.
 _MIN_RUN = 16
+_MOST_PLACES = 3
 # How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.
 _MAX_KNOWN = 1024
 _KNOWN_SIZE = 64
@@ -268,6 +270,8 @@ def _read_run(run: list[bytes]) -> RestColumns | None:
     if template is None:
         return None
     size, cut, fixed, (metadata, names, has_key, has_time) = template
+    if size > _MOST_PLACES * count:
+        return None
     parts = cut(first, 0)
     edges = list(accumulate(map(len, parts), initial=0))
     joined = b"".join(run)
