@@ -5,8 +5,7 @@ A frame has the command, optionally the broker's entry metadata, the checksum, m
 each once and with its wire type. Any other frame is SLOW.
 
 Commands of one consumer differ only in the digits of the entry, so each serves as the template of
-the next. One pattern reads the metadata that every message has; the rest is read field by field,
-once for all messages with the same bytes.
+the next. One pattern reads the metadata that every message has, `entry_metadata.py` the rest.
 """
 
 from __future__ import annotations
@@ -197,6 +196,8 @@ class PythonBlockDecoder:
         self._alone = False
         # Messages of the last frame's batch, if the next frames may be taken together; otherwise 0.
         self._batched = 0
+        # The data of the last call in which frames that follow each other were not alike.
+        self._uneven: bytes | None = None
         self._may_be_even = options.columns <= _OF_MESSAGES and not self._filters
         self.slow_frames = 0
 
@@ -221,14 +222,18 @@ class PythonBlockDecoder:
         """Take the frames of `data[at:stop]`, as `blocks.BlockDecoder.decode` says."""
         messages, status = 0, DONE
         view = memoryview(data)
-        # Batches that are not alike are taken one by one, without looking at each again.
-        apart = False
+        # Frames that are not alike are taken one by one, without looking at all again for each.
+        apart = data is self._uneven
+        # Messages that were taken together in front of this frame, None if that was not tried.
+        run: int | None = None
         try:
             while at < stop:
                 if self._alone:
-                    at, count, position = self._take_alone(data, view, at, stop, position)
+                    take = self._take_messages if apart else self._take_alone
+                    at, count, position = take(data, view, at, stop, position)
                     messages += count
                     self._alone = count > 0
+                    run = (run or 0) + count
                     continue
                 if self._batched and not apart:
                     at, count, position = self._take_batches(data, at, stop, position)
@@ -239,10 +244,14 @@ class PythonBlockDecoder:
                 messages += count
                 if status != DONE:
                     break
-                at = end
+                if run is not None and run < MIN_EVEN:
+                    apart, self._uneven = True, data
+                at, run = end, None
         except _NOT_TAKEN:
             status = SLOW
             self.slow_frames += 1
+            if run is not None and run < MIN_EVEN:
+                self._uneven = data
         return Progress(at, status, messages, position)
 
     def _take_frame(  # noqa: PLR0911, PLR0912, PLR0915 - calls would cost more than the rest
@@ -443,7 +452,10 @@ class PythonBlockDecoder:
                 most = min(most, options.end[1] - entry)
         if (ledger_id, entry, 0) < position or ledger_id != position[0] or most < MIN_EVEN:
             return None
-        if command.has_broker_metadata or not data.startswith(command.before, at + 4):
+        if command.has_broker_metadata or not (
+            data.startswith(command.before, at + 4)
+            and data.startswith(command.behind, at + command.behind_at)
+        ):
             return None
         even = take_even(
             data,

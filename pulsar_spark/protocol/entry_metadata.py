@@ -83,8 +83,8 @@ _SHARED = {
 _IGNORED = frozenset({_REPLICATE_TO, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
-# Fewer messages of one size are read one by one, and those that are larger than so many bytes for
-# each of them: the bytes of all are compared place by place.
+# On average as many messages of one size follow each other, or all are read one by one. And a run
+# of larger metadata than so many bytes for each message is: each place costs a comparison.
 _MIN_RUN = 16
 _MOST_PLACES = 3
 # How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.

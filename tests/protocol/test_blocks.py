@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from pulsar_spark.errors import DecompressionError
+from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
@@ -611,6 +612,49 @@ def test_of_many_messages_only_an_unusual_one_is_left(
     frames = [message(number) for number in range(60)]
     frames[30] = block_mutations.checked(UNUSUAL[name].replace(b"\x10\x01", b"\x10\x1e"))
     assert len(impl.read(*frames, columns=USUAL).slow) == 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_each_message_keeps_how_often_it_was_delivered(impl: Implementation, batched: bool) -> None:
+    frames = [
+        entry(number, batch(3) if batched else b"v", redelivery_count=3 if number < 30 else 5)
+        for number in range(60)
+    ]
+    columns = USUAL | {"redelivery_count"}
+    for parts in ([frames], [frames[:30], frames[30:]]):
+        decoder = impl.make(options(columns), lambda *_: b"")
+        position: tuple[int, int, int] = EARLIEST_POSITION
+        for part in parts:
+            data = b"".join(part)
+            _, status, _, position = decoder.decode(data, 0, len(data), position)
+            assert status == DONE
+        taken = decoder.take()
+        assert taken is not None
+        assert taken.redelivery_count is not None
+        each = 3 if batched else 1
+        assert list(array("i", taken.redelivery_count[1])) == [3] * 30 * each + [5] * 30 * each
+
+
+@pytest.mark.parametrize("other", ["a batch", "a codec", "a marker"])
+def test_frames_that_take_turns_are_not_looked_at_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    others: dict[str, Callable[[int], bytes]] = {
+        "a batch": lambda number: entry(number, batch(3)),
+        "a codec": lambda number: entry(number, b"v" * 50, codec=pb.LZ4),
+        "a marker": lambda number: entry(number, b"", marker_type=10),
+    }
+    looks: list[int] = []
+    take_even = even_frames.take_even
+
+    def count(*args: Any) -> Any:
+        looks.append(1)
+        return take_even(*args)
+
+    monkeypatch.setattr(block_decoder, "take_even", count)
+    frames = [entry(number, b"v") if number % 2 else others[other](number) for number in range(300)]
+    blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
+    assert 1 <= len(looks) <= 4
 
 
 ALIKE_BATCHES = [

@@ -260,7 +260,7 @@ class BatchAccumulator:
         *,
         one_batch: bool = False,
     ) -> int:
-        """Add a column of messages; without batching none of them has fields.
+        """Add a column of messages; without batching their fields are unbatched.
 
         Starts at index `start`, and ends after some messages or after `one_batch`; returns the
         index of the next message. Raises MessageTooLarge only for the message at `start`.

@@ -126,7 +126,7 @@ class Encoding:
             # The last message alone is no batch, so it takes the careful path.
             stop -= 1
         alone = in_batch and stop - start == 1
-        # A large entry's frame is made without copying its payload, and without fields.
+        # `frame` writes no fields, so a large message with them is sent as an entry.
         alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
         if largest > self.max_payload or self.limits.entry_by_entry or alone:
             return None
