@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.transport import GATHERED
 from pulsar_spark.engine.consumers import reader as module
 from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import (
@@ -47,6 +49,28 @@ def test_all_messages_come_once_and_in_order() -> None:
     with EmbeddedBroker() as broker:
         messages = fill(broker, TOPIC, 50)
         assert read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages)) == messages
+
+
+@pytest.mark.parametrize("is_range", [True, False])
+def test_a_range_says_how_much_can_come_and_a_reader_that_follows_a_topic_does_not(
+    is_range: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[int] = []
+    monkeypatch.setattr(ReceiverQueue, "expect", lambda _, coming: expected.append(coming))
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        messages = [add_plain(broker, TOPIC, bytes(100_000)) for _ in range(60)]
+        end = after_last(messages) if is_range else None
+        with reading(broker, TOPIC, EARLIEST_POSITION, end) as reader:
+            for message in messages:
+                entry = reader.next_entry()
+                assert entry is not None
+                assert unpack(entry) == [message]
+    if is_range:
+        assert expected[0] > 2 * GATHERED
+        assert expected[-1] == 0, "nothing is behind the end"
+    else:
+        assert not expected, "its next message may be new"
 
 
 @pytest.mark.fault(62)

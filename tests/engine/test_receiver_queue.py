@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from pulsar_spark.engine.connections.transport import GATHERED
 from pulsar_spark.engine.consumers.receiver_queue import (
     BLOCK_OVERHEAD,
     Ended,
@@ -50,11 +51,36 @@ def test_small_entries_can_wait_while_others_are_in_front_of_them() -> None:
     small = MessageBlock(1, bytes(70_000), 0, 70_000, 500)
     large = MessageBlock(1, bytes(70_000), 0, 70_000, 1)
     assert not queue.on_messages(small)
+    assert not queue.on_messages(small), "whoever reads it may wait for a new message"
+    for _ in range(2):
+        queue.get(0)
+    queue.expect(2 * GATHERED)
+    assert not queue.on_messages(small)
     assert queue.on_messages(small)
     assert not queue.on_messages(large)
     for _ in range(3):
         queue.get(0)
     assert not queue.on_messages(small)
+
+
+def test_in_a_long_read_of_what_is_stored_blocks_can_wait_while_there_are_permits() -> None:
+    queue = ReceiverQueue(ReceiverBudget(10**7), Stop())
+    long = block(1024 * 1024)
+
+    queue.expect(2 * GATHERED)
+    assert not queue.on_messages(block(1000)), "it may be a short read"
+    queue.get(0)
+    assert not queue.on_messages(block(1000))
+    queue.get(0)
+    assert queue.on_messages(long)
+    queue.get(0)
+    assert queue.on_messages(block(1000))
+    queue.get(0)
+    queue.expect(2 * GATHERED - 1)
+    assert not queue.on_messages(block(1000)), "the broker may have to wait for permits"
+    queue.expect(0)
+    queue.get(0)
+    assert not queue.on_messages(block(1000))
 
 
 def test_nothing_comes_behind_the_end() -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import AuthenticationTLS, MessageId, PulsarClient
+from pulsar_spark.engine.connections import transport as transport_module
 from pulsar_spark.engine.connections.tls import tls_context, tls_identity
-from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.connections.transport import GATHERED, Transport
 from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.engine.retry import Deadline
@@ -33,6 +35,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.gathering import TRICKLED, trickle
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.java_server import free_ports
 from tests.support.waiting import finish
@@ -645,6 +648,17 @@ def test_nothing_that_has_come_waits_for_more_to_come(pair: Pair) -> None:
             pair.peer.sendall(b"x" * 20_000)
         assert receive_all(pair.transport, count * 20_000) == b"x" * (count * 20_000)
         assert pair.transport.receive(0.01) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others may not wait for many bytes")
+def test_bytes_are_gathered_with_tls_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_GATHER_TIME", 60)
+    sender = trickle(pair.peer)
+    found = pair.transport.receive(60, gather=True)
+    finish(sender)
+    assert found is not None
+    assert len(found) > GATHERED // 2
+    assert found + receive_all(pair.transport, GATHERED - len(found)) == TRICKLED
 
 
 def test_what_the_peer_does_not_take_is_given_back_and_sent_later(pair: Pair) -> None:

@@ -16,6 +16,7 @@ from pulsar_spark.engine.connections import transport as module
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
+from tests.engine.gathering import TRICKLED, trickle
 from tests.support.waiting import finish
 
 
@@ -48,6 +49,37 @@ def send_all(transport: Transport, buffers: Sequence[Buffer]) -> None:
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others may not wait for many bytes")
+def test_bytes_that_come_little_by_little_are_gathered(
+    pair: tuple[Transport, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GATHER_TIME", 60)
+    transport, peer = pair
+    sender = trickle(peer)
+    found = transport.receive(60, gather=True)
+    finish(sender)
+    assert found is not None
+    assert found == TRICKLED
+    # It is the exception: the next byte does not wait for others.
+    peer.sendall(b"x")
+    assert transport.receive(60) == b"x"
+
+
+def test_gathering_ends_after_a_moment_or_with_the_stream_or_when_it_is_woken(
+    pair: tuple[Transport, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, peer = pair
+    peer.sendall(b"few")
+    assert transport.receive(60, gather=True) == b"few"
+    monkeypatch.setattr(module, "_GATHER_TIME", 60)
+    transport.wake()
+    assert transport.receive(60, gather=True) is None
+    peer.sendall(b"last")
+    peer.shutdown(socket.SHUT_WR)
+    assert transport.receive(60, gather=True) == b"last"
+    assert transport.receive(60, gather=True) == b""
 
 
 def test_bytes_arrive_in_both_directions(pair: tuple[Transport, socket.socket]) -> None:

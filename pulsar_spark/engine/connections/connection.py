@@ -93,16 +93,6 @@ out before the next request times out.
 PATIENCE = 10.0
 """If the broker stays silent for this long after such a PING, the connection is lost."""
 
-_PAUSE = 0.002
-"""Seconds for which more bytes may come, where no consumer waits for them.
-
-A read costs as much as decoding some fifty messages. A broker that sends small entries one by one
-would cause thousands of them a second.
-"""
-
-_LARGE_READ = 256 * 1024
-"""There is no pause after a read of so many bytes: socket buffers should not fill up."""
-
 _MAX_LOGIN_STEPS = 10
 CLOSE_TIMEOUT = 2.0
 
@@ -143,8 +133,8 @@ class ClientConnection:
         # The following are used by the receive thread only.
         self._login_steps = 0
         self._logged_unknown = False
-        # Whether the consumer of the last block has enough to go on with.
-        self._is_ahead = False
+        # Whether the consumer of the last block can wait for the next one.
+        self._can_wait = False
         self._heard = True
         self._heard_at = self._pinged_at = 0.0
         name = f"pulsar-{address.logical}"
@@ -451,10 +441,8 @@ class ClientConnection:
 
     def _receive_once(self, transport: Transport, timeout: float) -> None:
         self._writer.flush_now(wake=False)
-        if self._is_ahead:
-            time.sleep(_PAUSE)
-            self._is_ahead = False
-        data = transport.receive(timeout, or_writable=self._writer.stuck)
+        gather, self._can_wait = self._can_wait, False
+        data = transport.receive(timeout, or_writable=self._writer.stuck, gather=gather)
         if data is None:
             return
         self._heard = True
@@ -471,7 +459,6 @@ class ClientConnection:
         self._writer.flush_now(wake=False)
         for event in events:
             self._dispatch(event)
-        self._is_ahead = self._is_ahead and len(data) < _LARGE_READ
 
     def _keep_alive(self, now: float) -> None:
         """Send PING at intervals and on suspicion; raise ConnectionLost if no answer comes."""
@@ -509,7 +496,7 @@ class ClientConnection:
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, MessageBlock):
-            self._is_ahead = self._handlers.on_messages(event)
+            self._can_wait = self._handlers.on_messages(event)
         elif isinstance(event, ReceiptBlock):
             self._handlers.on_receipts(event)
         elif isinstance(event, CommandReceived):

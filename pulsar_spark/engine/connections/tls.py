@@ -349,6 +349,10 @@ class TlsSocket:
         """Return the socket's file descriptor."""
         return self._socket.fileno()
 
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        """Set an option of the socket."""
+        self._socket.setsockopt(level, name, value)
+
     def shutdown(self, how: int) -> None:
         """Shut the connection down. Frames have lengths, so TLS's close_notify is not needed."""
         self._socket.shutdown(how)

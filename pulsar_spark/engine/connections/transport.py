@@ -33,6 +33,12 @@ READ_SIZE = 512 * 1024
 Measured: reads of several MiB are slower, as new memory pages cost more than calls.
 """
 
+GATHERED = 256 * 1024
+"""So many bytes are worth a read of their own; socket buffers hold more."""
+
+_GATHER_TIME = 0.02
+"""Seconds for which `receive` gathers."""
+
 _KEPT_BYTES = 32 * 1024 * 1024
 
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16, 1024)
@@ -70,6 +76,9 @@ class StreamSocket(Protocol):
 
     def sendmsg(self, buffers: Sequence[Buffer], /) -> int:
         """Write and return how many bytes; raises BlockingIOError, OSError."""
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+        """Set an option of the socket; raises OSError."""
 
     def shutdown(self, how: int, /) -> None:
         """End the connection; raises OSError."""
@@ -133,20 +142,44 @@ class Transport:
             broker=address,
         )
 
-    def receive(self, timeout: float, *, or_writable: bool = False) -> bytes | None:
+    def receive(
+        self, timeout: float, *, or_writable: bool = False, gather: bool = False
+    ) -> bytes | None:
         """Return the next bytes, ``b""`` at the end of the stream, None after `timeout`.
 
         Also returns None after `wake`, after bytes for TLS itself, and with `or_writable` once the
-        socket accepts data again. Raises ConnectionLost if the connection breaks.
+        socket accepts data again. With `gather`, first waits a moment for `GATHERED` bytes: a
+        broker that sends little by little would cause thousands of small reads a second. Raises
+        ConnectionLost if the connection breaks.
         """
+        events = select.POLLIN | (select.POLLOUT if or_writable else 0)
+        if gather and self._gather(events):
+            return self._read()
         if not or_writable and (data := self._read()) is not None:
             return data
-        events = select.POLLIN | (select.POLLOUT if or_writable else 0)
+        ready, _ = self._wait(events, timeout)
+        return self._read() if ready & ~select.POLLOUT else None
+
+    def _gather(self, events: int) -> bool:
+        """Wait until many bytes have come, or the stream ends, or another event comes.
+
+        Returns whether that was `wake`.
+        """
+        woken = False
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GATHERED)
+            _, woken = self._wait(events, _GATHER_TIME)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return woken
+
+    def _wait(self, events: int, timeout: float) -> tuple[int, bool]:
+        """Return the events of the socket that came, and whether `wake` ended the wait."""
         ready = poll({self._socket.fileno(): events, self._wakes: select.POLLIN}, timeout)
-        if self._wakes in ready:
+        woken = self._wakes in ready
+        if woken:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wakes, 4096)
-        return self._read() if ready.get(self._socket.fileno(), 0) & ~select.POLLOUT else None
+        return ready.get(self._socket.fileno(), 0), woken
 
     def wake(self) -> None:
         """Wake the receiving thread, now or at its next wait."""

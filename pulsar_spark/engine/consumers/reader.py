@@ -154,7 +154,13 @@ class EntryReader(Closing):
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
-        self._consumer = ReaderConsumer(pool, topic, self._options, budget or ReceiverBudget(limit))
+        self._consumer = ReaderConsumer(
+            pool,
+            topic,
+            self._options,
+            budget or ReceiverBudget(limit),
+            is_stored=end is not None,
+        )
         # The current block, and where its next entry starts.
         self._block: MessageBlock | None = None
         self._at = 0

@@ -49,14 +49,22 @@ class ReaderConsumer:
     """
 
     def __init__(
-        self, pool: ConnectionPool, topic: str, options: ReaderOptions, budget: ReceiverBudget
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        options: ReaderOptions,
+        budget: ReceiverBudget,
+        *,
+        is_stored: bool = False,
     ) -> None:
+        """With `is_stored` all wanted messages are in the topic: nobody waits for a new one."""
         self.topic = topic
         self.start = LATEST_POSITION
         self.max_message_size = 0
         self._pool = pool
         self._lookup = Lookup(pool)
         self._options = options
+        self._is_stored = is_stored
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
         self._budget = budget
@@ -170,11 +178,13 @@ class ReaderConsumer:
     def consumed(self, messages: int, size: int, *, more: bool) -> None:
         """Messages were taken from the queue; gives permits for more if `more` may come."""
         permits = self._permits.consumed(messages, size)
-        session = self._session
+        session, queue = self._session, self._queue
         if permits and more and session is not None:
             # If the connection is lost, the queue will say so after its last block.
             with contextlib.suppress(PulsarError):
                 session.flow(permits)
+        if self._is_stored and queue is not None and messages:
+            queue.expect(self._permits.outstanding * size // messages if more else 0)
 
     def on_progress(self) -> None:
         """Requested messages arrived: the next pause starts short again."""

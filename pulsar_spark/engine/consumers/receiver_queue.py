@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.handlers import topic_migrated
+from pulsar_spark.engine.connections.transport import GATHERED
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -30,6 +31,9 @@ _ENOUGH = 64 * 1024
 
 _MANY_ENTRIES = 16
 """Blocks of fewer entries are not worth waiting for: it is the small ones that come piecemeal."""
+
+_SETTLED = 1024 * 1024
+"""A reader that has had fewer bytes may need only a few more, which should not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class ReceiverQueue:
         self._budget = budget
         self._stop = stop
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._coming = 0
         # Bytes put and taken; each is written by one thread only.
         self._put = 0
         self._taken = 0
@@ -118,12 +123,23 @@ class ReceiverQueue:
             self._taken += _size(item)
         return item
 
+    def expect(self, coming: int) -> None:
+        """Tell how many bytes of what is stored can come without further permits, at most.
+
+        That includes what has come since. Without it nothing waits: the next message may be new.
+        """
+        self._coming = coming
+
     def put_last_id(self, answer: Future[Any]) -> None:
         """Queue the answer to a question for the last message."""
         self._items.put(LastId(answer))
 
     def on_messages(self, block: MessageBlock) -> bool:
-        """Queue a block, or end if there is no room for it."""
+        """Queue a block, or end if there is no room for it.
+
+        In a range that is stored, for more of which the broker has permits, the next one can wait
+        while the reading thread has others in front of it, and always if the range is long.
+        """
         if self._ended:
             return False
         block = block.alone()
@@ -135,7 +151,11 @@ class ReceiverQueue:
             return False
         self._put += size
         self._items.put(block)
-        return queued >= _ENOUGH and block.count >= _MANY_ENTRIES
+        if self._coming < 2 * GATHERED:
+            return False
+        if queued >= _ENOUGH:
+            return block.count >= _MANY_ENTRIES
+        return self._put >= _SETTLED
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """End: the broker closed the consumer."""
