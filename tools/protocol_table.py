@@ -37,8 +37,8 @@ takes a message keep the emptiest value instead.
 - What SEND, SEND_RECEIPT and MESSAGE have, and the metadata of messages, also goes by templates
   and patterns of bytes (`protocol/send_encoder.py`, `protocol/sends.py`,
   `protocol/single_metadata.py`, `protocol/opened_metadata.py`, `protocol/entry_metadata.py`,
-  `protocol/block_decoder.py`, `protocol/frames.py`), and by the compiled implementation
-  (`native/`).
+  `protocol/metadata_columns.py`, `protocol/block_decoder.py`, `protocol/frames.py`), and by the
+  compiled implementation (`native/`).
 - Fields that only proxies and brokers set are tested by their bytes.
 
 {summary}

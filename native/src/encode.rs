@@ -5,7 +5,7 @@ use crate::wire::{put_number, Result, Unusual};
 const CHECKSUM: [u8; 2] = [0x0e, 0x01];
 /// Of a SEND: its type, and the tag of its body.
 const SEND: [u8; 3] = [0x08, 0x06, 0x32];
-/// Bytes that frame, command and metadata of an entry have at most besides names and keys.
+/// Bytes that frame, command and metadata of an entry have at most besides names, keys and fields.
 const ROOM: usize = 160;
 
 /// What all entries of a producer have in common.
@@ -43,22 +43,15 @@ impl Producer {
         Producer { id: own, name: named, version }
     }
 
-    /// Bytes that the metadata of an entry has at most, besides its key.
+    /// Bytes that the metadata of an entry has at most, besides its key or fields.
     pub fn overhead(&self) -> usize {
         self.name.len() + self.version.len() + 128
     }
 
-    /// Append the frame of an entry.
-    pub fn put(&self, out: &mut Vec<u8>, entry: &Entry, payload: &[u8]) -> Result<()> {
-        let own = entry.fields.or(entry.key).map_or(0, <[u8]>::len);
-        out.reserve(self.overhead() + own + ROOM + payload.len());
-        self.put_head(out, entry, payload)?;
-        out.extend_from_slice(payload);
-        Ok(())
-    }
-
-    /// Append what precedes the payload in a frame.
+    /// Append what precedes the payload in the frame of an entry.
     pub fn put_head(&self, out: &mut Vec<u8>, entry: &Entry, payload: &[u8]) -> Result<()> {
+        let own = entry.fields.or(entry.key).map_or(0, <[u8]>::len);
+        out.reserve(self.overhead() + own + ROOM);
         let frame = out.len();
         let highest = entry.first_sequence_id + (entry.messages - 1) as u64;
         // The sizes of frame and command, and that of its body, are known later.
@@ -118,6 +111,98 @@ impl Producer {
     }
 }
 
+/// Frames in the making: their heads, and the bodies that are not a message's payload as given.
+#[derive(Default)]
+pub struct Frames {
+    heads: Vec<u8>,
+    bodies: Vec<u8>,
+    /// Where those of each frame end.
+    cuts: Vec<(usize, usize)>,
+}
+
+impl Frames {
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.bodies.clear();
+        self.cuts.clear();
+    }
+
+    /// Bytes of memory in use.
+    pub fn capacity(&self) -> usize {
+        self.heads.capacity() + self.bodies.capacity()
+    }
+
+    /// Put a batch as the next frame's body.
+    pub fn put_batch(&mut self, columns: Columns, first_sequence_id: u64) -> Result<()> {
+        put_batch(&mut self.bodies, columns, first_sequence_id)
+    }
+
+    /// Put the next frame's body, in place of one that was put.
+    pub fn replace_body(&mut self, body: &[u8]) {
+        self.bodies.truncate(self.last_cut().1);
+        self.bodies.extend_from_slice(body);
+    }
+
+    /// The next frame's body; `given` is its message's payload.
+    pub fn body<'a>(&'a self, given: &'a [u8]) -> &'a [u8] {
+        body_or(&self.bodies[self.last_cut().1..], given)
+    }
+
+    /// End the next frame by its head; `given` is its message's payload.
+    pub fn put_head(&mut self, producer: &Producer, entry: &Entry, given: &[u8]) -> Result<()> {
+        let payload = body_or(&self.bodies[self.last_cut().1..], given);
+        producer.put_head(&mut self.heads, entry, payload)?;
+        self.cuts.push((self.heads.len(), self.bodies.len()));
+        Ok(())
+    }
+
+    fn last_cut(&self) -> (usize, usize) {
+        self.cuts.last().copied().unwrap_or_default()
+    }
+
+    /// Where each frame ends; `given` has a payload for each.
+    pub fn ends<'a>(&'a self, given: impl Iterator<Item = &'a [u8]>) -> Vec<i64> {
+        let mut end = 0;
+        let ends = self.parts(given).map(|(head, payload)| {
+            end += head.len() + payload.len();
+            end as i64
+        });
+        ends.collect()
+    }
+
+    /// Write all frames, with payloads as in `ends`, to a buffer of their size.
+    pub fn write<'a>(&'a self, given: impl Iterator<Item = &'a [u8]>, out: &mut [u8]) {
+        let mut at = 0;
+        for (head, payload) in self.parts(given) {
+            for part in [head, payload] {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+        }
+    }
+
+    fn parts<'a>(
+        &'a self,
+        given: impl Iterator<Item = &'a [u8]>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let mut begin = (0, 0);
+        self.cuts.iter().zip(given).map(move |(&end, payload)| {
+            let (head, body) = (&self.heads[begin.0..end.0], &self.bodies[begin.1..end.1]);
+            begin = end;
+            (head, body_or(body, payload))
+        })
+    }
+}
+
+/// The body that was put, or else the payload as given.
+fn body_or<'a>(put: &'a [u8], given: &'a [u8]) -> &'a [u8] {
+    if put.is_empty() {
+        given
+    } else {
+        put
+    }
+}
+
 /// Columns of messages; `fields` are all of each one's metadata in a batch that stands before the
 /// number of its sequence id, or of an entry's between publish time and schema version.
 #[derive(Clone, Copy)]
@@ -138,8 +223,32 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// Where the values of a column start in `size` bytes, and where the last one ends, from numbers of
+/// `width` bytes each, in the machine's own order; they count from the first.
+pub fn column_edges(numbers: &[u8], width: usize, size: usize) -> Result<Vec<usize>> {
+    let number = |bytes: &[u8]| match width {
+        4 => bytes.try_into().map(|own| i64::from(i32::from_ne_bytes(own))).map_err(|_| Unusual),
+        8 => bytes.try_into().map(i64::from_ne_bytes).map_err(|_| Unusual),
+        _ => Err(Unusual),
+    };
+    let mut parts = numbers.chunks_exact(width.max(1));
+    let first = number(parts.next().ok_or(Unusual)?)?;
+    let mut edges = vec![0];
+    let mut last = 0;
+    for part in parts {
+        let edge = number(part)?.checked_sub(first).ok_or(Unusual)?;
+        let edge = usize::try_from(edge).map_err(|_| Unusual)?;
+        if edge < last || edge > size {
+            return Err(Unusual);
+        }
+        edges.push(edge);
+        last = edge;
+    }
+    Ok(edges)
+}
+
 /// Append the body of a batch.
-pub fn put_batch(out: &mut Vec<u8>, columns: Columns, first_sequence_id: u64) -> Result<()> {
+fn put_batch(out: &mut Vec<u8>, columns: Columns, first_sequence_id: u64) -> Result<()> {
     for (index, payload) in columns.payloads.iter().enumerate() {
         let start = out.len();
         out.extend([0; 4]);
@@ -179,6 +288,22 @@ mod tests {
     use crate::batch;
 
     #[test]
+    fn edges_of_a_column_count_from_the_first_and_lie_within_it() {
+        let long = |numbers: &[i64]| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+        };
+        let short: Vec<u8> = [7i32, 7, 9].iter().flat_map(|number| number.to_ne_bytes()).collect();
+        assert_eq!(column_edges(&short, 4, 2), Ok(vec![0, 0, 2]));
+        assert_eq!(column_edges(&long(&[-3, 0]), 8, 3), Ok(vec![0, 3]));
+        let wrong = [&[][..], &[0, 4], &[5, 4], &[0, 3, 2], &[i64::MIN, i64::MAX]];
+        for numbers in wrong {
+            assert_eq!(column_edges(&long(numbers), 8, 3), Err(Unusual));
+        }
+        assert_eq!(column_edges(&long(&[0, 1]), 2, 3), Err(Unusual));
+        assert_eq!(column_edges(&long(&[0, 1]), 0, 3), Err(Unusual));
+    }
+
+    #[test]
     fn what_is_written_can_be_read() {
         let producer = Producer::new(300, b"p", b"v");
         let mut body = Vec::new();
@@ -199,7 +324,8 @@ mod tests {
             messages: 2,
         };
         let mut out = b"before".to_vec();
-        producer.put(&mut out, &entry, &body).unwrap();
+        producer.put_head(&mut out, &entry, &body).unwrap();
+        out.extend(&body);
         let frame = &out[6..];
         assert_eq!(crate::wire::be32(frame, 0), Ok(frame.len() - 4));
         let command_end = 8 + crate::wire::be32(frame, 4).unwrap();

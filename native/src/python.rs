@@ -1,15 +1,17 @@
 //! What Python sees: the functions and classes of the contract, with buffers as `bytes`.
 
+use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
 use crate::columns::{Binary, Fixed, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
-use crate::encode::{self, put_batch, Entry, Producer};
+use crate::encode::{self, column_edges, Entry, Frames, Producer};
 use crate::frame;
 use crate::wire::Unusual;
 
@@ -276,6 +278,20 @@ impl Columns {
 
 // --- sends -----------------------------------------------------------------------------------
 
+thread_local! {
+    /// Kept for `encode`, since the page faults of new memory cost more than writing to it.
+    static FRAMES: RefCell<Frames> = RefCell::default();
+}
+
+/// Larger ones are not kept.
+const MAX_KEPT: usize = 2 << 20;
+
+fn keep(frames: Frames) {
+    if frames.capacity() <= MAX_KEPT {
+        FRAMES.set(frames);
+    }
+}
+
 /// Encodes the messages of a producer that is open.
 #[pyclass(module = "pulsar_spark_native", frozen)]
 struct SendEncoder {
@@ -316,11 +332,13 @@ impl SendEncoder {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
         let slices = messages.slices();
-        let body = py.detach(|| {
-            let mut body = Vec::new();
-            put_batch(&mut body, slices.columns(), first_sequence_id).map(|()| body)
-        });
-        Ok(PyBytes::new(py, &body.map_err(too_large)?))
+        let mut frames = FRAMES.take();
+        frames.clear();
+        let put = py.detach(|| frames.put_batch(slices.columns(), first_sequence_id));
+        put.map_err(too_large)?;
+        let body = PyBytes::new(py, frames.body(&[]));
+        keep(frames);
+        Ok(body)
     }
 
     /// encode(payloads, keys, first_sequence_id, publish_time, per_entry, fields=None)
@@ -342,22 +360,27 @@ impl SendEncoder {
         let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
         let slices = messages.slices();
         let columns = slices.columns();
-        let (mut data, mut ends) = (Vec::new(), Vec::<i64>::new());
+        let per_entry = per_entry.max(1);
+        let alone = columns.payloads.len() % per_entry == 1;
+        let unwritten = if per_entry == 1 { self.compression != 0 } else { alone };
+        if columns.fields.is_some() && unwritten {
+            let text = "messages that are compressed, or left, one by one have no fields";
+            return Err(PyValueError::new_err(text));
+        }
+        let mut frames = FRAMES.take();
+        frames.clear();
         let mut put_all = |compress: &mut Compress| {
-            let (mut body, per_entry) = (Vec::new(), per_entry.max(1));
             let count = columns.payloads.len();
             for start in (0..count).step_by(per_entry) {
                 let stop = count.min(start.saturating_add(per_entry));
                 let first = first_sequence_id + start as u64;
-                let mut payload = columns.payloads[start];
+                let given = columns.payloads[start];
                 if stop - start > 1 {
-                    body.clear();
-                    put_batch(&mut body, columns.part(start, stop), first).map_err(too_large)?;
-                    payload = &body;
+                    frames.put_batch(columns.part(start, stop), first).map_err(too_large)?;
                 }
-                let compressed = compress(payload)?;
+                let size = compress(&mut frames, given)?;
                 let entry = Entry {
-                    compressed: compressed.is_some().then_some((self.compression, payload.len())),
+                    compressed: size.map(|size| (self.compression, size)),
                     first_sequence_id: first,
                     publish_time,
                     key: columns.keys.map(|keys| keys[start]),
@@ -365,19 +388,33 @@ impl SendEncoder {
                     fields: columns.fields.filter(|_| per_entry == 1).map(|fields| fields[start]),
                     messages: stop - start,
                 };
-                let payload = compressed.as_deref().unwrap_or(payload);
-                self.producer.put(&mut data, &entry, payload).map_err(too_large)?;
-                ends.push(data.len() as i64);
+                frames.put_head(&self.producer, &entry, given).map_err(too_large)?;
             }
             PyResult::Ok(())
         };
         if self.compression == 0 {
-            py.detach(|| put_all(&mut |_| Ok(None)))?;
+            py.detach(|| put_all(&mut |_, _| Ok(None)))?;
         } else {
-            put_all(&mut |payload| self.compressed(py, payload))?;
+            put_all(&mut |frames, given| {
+                let body = frames.body(given);
+                if body.is_empty() {
+                    return Ok(None);
+                }
+                let size = body.len();
+                let compressed = self.compressed(PyBytes::new(py, body))?;
+                frames.replace_body(compressed.as_bytes());
+                Ok(Some(size))
+            })?;
         }
-        let ends = array_type(py)?.call1(("q", integers(py, &ends)?))?;
-        Ok((PyBytes::new(py, &data), ends))
+        let firsts = || columns.payloads.iter().step_by(per_entry).copied();
+        let ends = frames.ends(firsts());
+        let size = ends.last().map_or(0, |end| *end as usize);
+        let data = PyBytes::new_with(py, size, |out| {
+            frames.write(firsts(), out);
+            Ok(())
+        })?;
+        keep(frames);
+        Ok((data, array_type(py)?.call1(("q", integers(py, &ends)?))?))
     }
 
     /// frame(body, first_sequence_id, publish_time, key=None, num_messages=1) -> (head, payload)
@@ -401,9 +438,9 @@ impl SendEncoder {
             messages: num_messages,
         };
         let mut payload = body;
-        if let Some(compressed) = self.compressed(py, payload.as_bytes())? {
+        if self.compression != 0 && !payload.as_bytes().is_empty() {
             entry.compressed = Some((self.compression, payload.as_bytes().len()));
-            payload = PyBytes::new(py, &compressed);
+            payload = self.compressed(payload)?;
         }
         let bytes = payload.as_bytes();
         let head = py.detach(|| {
@@ -414,25 +451,28 @@ impl SendEncoder {
     }
 }
 
-/// Compresses a payload; None is one that stays as it is.
-type Compress<'a> = dyn FnMut(&[u8]) -> PyResult<Option<Vec<u8>>> + 'a;
+/// Compresses the next frame's body, given its message's payload; returns its size before, if so.
+type Compress<'a> = dyn FnMut(&mut Frames, &[u8]) -> PyResult<Option<usize>> + 'a;
 
 impl SendEncoder {
-    fn compressed(&self, py: Python<'_>, payload: &[u8]) -> PyResult<Option<Vec<u8>>> {
-        if self.compression == 0 || payload.is_empty() {
-            return Ok(None);
-        }
-        let data = PyBytes::new(py, payload);
-        let found = self.compress.call1(py, (self.compression, data))?;
-        Ok(Some(as_bytes(found.into_bound(py))?.as_bytes().to_vec()))
+    fn compressed<'py>(&self, payload: Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyBytes>> {
+        let py = payload.py();
+        let found = self.compress.call1(py, (self.compression, payload))?;
+        as_bytes(found.into_bound(py))
     }
 }
 
 /// Columns of messages, held as long as their bytes are used.
 struct Messages<'py> {
-    payloads: Vec<Bound<'py, PyBytes>>,
-    keys: Option<Vec<Bound<'py, PyBytes>>>,
-    fields: Option<Vec<Bound<'py, PyBytes>>>,
+    payloads: Column<'py>,
+    keys: Option<Column<'py>>,
+    fields: Option<Column<'py>>,
+}
+
+/// Byte strings: Python's, or those of a `ByteColumn` in one piece.
+enum Column<'py> {
+    Values(Vec<Bound<'py, PyBytes>>),
+    Joined { data: Bound<'py, PyBytes>, edges: Vec<usize> },
 }
 
 /// Where the bytes of columns are.
@@ -459,12 +499,9 @@ impl<'py> Messages<'py> {
         fields: Option<&Bound<'py, PyAny>>,
         first_sequence_id: u64,
     ) -> PyResult<Self> {
-        let all = |column: &Bound<'py, PyAny>| {
-            column.try_iter()?.map(|item| as_bytes(item?)).collect::<PyResult<Vec<_>>>()
-        };
-        let payloads = all(payloads)?;
-        let keys = keys.map(all).transpose()?;
-        let fields = fields.map(all).transpose()?;
+        let payloads = Column::new(payloads)?;
+        let keys = keys.map(Column::new).transpose()?;
+        let fields = fields.map(Column::new).transpose()?;
         for column in [&keys, &fields] {
             if column.as_ref().is_some_and(|column| column.len() != payloads.len()) {
                 return Err(PyValueError::new_err("columns must be of equal length"));
@@ -476,15 +513,50 @@ impl<'py> Messages<'py> {
 
     fn slices(&self) -> Slices<'_> {
         Slices {
-            payloads: bytes_of(&self.payloads),
-            keys: self.keys.as_deref().map(bytes_of),
-            fields: self.fields.as_deref().map(bytes_of),
+            payloads: self.payloads.slices(),
+            keys: self.keys.as_ref().map(Column::slices),
+            fields: self.fields.as_ref().map(Column::slices),
         }
     }
 }
 
-fn bytes_of<'a>(column: &'a [Bound<'_, PyBytes>]) -> Vec<&'a [u8]> {
-    column.iter().map(|item| item.as_bytes()).collect()
+impl<'py> Column<'py> {
+    fn new(column: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if !column.is_instance_of::<PyList>() {
+            if let Some(joined) = column.getattr_opt(intern!(column.py(), "joined"))? {
+                let edges = column.getattr(intern!(column.py(), "edges"))?;
+                return Column::joined(as_bytes(joined.call0()?)?, &edges);
+            }
+        }
+        let values = column.try_iter()?.map(|item| as_bytes(item?));
+        values.collect::<PyResult<_>>().map(Column::Values)
+    }
+
+    /// `edges` is a memoryview of numbers of 32 or 64 bits, the first of which is the data's start.
+    fn joined(data: Bound<'py, PyBytes>, edges: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let width: usize = edges.getattr(intern!(edges.py(), "itemsize"))?.extract()?;
+        let edges = as_bytes(edges.call_method0(intern!(edges.py(), "tobytes"))?)?;
+        let edges = column_edges(edges.as_bytes(), width, data.as_bytes().len());
+        let edges = edges.map_err(|_| PyValueError::new_err("a column's edges are not in it"))?;
+        Ok(Column::Joined { data, edges })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Column::Values(values) => values.len(),
+            Column::Joined { edges, .. } => edges.len() - 1,
+        }
+    }
+
+    fn slices(&self) -> Vec<&[u8]> {
+        match self {
+            Column::Values(values) => values.iter().map(|item| item.as_bytes()).collect(),
+            Column::Joined { data, edges } => {
+                let data = data.as_bytes();
+                edges.windows(2).map(|pair| &data[pair[0]..pair[1]]).collect()
+            }
+        }
+    }
 }
 
 fn as_bytes<'py>(data: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {

@@ -455,6 +455,11 @@ class ProducerOptions:
             raise OptionError("routing_mode is neither RoundRobinPartition nor SinglePartition")
 
     @property
+    def takes_fields(self) -> bool:
+        """Whether columns of messages may have fields at all; others are written row by row."""
+        return self.batching_enabled or self.takes_unbatched_fields
+
+    @property
     def takes_unbatched_fields(self) -> bool:
         """Whether columns of messages may have unbatched fields, see `UniformMessages`.
 

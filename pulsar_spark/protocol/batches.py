@@ -21,10 +21,9 @@ import binascii
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, chain, islice, pairwise
-from operator import add
+from itertools import accumulate, chain, islice, pairwise, repeat
 from struct import Struct, iter_unpack
 from struct import error as StructError
 from typing import Any, NamedTuple, TypeAlias
@@ -33,6 +32,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import CorruptBatch, CorruptMessage, LocalProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.byte_column import ByteColumn, edges_of
 from pulsar_spark.protocol.opened_metadata import Opened, may_run, open_metadata, open_run
 from pulsar_spark.protocol.single_metadata import (
     HEADS,
@@ -549,16 +549,19 @@ class MessageFields:
 class UniformMessages:
     """Messages as columns: payloads, perhaps string keys in UTF-8, and no rarer fields.
 
-    `fields` are for messages with properties or event times: each one's batch metadata up to the
-    digits of the sequence id, including the key; if they are `unbatched`, each one's entry metadata
-    from behind the publish time up to the schema version. `callbacks` are the sender's own.
+    Columns are lists, or a ByteColumn of what is not extended.
+    `fields` are for messages with properties, event times or null values: each one's batch metadata
+    up to the digits of the sequence id, including the key; if they are `unbatched`, each one's
+    entry metadata from behind the publish time up to the schema version. A null value's payload is
+    empty. `callbacks` are the sender's own.
     """
 
-    payloads: list[bytes]
-    keys: list[bytes] | None = None
-    fields: list[bytes] | None = None
+    payloads: Sequence[bytes]
+    keys: Sequence[bytes] | None = None
+    fields: Sequence[bytes] | None = None
     callbacks: list[Any] | None = None
     unbatched: bool = False
+    _edges: Sequence[int] = field(default=(), init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -571,78 +574,88 @@ class UniformMessages:
 
     def take(self, rows: Sequence[int]) -> UniformMessages:
         """Return some of the messages."""
-        return self._with_each(lambda column: list(map(column.__getitem__, rows)))
 
-    def _with_each(self, change: Callable[[list[Any]], list[Any]]) -> UniformMessages:
+        def take(column: Sequence[Any]) -> list[Any]:
+            if isinstance(column, ByteColumn):
+                return column.take(rows)
+            return list(map(column.__getitem__, rows))
+
+        return self._with_each(take)
+
+    def _with_each(self, change: Callable[[Sequence[Any]], Sequence[Any]]) -> UniformMessages:
         return UniformMessages(
             change(self.payloads),
             None if self.keys is None else change(self.keys),
             None if self.fields is None else change(self.fields),
-            None if self.callbacks is None else change(self.callbacks),
+            None if self.callbacks is None else list(change(self.callbacks)),
             self.unbatched,
         )
 
     def is_like(self, other: UniformMessages) -> bool:
         """Whether `other` has the same columns, callbacks aside."""
-        mine, theirs = (self.keys, self.fields), (other.keys, other.fields)
-        return [column is None for column in mine] == [column is None for column in theirs]
+        missing = [column is None for column in self._columns()]
+        others = [column is None for column in other._columns()]
+        return missing == others and self.unbatched == other.unbatched
+
+    def _columns(self) -> tuple[Sequence[bytes] | None, ...]:
+        return self.payloads, self.keys, self.fields
+
+    def append(self, payload: bytes, key: bytes | None) -> None:
+        """Append a message without a callback; the columns are lists."""
+        self.payloads.append(payload)  # type: ignore[attr-defined]
+        if self.keys is not None and key is not None:
+            self.keys.append(key)  # type: ignore[attr-defined]
 
     def extend(self, other: UniformMessages) -> None:
-        """Append messages with the same columns, callbacks aside."""
+        """Append messages with the same columns, callbacks aside; this one's are lists."""
         if self.callbacks is not None or other.callbacks is not None:
             mine = self.callbacks or [None] * len(self)
             self.callbacks = mine + (other.callbacks or [None] * len(other))
-        self.payloads += other.payloads
-        if self.keys is not None:
-            self.keys += other.keys or ()
-        if self.fields is not None:
-            self.fields += other.fields or ()
+        for column, more in zip(self._columns(), other._columns(), strict=True):
+            if column is not None and more is not None:
+                assert isinstance(column, list)
+                column += more
 
-    def sizes(self) -> list[int]:
-        """Return the size of each message's payload, and of its key or fields."""
-        sizes: Iterable[int] = map(len, self.payloads)
-        beside = self._beside()
-        return list(sizes if beside is None else map(add, sizes, map(len, beside)))
+    def edges(self) -> Sequence[int]:
+        """Return where messages would start one after the other, and where the last one ends.
 
-    def largest(self) -> int:
-        """Return a bound for the size of the largest message, as `sizes` counts it."""
-        found = max(map(len, self.payloads), default=0)
-        return found + max(map(len, self._beside() or ()), default=0)
+        Of each its payload counts, and its key or fields. The first need not start at 0.
+        """
+        # There are only ever more messages.
+        if len(self._edges) != len(self.payloads) + 1:
+            beside = self.keys if self.fields is None else self.fields
+            self._edges = edges_of(self.payloads, beside)
+        return self._edges
 
-    def _beside(self) -> list[bytes] | None:
-        return self.keys if self.fields is None else self.fields
+    def size(self, start: int, stop: int) -> int:
+        """Return the size of a range of messages: payloads, and keys or fields."""
+        edges = self.edges()
+        return edges[stop] - edges[start]
 
     def messages(self) -> list[MessageFields]:
         """Return the messages as objects."""
         if self.fields is not None:
-            read = unbatched_message if self.unbatched else message_of
-            return list(map(read, self.payloads, self.fields))
+            return list(map(message_of, self.payloads, self.fields, repeat(self.unbatched)))
         messages = [MessageFields(payload) for payload in self.payloads]
         for message, key in zip(messages, self.keys or (), strict=False):
             message.key = key.decode()
         return messages
 
 
-def message_of(payload: bytes, fields: bytes) -> MessageFields:
-    """Return one message of `UniformMessages`, without a sequence id."""
-    # After its tag, the sequence id's digits are missing.
-    return _with_fields(payload, pb.SingleMessageMetadata.FromString(fields + b"\0"))
-
-
-def unbatched_message(payload: bytes, fields: bytes) -> MessageFields:
-    """Return one message of `UniformMessages` whose fields are unbatched."""
-    return _with_fields(payload, pb.MessageMetadata.FromString(_REQUIRED + fields))
-
-
 # Empty name, sequence id and publish time, without which protobuf takes no metadata.
 _REQUIRED = b"\x0a\0\x10\0\x18\0"
 
 
-def _with_fields(
-    payload: bytes, metadata: pb.SingleMessageMetadata | pb.MessageMetadata
-) -> MessageFields:
+def message_of(payload: bytes, fields: bytes, unbatched: bool) -> MessageFields:
+    """Return one message of `UniformMessages`, without a sequence id."""
+    metadata: pb.SingleMessageMetadata | pb.MessageMetadata
+    if unbatched:
+        metadata = pb.MessageMetadata.FromString(_REQUIRED + fields)
+    else:
+        # After its tag, the sequence id's digits are missing.
+        metadata = pb.SingleMessageMetadata.FromString(fields + b"\0")
     return MessageFields(
-        payload,
+        None if metadata.null_value else payload,
         key=metadata.partition_key if metadata.HasField("partition_key") else None,
         properties=[(pair.key, pair.value) for pair in metadata.properties],
         event_time=metadata.event_time,
@@ -698,11 +711,11 @@ def uniform_parts(
     start = 0
     for digits in number_runs(first_sequence_id, count):
         stop = start + len(digits)
-        run = payloads[start:stop]
+        run = list(payloads[start:stop])
         if fields is not None:
-            columns = _columns_behind(digits, run, fields[start:stop])
+            columns = _columns_behind(digits, run, list(fields[start:stop]))
         elif keys is not None:
-            columns = _keyed_columns(digits, run, keys[start:stop])
+            columns = _keyed_columns(digits, run, list(keys[start:stop]))
         else:
             columns = _plain_columns(digits, run)
         parts += _interleaved(columns)

@@ -31,10 +31,9 @@ from pulsar_spark.protocol.entry_metadata import (
     PLAIN_REST,
     Metadata,
     Rest,
-    RestColumns,
-    columns_of,
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
+from pulsar_spark.protocol.metadata_columns import RestColumns, columns_of
 from pulsar_spark.protocol.varints import NUMBERS
 
 _MAX_LONG = 2**63 - 1
@@ -154,10 +153,12 @@ class PendingRows:
         self.event_micros: list[int] = []
         # By row.
         self.ordering_keys: dict[int, bytes] = {}
-        # Of rows with properties, ascending: the row, its properties' names; all their values.
+        # Of rows with properties, ascending: the row, its properties' names. Their values one after
+        # the other, in any number of parts, and the size of each value.
         self.property_rows: list[int] = []
         self.property_names: list[Texts] = []
         self.property_values: list[bytes] = []
+        self.property_sizes: list[int] = []
         # For each row, if requested.
         self.sequences: list[int] = []
         self.sizes: list[int] = []
@@ -246,7 +247,7 @@ class PendingRows:
         keys: Sequence[bytes | None],
     ) -> tuple[Sequence[bytes | memoryview | None], Sequence[bytes | None]]:
         """Add fields of messages outside of batches; return their values and keys."""
-        metadata, names, texts, own_keys, times = rests
+        metadata, names, texts, sizes, own_keys, times = rests
         rows = range(self.rows, self.rows + len(values))
         if own_keys.count(None) < len(values):
             keys = [key if own is None else own for own, key in zip(own_keys, keys, strict=True)]
@@ -258,7 +259,7 @@ class PendingRows:
                 for each, value in zip(metadata, values, strict=True)
             ]
         if self._wants_properties and any(names):
-            self._add_properties(rows, names, texts)
+            self._add_properties(rows, names, texts, sizes)
         # From here on nothing raises.
         if any(times):
             self._add_events(rows, times)
@@ -356,9 +357,10 @@ class PendingRows:
                 self._add_parsed(offset, extras)
         elif opened:
             rows = [offset + index for index in opened]
-            names, values, _, _, times = zip(*opened.values(), strict=True)
+            names, texts, _, _, times = zip(*opened.values(), strict=True)
             if self._wants_properties:
-                self._add_properties(rows, names, list(chain.from_iterable(values)))
+                values = list(chain.from_iterable(texts))
+                self._add_properties(rows, names, b"".join(values), list(map(len, values)))
             self._add_events(rows, times)
 
     def _add_parsed(self, offset: int, extras: Mapping[int, pb.SingleMessageMetadata]) -> None:
@@ -366,7 +368,8 @@ class PendingRows:
         if self._wants_properties:
             maps = list(map(_as_bytes, extras.values()))
             values = [value for found in maps for value in found.values()]
-            self._add_properties(rows, list(map(tuple, maps)), values)
+            sizes = list(map(len, values))
+            self._add_properties(rows, list(map(tuple, maps)), b"".join(values), sizes)
         self._add_events(rows, [metadata.event_time for metadata in extras.values()])
         for row, metadata in zip(rows, extras.values(), strict=True):
             if metadata.HasField("ordering_key"):
@@ -380,14 +383,17 @@ class PendingRows:
         self.event_micros += [1000 * time for time in millis]
 
     def _add_properties(
-        self, rows: Sequence[int], names: Sequence[Texts], values: Sequence[bytes]
+        self, rows: Sequence[int], names: Sequence[Texts], values: bytes, sizes: Sequence[int]
     ) -> None:
         """Add properties of rows; raises UnusualFrame, with nothing added, if one is not UTF-8."""
         _check_texts(names[0] if are_equal(names) else list(chain.from_iterable(names)))
-        _check_texts(values)
+        if not values.isascii():
+            ends = list(accumulate(sizes))
+            _check_texts([values[end - size : end] for end, size in zip(ends, sizes, strict=True)])
         self.property_rows += rows
         self.property_names += names
-        self.property_values += values
+        self.property_values.append(values)
+        self.property_sizes += sizes
 
 
 _ALONE = (1, -1, 0)
@@ -632,7 +638,8 @@ def _maps(rows: PendingRows) -> MapColumn:
     if len(names) != rows.rows:
         found = dict(zip(rows.property_rows, counts, strict=True))
         counts = list(map(found.get, range(rows.rows), repeat(0)))
-    return _offsets(counts), _all_names(names), _binary(rows.property_values)
+    values = None, _offsets(rows.property_sizes), b"".join(rows.property_values), 0
+    return _offsets(counts), _all_names(names), values
 
 
 def _all_names(names: list[Texts]) -> BinaryColumn:

@@ -46,11 +46,9 @@ from pulsar_spark.protocol.entry_metadata import (
     RESTS,
     Metadata,
     Rest,
-    RestColumns,
-    columns_of,
-    read_rests,
 )
 from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, EvenFrames, take_even
+from pulsar_spark.protocol.metadata_columns import RestColumns, columns_of, read_rests
 from pulsar_spark.protocol.opened_metadata import UnusualMetadata
 from pulsar_spark.protocol.varints import (
     HIGHS,

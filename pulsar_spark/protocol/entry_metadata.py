@@ -1,7 +1,7 @@
 """What an entry's MessageMetadata has after the publish time, without protobuf.
 
-    [22 size 0a size name 12 size value]* [2a replicated_from] [32 size key] [40 codec]
-    [48 uncompressed_size] [58 messages] [60 event_time] [82 01 schema_version] ...
+    [22 size 0a size name 12 size value]* [2a replicated_from] [32 size key] [3a replicate_to]*
+    [40 codec] [48 uncompressed_size] [58 messages] [60 event_time] [82 01 schema_version] ...
 
 Properties, key and event time belong to a message outside of a batch and differ from message to
 message; what else there is repeats. So `RESTS` reads metadata that repeats once, and other metadata
@@ -10,9 +10,7 @@ by templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, cycle, groupby
-from struct import Struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.protocol.memo import Memo
@@ -25,11 +23,9 @@ from pulsar_spark.protocol.opened_metadata import (
 from pulsar_spark.protocol.templates import Templates
 from pulsar_spark.protocol.varints import (
     UnusualNumber,
-    are_numbers,
     match_number,
     match_shortest,
     read_number,
-    read_numbers,
     take_number,
 )
 
@@ -55,17 +51,17 @@ class Metadata(NamedTuple):
 Rest: TypeAlias = "tuple[Metadata, tuple[bytes, ...], tuple[bytes, ...], bytes | None, int]"
 """Shared fields; names and values of the properties, key, event time (0: none).
 
-A repeated property keeps its first place and its last value. Texts may be no UTF-8.
+A repeated property keeps its first place and its last value. Texts may be no UTF-8. A key that
+directly follows the publish time was read before, so it is missing here.
 """
 
 PLAIN = Metadata()
 PLAIN_REST: Rest = (PLAIN, (), (), None, 0)
 
-_MAX_INT = 2**31 - 1
+# Tags of what differs from message to message.
+PROPERTIES, KEY, EVENT_TIME = 0x22, 0x32, 0x60
 _LAST_BEFORE = 0x18  # tag of the publish time
-_PROPERTIES = 0x22
-_KEY = 0x32
-_EVENT_TIME = 0x60
+_MAX_INT = 2**31 - 1
 _REPLICATE_TO = 0x3A
 # By tag. Fields of encrypted, chunked or compacted entries, or markers, are in neither table.
 _SHARED = {
@@ -83,10 +79,6 @@ _SHARED = {
 _IGNORED = frozenset({_REPLICATE_TO, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
-# On average as many messages of one size follow each other, or all are read one by one. And a run
-# of larger metadata than so many bytes for each message is: each place costs a comparison.
-_MIN_RUN = 16
-_MOST_PLACES = 3
 # How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.
 _MAX_KNOWN = 1024
 _KNOWN_SIZE = 64
@@ -139,7 +131,6 @@ def _read_shared(data: bytes) -> Metadata:
 
 METADATA = Memo(_read_shared)
 """Shared fields by their bytes."""
-METADATA[b""] = PLAIN
 
 
 class _Meaning(NamedTuple):
@@ -154,9 +145,9 @@ class _Meaning(NamedTuple):
 TEMPLATES: Templates[tuple[int, int], _Meaning] = Templates()
 
 
-def _likeness(data: bytes) -> tuple[int, int]:
+def likeness_of(data: bytes) -> tuple[int, int]:
     """Return its size, and that of the first property."""
-    return len(data), data[1] if data[0] == _PROPERTIES else 0
+    return len(data), data[1] if data[0] == PROPERTIES else 0
 
 
 class Rests(dict[bytes, Rest]):
@@ -168,7 +159,7 @@ class Rests(dict[bytes, Rest]):
     def __missing__(self, data: bytes) -> Rest:
         if not data:
             return self._keep(data, PLAIN_REST)
-        likeness = _likeness(data)
+        likeness = likeness_of(data)
         template = TEMPLATES.get(likeness)
         if template is not None:
             _, cut, fixed, (metadata, names, has_key, has_time) = template
@@ -188,14 +179,14 @@ class Rests(dict[bytes, Rest]):
         names: list[bytes] = []
         values: list[bytes] = []
         at, last = 0, _LAST_BEFORE
-        if data[0] == _PROPERTIES:
-            names, values, at = read_properties(data, _PROPERTIES)
-            last = _PROPERTIES
+        if data[0] == PROPERTIES:
+            names, values, at = read_properties(data, PROPERTIES)
+            last = PROPERTIES
         parts: list[bytes] = []
         own: dict[int, Any] = {}
         own_places: list[tuple[int, int]] = []
         for tag, value, begin, value_at, end in _fields(data, at, last):
-            if tag in (_KEY, _EVENT_TIME):
+            if tag in (KEY, EVENT_TIME):
                 own[tag] = value
                 own_places.append((value_at, end))
             else:
@@ -205,13 +196,13 @@ class Rests(dict[bytes, Rest]):
         unique, last_values = names, values
         if len(set(names)) != len(names):
             unique, last_values = without_repeated(names, values)
-        key, time = own.get(_KEY), own.get(_EVENT_TIME, 0)
+        key, time = own.get(KEY), own.get(EVENT_TIME, 0)
         rest: Rest = metadata, tuple(unique), tuple(last_values), key, time
         if not (names or own):
             return self._keep(data, rest)
         if unique is names and TEMPLATES.may_add(data):
             places = places_of_values(names, values) + own_places
-            meaning = _Meaning(metadata, rest[1], _KEY in own, _EVENT_TIME in own)
+            meaning = _Meaning(metadata, rest[1], KEY in own, EVENT_TIME in own)
             TEMPLATES.add(likeness, data, places, meaning)
         return rest
 
@@ -224,70 +215,3 @@ class Rests(dict[bytes, Rest]):
 
 
 RESTS = Rests()
-
-
-# --- many at a time -----------------------------------------------------------------------
-
-
-class RestColumns(NamedTuple):
-    """A column for each part of rests; the values of all properties are one after the other."""
-
-    metadata: Sequence[Metadata]
-    names: Sequence[tuple[bytes, ...]]
-    values: Sequence[bytes]
-    keys: Sequence[bytes | None]
-    times: Sequence[int]
-
-
-def columns_of(rests: Sequence[Rest]) -> RestColumns:
-    """Return at least one rest as columns."""
-    metadata, names, values, keys, times = zip(*rests, strict=True)
-    return RestColumns(metadata, names, list(chain.from_iterable(values)), keys, times)
-
-
-def read_rests(data: Sequence[bytes]) -> RestColumns:
-    """Read at least one rest as `RESTS` does, faster where rests of one size follow each other."""
-    runs = [list(run) for _, run in groupby(data, len)]
-    if len(data) < len(runs) * _MIN_RUN:
-        return _read_each(data)
-    parts = [_read_run(run) or _read_each(run) for run in runs]
-    if len(parts) == 1:
-        return parts[0]
-    return RestColumns(*(list(chain.from_iterable(part)) for part in zip(*parts, strict=True)))
-
-
-def _read_each(data: Sequence[bytes]) -> RestColumns:
-    return columns_of(list(map(RESTS.__getitem__, data)))
-
-
-def _read_run(run: list[bytes]) -> RestColumns | None:
-    """Read rests of one size that have one template; None if they have not."""
-    first, count = run[0], len(run)
-    rest = RESTS[first]
-    if run.count(first) == count:
-        return columns_of([rest] * count)
-    template = TEMPLATES.get(_likeness(first))
-    if template is None:
-        return None
-    size, cut, fixed, (metadata, names, has_key, has_time) = template
-    if size > _MOST_PLACES * count:
-        return None
-    parts = cut(first, 0)
-    edges = list(accumulate(map(len, parts), initial=0))
-    joined = b"".join(run)
-    equal = chain.from_iterable(map(range, edges[0::2], edges[1::2]))
-    if parts[0::2] != fixed or any(joined[at::size] != first[at : at + 1] * count for at in equal):
-        return None
-    # The event time is the last value.
-    time_at, time_end = edges[-3:-1]
-    if has_time and not are_numbers(joined, time_at, time_end, size):
-        return None
-    form = "".join(f"{len(part)}{kind}" for part, kind in zip(parts, cycle("xs"), strict=False))
-    columns = list(zip(*Struct(form).iter_unpack(joined), strict=True))
-    return RestColumns(
-        [metadata] * count,
-        [names] * count,
-        list(chain.from_iterable(zip(*columns[: len(names)], strict=True))),
-        columns[len(names)] if has_key else [None] * count,
-        read_numbers(joined, time_at, time_end, size) if has_time else [0] * count,
-    )

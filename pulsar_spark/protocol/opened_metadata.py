@@ -37,7 +37,7 @@ _MAX_SIZE = 2**31 - 1
 # Behind the payload's size: event time, "the key is not base64", sequence id.
 _BEHIND_SIZE = re.compile(rb"(?:\x28(%b))?(?:\x30\0)?(?:\x40(%b))?" % (NUMBER, NUMBER)).fullmatch
 # Of a property.
-_NAME, _VALUE = 0x0A, 0x12
+NAME, VALUE = 0x0A, 0x12
 
 
 class UnusualMetadata(Exception):
@@ -60,9 +60,9 @@ def read_properties(data: bytes, tag: int) -> tuple[list[bytes], list[bytes], in
         stop = at + 2 + size
         if (size | name_size) > 127 or value_at > end or data[value_at - 1] > 127:
             name_at, name_end, value_at, stop = _find_texts(data, at + 1)
-        elif name_tag != _NAME or value_at + data[value_at - 1] != stop:
+        elif name_tag != NAME or value_at + data[value_at - 1] != stop:
             raise UnusualMetadata
-        if data[name_end] != _VALUE or stop > end:
+        if data[name_end] != VALUE or stop > end:
             raise UnusualMetadata
         names.append(data[name_at:name_end])
         values.append(data[value_at:stop])
@@ -74,7 +74,7 @@ def _find_texts(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Return where name and value of a property begin and end, from its size on."""
     size, at = take_number(data, at)
     stop = at + size
-    if data[at] != _NAME:
+    if data[at] != NAME:
         raise UnusualMetadata
     name_size, name_at = take_number(data, at + 1)
     name_end = name_at + name_size

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from operator import sub
+from operator import add, sub
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import MAGIC_CHECKSUM
+from pulsar_spark.protocol.memo import Memo
 from pulsar_spark.protocol.varints import encode_number, number_runs, sized
 
 Compress = Callable[[int, Buffer], Buffer]
@@ -55,6 +56,10 @@ LARGE_ENTRY = 32 * 1024
 _PER_MESSAGE = 40
 
 
+# The tag and size of a key, by its size.
+_KEY_HEADS: Memo[int, bytes] = Memo(lambda size: b"\x32" + encode_number(size))
+
+
 class Sends(NamedTuple):
     """One producer's frames in order; frame i ends at ``ends[i]`` of `data`."""
 
@@ -65,14 +70,14 @@ class Sends(NamedTuple):
 class SendEncoder(Protocol):
     """Encodes the messages of an open producer, whose id, name and schema are fixed.
 
-    Messages have a payload, perhaps a string key in UTF-8, and perhaps `fields`, see
+    Messages have a payload, perhaps a string key in UTF-8, and perhaps `fields`: columns, see
     `UniformMessages`. Sequence ids count up from the first one. `publish_time` is in milliseconds.
     The broker's maximum message size is not checked: see `overhead`.
     """
 
     @property
     def overhead(self) -> int:
-        """Maximum size of an entry's metadata, besides its key."""
+        """Maximum size of an entry's metadata, besides its key or fields."""
 
     def encode(
         self,
@@ -86,8 +91,9 @@ class SendEncoder(Protocol):
         """Return the frames of a column of messages, and where each ends.
 
         Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched, and
-        `fields` are unbatched ones, which are not for compressed payloads. A rest of one message is
-        not batched either; it must have no `fields`.
+        `fields` are unbatched ones. A rest of one message is not batched either. Raises ValueError
+        for `fields` that cannot be written: with a rest of one message, or unbatched ones of
+        compressed payloads.
         """
 
     def body(
@@ -143,7 +149,7 @@ class PythonSendEncoder:
         # The last answer of `_around_numbers`, and what it answered.
         self._around = (-1, -1), (b"", b"", b"")
         self.overhead = len(self._name) + len(self._version) + 128
-        """Maximum size of an entry's metadata, besides its key."""
+        """Maximum size of an entry's metadata, besides its key or fields."""
 
     def encode(
         self,
@@ -155,8 +161,13 @@ class PythonSendEncoder:
         fields: Sequence[bytes] | None = None,
     ) -> Sends:
         """Return the frames of a column of messages, see `SendEncoder.encode`."""
+        payloads = list(payloads)
+        keys = None if keys is None else list(keys)
+        fields = None if fields is None else list(fields)
         if self.compression == pb.NONE and per_entry == 1:
             return self._singles(payloads, keys, first_sequence_id, publish_time, fields)
+        if fields is not None and (per_entry == 1 or len(payloads) % per_entry == 1):
+            raise ValueError("messages that are compressed, or left, one by one have no fields")
         frames: list[bytes] = []
         parts: Sequence[bytes] = ()
         if per_entry > 1 and self._bodies is None:
@@ -242,6 +253,8 @@ class PythonSendEncoder:
         publish_time: int,
         fields: Sequence[bytes] | None,
     ) -> Sends:
+        if fields is None and keys is not None:
+            fields = list(map(add, map(_KEY_HEADS.__getitem__, map(len, keys)), keys))
         behind_id = b"\x18" + encode_number(publish_time)
         parts: list[bytes] = []
         sizes: list[int] = []
@@ -256,16 +269,13 @@ class PythonSendEncoder:
             fixed = _FRAMING + command_size + size
             own = payloads[index:stop]
             sized_command = command_head, command_size
-            if fields is not None:
-                sizes += self._run_with_fields(
-                    parts, run, own, fields[index:stop], behind_id, size, sized_command
-                )
-            elif keys is None:
+            if fields is None:
                 self._plain_run(parts, run, own, behind_id + self._version, size, sized_command)
                 sizes += [4 + fixed + len(payload) for payload in own]
             else:
-                own_keys = keys[index:stop]
-                sizes += self._keyed_run(parts, run, own, own_keys, behind_id, size, sized_command)
+                sizes += self._run_with_fields(
+                    parts, run, own, fields[index:stop], behind_id, size, sized_command
+                )
             index = stop
         return Sends(b"".join(parts), array("q", accumulate(sizes)))
 
@@ -293,48 +303,6 @@ class PythonSendEncoder:
             body = before_id + digits + behind_id + payload
             parts += (head, digits, behind_command, pack(checksum(body)), body)
 
-    def _keyed_run(
-        self,
-        parts: list[bytes],
-        run: list[bytes],
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes],
-        behind_id: bytes,
-        metadata_size: int,
-        command: tuple[bytes, int],
-    ) -> list[int]:
-        """As `_plain_run`, for messages with keys; return the frames' sizes."""
-        command_head, command_size = command
-        behind_command = self._one_message + _MAGIC
-        version = self._version
-        around: dict[int, tuple[bytes, bytes, int]] = {}
-        pack, checksum = _U32.pack, extend_crc32c
-        sizes: list[int] = []
-        for digits, payload, key in zip(run, payloads, keys, strict=True):
-            found = around.get(len(key))
-            if found is None:
-                tag = b"\x32" + encode_number(len(key))
-                size = metadata_size + len(tag) + len(key)
-                before_id = pack(size) + self._name
-                found = around[len(key)] = (
-                    before_id,
-                    behind_id + tag,
-                    _FRAMING + command_size + size,
-                )
-            before_id, before_key, fixed = found
-            fixed += len(payload)
-            body = b"".join((before_id, digits, before_key, key, version, payload))
-            parts += (
-                _SIZES.pack(fixed, command_size),
-                command_head,
-                digits,
-                behind_command,
-                pack(checksum(body)),
-                body,
-            )
-            sizes.append(4 + fixed)
-        return sizes
-
     def _run_with_fields(
         self,
         parts: list[bytes],
@@ -345,17 +313,16 @@ class PythonSendEncoder:
         metadata_size: int,
         command: tuple[bytes, int],
     ) -> list[int]:
-        """As `_keyed_run`, for messages with fields, which have the keys."""
+        """As `_plain_run`, for messages whose keys are in their fields; return the sizes."""
         command_head, command_size = command
         behind_command = self._one_message + _MAGIC
-        name, version = self._name, self._version
-        before = _FRAMING + command_size
+        name, version, besides = self._name, self._version, _FRAMING + command_size
         pack, pack_sizes, checksum = _U32.pack, _SIZES.pack, extend_crc32c
         sizes: list[int] = []
         for digits, payload, own in zip(run, payloads, fields, strict=True):
             size = metadata_size + len(own)
             body = b"".join((pack(size), name, digits, behind_id, own, version, payload))
-            size += before + len(payload)
+            size += besides + len(payload)
             parts += (
                 pack_sizes(size, command_size),
                 command_head,
@@ -414,25 +381,21 @@ def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -
     It has at most `most` messages, but at least one entry's. A large entry has its own block.
     """
     stop = min(start + per_entry, len(messages))
-    first = sum(messages.part(start, stop).sizes())
-    largest = first + _PER_MESSAGE * (stop - start)
+    largest = messages.size(start, stop) + _PER_MESSAGE * (stop - start)
     if largest >= LARGE_ENTRY:
         return stop, largest
-    # At most as many messages as would fit if all entries were like the first.
-    most = min(most, per_entry * (2 * BLOCK_BYTES // max(first, 1)))
-    sums = list(accumulate(messages.part(start, start + most).sizes()))
-    count = bisect_right(sums, BLOCK_BYTES)
-    if start + count < len(messages):
-        count = count // per_entry * per_entry
-    entries = sums[per_entry - 1 : count : per_entry]
-    if count % per_entry:
-        entries.append(sums[count - 1])
-    sizes = list(map(sub, entries, [0, *entries]))
+    edges = messages.edges()
+    end = min(start + most, len(messages))
+    last = bisect_right(edges, edges[start] + BLOCK_BYTES, start + 1, end + 1) - 1
+    if last < len(messages):
+        last -= (last - start) % per_entry
+    entries = [*edges[start:last:per_entry], edges[last]]
+    sizes = list(map(sub, entries[1:], entries))
     room = LARGE_ENTRY - _PER_MESSAGE * per_entry
     if max(sizes) >= room:
         number = next(number for number, size in enumerate(sizes) if size >= room)
         sizes = sizes[:number]
-        count = number * per_entry
-    if not count:
+        last = start + number * per_entry
+    if last <= start:
         return stop, largest
-    return start + count, max(sizes) + _PER_MESSAGE * min(per_entry, count)
+    return last, max(sizes) + _PER_MESSAGE * min(per_entry, last - start)

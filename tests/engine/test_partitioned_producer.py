@@ -413,7 +413,7 @@ def test_a_key_that_utf8_cannot_express_is_an_error_of_its_row() -> None:
         columns.text_keys()
 
 
-@pytest.mark.parametrize("name", ["keys", "properties", "sequence_ids"])
+@pytest.mark.parametrize("name", ["keys", "fields", "properties", "sequence_ids"])
 def test_columns_have_one_length(name: str) -> None:
     with pytest.raises(InvalidRow, match=f"2 payloads were given with 1 {name}"):
         MessageColumns([b"", b""], **{name: [None]})  # type: ignore[arg-type]

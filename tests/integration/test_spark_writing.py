@@ -15,6 +15,7 @@ from tests.integration.brokers import Broker
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import (
     CODECS,
+    RECEIVE_MS,
     Content,
     official_content,
     official_read,
@@ -84,6 +85,41 @@ def test_every_column_reaches_the_official_client(
         row.fields.ordering_key if row.fields.HasField("ordering_key") else None for row in found
     ] == [row[2] for row in written]
     assert [row.sequence_id for row in found] == [row[5] for row in written]
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batchingMaxMessages": 1},
+        {"batchingMaxMessages": 1, "compressionType": "LZ4"},
+        {"batchingEnabled": False},
+        {"batchingEnabled": False, "compressionType": "LZ4"},
+    ],
+    ids=["batched", "batches of one", "compressed of one", "unbatched", "compressed"],
+)
+def test_tombstones_among_other_messages_keep_their_keys_and_their_order(
+    spark: SparkSession, broker: Broker, options: dict[str, Any]
+) -> None:
+    topic = broker.create_topic(partitions=3)
+    written = [
+        (None if number % 7 == 0 else b"%d" % number, f"key-{number % 40}")
+        for number in range(1000)
+    ]
+    named = {f"pulsar.producer.{name}": value for name, value in options.items()}
+    save(frame(spark, written, "value binary, __key string"), broker, topic, named)
+    found: list[tuple[bytes | None, str | None]] = []
+    with official(broker) as client:
+        for partition in broker.partitions_of(topic, 3):
+            reader = client.create_reader(partition, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                content = official_content(reader.read_next(RECEIVE_MS))
+                found.append((content.payload, content.key))
+            reader.close()
+    for key in {key for _, key in written}:
+        assert [row for row in found if row[1] == key] == [row for row in written if row[1] == key]
+    assert len(found) == len(written)
 
 
 def test_event_times_are_milliseconds_or_timestamps(spark: SparkSession, broker: Broker) -> None:

@@ -231,6 +231,7 @@ def _alike(random: Random) -> list[bytes]:
         fields["properties"] = [("a", "1")]
     own = random.choice([(), (), ("properties",), ("event_time",), ("properties", "event_time")])
     rare = random.choice([0, 0, 0, 0.02, 0.5])
+    even = random.random() < 0.5
     with_keys = random.choice([True, True, False])
     batched = random.choice([True, False])
     stream = []
@@ -242,7 +243,8 @@ def _alike(random: Random) -> list[bytes]:
             fields.update(random.choice([{"event_time": 5}, {"schema_version": bytes(3)}]))
         if "properties" in own:
             source = random.choice(["web", "app", "warehouse"])
-            fields["properties"] = [("number", str(number)), ("source", source)]
+            number_text = str(number) if even else "9" * random.randrange(200)
+            fields["properties"] = [("number", number_text), ("source", source)]
         if "event_time" in own:
             fields["event_time"] = random.choice([TIME, 100]) + 5 * number
         content: Any = random.randbytes(random.choice([0, 5, 40]))

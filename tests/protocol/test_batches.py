@@ -16,6 +16,7 @@ from pulsar_spark.protocol import batches
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import (
     MessageFields,
+    UniformMessages,
     UnpackedBatch,
     encode_batch,
     encode_uniform_batch,
@@ -542,3 +543,22 @@ def test_batches_are_unpacked_as_one_if_each_has_its_messages(size: int) -> None
     assert unpack_batches(right, [2, 3], with_metadata=True).payloads() == payloads
     with pytest.raises(CorruptBatch):
         unpack_batches(right, [3, 2], with_metadata=True)
+
+
+def test_columns_are_alike_if_they_hold_the_same_and_are_batched_alike() -> None:
+    def make(**others: Any) -> UniformMessages:
+        return UniformMessages([b"v"], **others)
+
+    kinds = [make(), make(keys=[b"k"]), make(fields=[b""]), make(fields=[b""], unbatched=True)]
+    for kind in kinds:
+        assert [other is kind for other in kinds] == list(map(kind.is_like, kinds))
+    assert make(callbacks=[print]).is_like(make())
+
+
+def test_where_messages_start_and_end_holds_for_more_messages_too() -> None:
+    messages = UniformMessages([b"abc", b""], [b"k", b"key"])
+    assert messages.edges() == [0, 4, 7]
+    messages.extend(UniformMessages([b"de"], [b""]))
+    assert messages.edges() == [0, 4, 7, 9]
+    assert [messages.size(1, 3), messages.size(0, 0), messages.size(2, 2)] == [5, 0, 0]
+    assert UniformMessages([b"abc"], [b"k"], fields=[b"k and more"]).edges() == [0, 13]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from array import array
+from collections.abc import Callable
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.engine.codecs import compress
@@ -17,9 +21,16 @@ from pulsar_spark.protocol.batches import (
     encode_uniform_batch,
 )
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.send_encoder import BLOCK_BYTES, LARGE_ENTRY, block_of, make_encoder
+from pulsar_spark.protocol.send_encoder import (
+    BLOCK_BYTES,
+    LARGE_ENTRY,
+    SendEncoder,
+    block_of,
+    make_encoder,
+)
 from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, encode_entry, single_entry
 from pulsar_spark.protocol.single_metadata import encode_metadata
+from pulsar_spark.schema.arrow.byte_column import byte_values
 from tests.protocol.fields import unbatched_fields
 from tests.protocol.implementations import Implementation
 from tests.protocol.test_sends import NOW, parse_frame
@@ -100,6 +111,15 @@ def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
         encoder.body(payloads, keys, 0, fields[1:])
 
 
+@pytest.mark.parametrize("codec, per_entry", [(pb.LZ4, 1), (pb.NONE, 5), (pb.LZ4, 20)], ids=str)
+def test_fields_that_would_not_be_written_are_an_error(
+    impl: Implementation, codec: int, per_entry: int
+) -> None:
+    encoder = impl.encoder(3, "p", codec=codec)
+    with pytest.raises(ValueError, match="have no fields"):
+        encoder.encode([b"v"] * 21, None, 0, NOW, per_entry, [b"\x60\x05"] * 21)
+
+
 @pytest.mark.parametrize("version", [b"", bytes(7) + b"\x05"])
 @pytest.mark.parametrize("txn", [None, TxnId(3, 500)])
 def test_unbatched_fields_make_the_very_bytes_that_protobuf_makes(
@@ -126,6 +146,57 @@ def test_unbatched_fields_make_the_very_bytes_that_protobuf_makes(
         assert list(ends) == list(itertools.accumulate(map(len, frames)))
         column = UniformMessages(payloads, keys, fields, unbatched=True)
         assert column.take(range(5, 40)).messages() == messages[5:]
+
+
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("per_entry", [1, 4, 1000])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_columns_in_buffers_make_the_bytes_that_lists_make(
+    impl: Implementation, codec: int, per_entry: int, columns: int, kind: pa.DataType
+) -> None:
+    payloads, keys = random_columns(40, 1, True)
+    assert keys is not None
+    fields = [_fields_of(message) for message in zip(payloads, keys, range(40), strict=True)]
+
+    def encoded(encoder: SendEncoder, column: Callable[[list[bytes]], Any]) -> tuple[Any, ...]:
+        own_keys = column(keys) if columns > 1 else None
+        own_fields = column(fields) if columns > 2 else None
+        body = encoder.body(column(payloads), own_keys, 100, own_fields)
+        if own_fields is not None and (codec, per_entry) == (pb.LZ4, 1):
+            return (body,)
+        data, ends = encoder.encode(column(payloads), own_keys, 100, NOW, per_entry, own_fields)
+        return body, data, list(ends)
+
+    def in_buffer(values: list[bytes]) -> Any:
+        return byte_values(pa.array([b"skipped", *values], kind))[1:]
+
+    for encoder in (impl.encoder(3, "p", codec=codec), _in_a_transaction(codec)):
+        assert encoded(encoder, in_buffer) == encoded(encoder, list)
+
+
+def _in_a_transaction(codec: int) -> SendEncoder:
+    return make_encoder(3, "p", b"", codec, compress, TxnId(1, 2))
+
+
+class _Damaged:
+    """What looks like a column, but has edges that are not in its bytes."""
+
+    def __init__(self, edges: list[int]) -> None:
+        self.edges = memoryview(array("q", edges))
+
+    def joined(self) -> bytes:
+        return b"abc"
+
+
+@pytest.mark.parametrize("edges", [[], [0, 4], [0, 2, 1], [5, 9], [-(2**63), 2**63 - 1]], ids=str)
+def test_edges_that_are_not_in_their_column_are_refused(
+    impl: Implementation, edges: list[int]
+) -> None:
+    column: Any = _Damaged(edges)
+    # Only the compiled implementation reads buffers.
+    with pytest.raises(TypeError if impl.name == "python" else ValueError):
+        impl.encoder(3, "p").encode(column, None, 0, NOW, 1)
 
 
 def _message(payload: bytes, key: bytes, number: int) -> MessageFields:
@@ -196,9 +267,11 @@ def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
     sizes = [rng.choice([0, 10, 100, 5_000, LARGE_ENTRY, 3 * BLOCK_BYTES]) for _ in range(500)]
     payloads = [bytes(size) for size in [*sizes, *[100] * 5000]]
     keys = [bytes(20)] * len(payloads) if keyed else None
+    in_buffers = UniformMessages(_in_a_buffer(payloads), keys and _in_a_buffer(keys))
     start, blocks = 0, 0
     while start < len(payloads):
         stop, largest = block_of(UniformMessages(payloads, keys), per_entry, start, 2000)
+        assert (stop, largest) == block_of(in_buffers, per_entry, start, 2000)
         entries = [
             sum(map(len, payloads[at : min(at + per_entry, stop)]))
             for at in range(start, stop, per_entry)
@@ -210,6 +283,10 @@ def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
         start, blocks = stop, blocks + 1
     # Large ones are alone, small ones together.
     assert blocks < 500
+
+
+def _in_a_buffer(values: list[bytes]) -> Any:
+    return byte_values(pa.array(values, pa.binary()))
 
 
 def test_small_messages_before_a_large_one_make_a_block() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import sub
 
 from pulsar_spark.engine.options import ProducerOptions
@@ -157,9 +158,7 @@ class BatchAccumulator:
                 if uniform.callbacks is None:
                     uniform.callbacks = [log_failure] * len(uniform)
                 uniform.callbacks.append(callback)
-            uniform.payloads.append(payload)
-            if uniform.keys is not None and key is not None:
-                uniform.keys.append(key)
+            uniform.append(payload, key)
             self._count += 1
             self._size += size
             if self._count >= self._max_messages or self._size >= self._max_bytes:
@@ -278,9 +277,10 @@ class BatchAccumulator:
             stop = start + (len(messages) - start) // most * most
             if self._count or one_batch or stop - start <= most or self._by_key:
                 return self._extend_batch(messages, start)
-            if not self._fit(messages.part(start, stop)):
+            batches = messages.part(start, stop)
+            if not self._fit(batches):
                 return self._extend_batch(messages, start)
-            return start + self.producer.send_column(messages.part(start, stop), most)
+            return start + self.producer.send_column(batches, most)
 
     def _extend_batch(self, messages: UniformMessages, start: int) -> int:
         """As `extend` for one batch."""
@@ -441,27 +441,23 @@ class BatchAccumulator:
     def _fitting(self, messages: UniformMessages, start: int) -> tuple[int, int]:
         """Return where the part of the column ends that fits into the batch, and its bytes."""
         stop = min(start + self._max_messages - self._count, len(messages))
-        sizes = messages.part(start, stop).sizes()
-        total = sum(sizes) + _OVERHEAD * (stop - start)
         room = self._bound - self._size
-        if total <= room:
-            return stop, total
-        taken = 0
-        for index, own in enumerate(sizes, start):
-            size = own + _OVERHEAD
+
+        def held(stop: int) -> int:
+            return messages.size(start, stop) + _OVERHEAD * (stop - start)
+
+        if held(stop) > room:
+            stop = bisect_right(range(stop + 1), room, start + 1, key=held) - 1
             # A message larger than any batch is accepted if it is the only one.
-            if taken + size > room and (self._count or index > start):
-                return index, taken
-            taken += size
-        return stop, taken
+            if stop == start and not self._count:
+                stop += 1
+        return stop, held(stop)
 
     def _fit(self, messages: UniformMessages) -> bool:
         """Whether batches that are full by count are not too large."""
         most = self._max_messages
-        if most * (messages.largest() + _OVERHEAD) <= self._bound:
-            return True
-        sums = list(accumulate(messages.sizes()))[most - 1 :: most]
-        largest: int = max(map(sub, sums, [0, *sums]))
+        edges = messages.edges()[::most]
+        largest: int = max(map(sub, edges[1:], edges))
         return largest + _OVERHEAD * most <= self._bound
 
     # --- sending ------------------------------------------------------------------------------

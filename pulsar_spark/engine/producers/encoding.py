@@ -125,7 +125,8 @@ class Encoding:
         if in_batch and stop > entry_stop and (stop - start) % per_entry == 1:
             # The last message alone is no batch, so it takes the careful path.
             stop -= 1
-        alone = in_batch and stop - start == 1
+        # Fields of a batch are not those of an entry.
+        alone = in_batch and 1 in (per_entry, stop - start)
         # `frame` writes no fields, so a large message with them is sent as an entry.
         alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
         if largest > self.max_payload or self.limits.entry_by_entry or alone:

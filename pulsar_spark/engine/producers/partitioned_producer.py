@@ -32,7 +32,6 @@ from pulsar_spark.protocol.batches import (
     MessageFields,
     UniformMessages,
     message_of,
-    unbatched_message,
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import UnbatchedFields
@@ -47,8 +46,6 @@ _ABORT_SECONDS = 1.0
 _MIN_BATCH_BYTES = 4096
 # How many rows are turned into messages with fields before these are sent.
 _ROWS_TOGETHER = 1000
-# How many rows are written one by one where a column has a gap.
-_ROWS_AROUND_A_GAP = 1000
 # How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
 # How long full batches, and messages without a batch, wait to be written together.
@@ -186,14 +183,14 @@ class PartitionedProducer(Closing):
         flight.
         """
         self._check_usable()
-        if not columns.plain:
-            self._write_rows(columns, 0, len(columns))
+        if not columns.plain or not self._takes_fields(columns) or None in columns.payloads:
+            self._write_rows(columns)
             return
         keys = columns.text_keys()
-        if (columns.keys is not None and keys is None) or not self._takes_fields(columns):
-            self._write_rows(columns, 0, len(columns))
+        if columns.keys is not None and keys is None:
+            self._write_rows(columns)
             return
-        payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
+        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
         messages = UniformMessages(payloads, keys, columns.fields, unbatched=columns.unbatched)
         if keys is None:
             self._write_unkeyed(columns, messages)
@@ -329,19 +326,11 @@ class PartitionedProducer(Closing):
         if not self._options.batching_enabled and self.partitions > 1:
             self._deal(columns, messages)
             return
-        if not self._options.batching_enabled and None in columns.payloads:
-            self._write_rows(columns, 0, len(columns))
-            return
         index = 0
         while index < len(messages):
             batcher = self._batcher(self._router.current)
             try:
                 index = batcher.extend(messages, index, one_batch=self.partitions > 1)
-            except TypeError:
-                # There is a null value among the next messages.
-                stop = min(index + _ROWS_AROUND_A_GAP, len(messages))
-                self._write_rows(columns, index, stop)
-                index = stop
             except MessageTooLarge as error:
                 raise _at_row(error, columns, index) from None
             if not batcher.count:
@@ -350,9 +339,6 @@ class PartitionedProducer(Closing):
 
     def _deal(self, columns: MessageColumns, messages: UniformMessages) -> None:
         """Give each partition one message in turn, as without batching, but many at a time."""
-        if None in columns.payloads:
-            self._write_rows(columns, 0, len(columns))
-            return
         step = self.partitions if self._router.spreads else 1
         for start in range(0, len(messages), _DEALT * step):
             stop = min(start + _DEALT * step, len(messages))
@@ -363,9 +349,6 @@ class PartitionedProducer(Closing):
                 self._extend(columns, rows, messages.take(rows), partition)
 
     def _write_keyed(self, columns: MessageColumns, messages: UniformMessages) -> None:
-        if None in columns.payloads:
-            self._write_rows(columns, 0, len(columns))
-            return
         if self.partitions <= 1:
             self._extend(columns, range(len(messages)), messages, 0)
             return
@@ -392,11 +375,11 @@ class PartitionedProducer(Closing):
             except MessageTooLarge as error:
                 raise _at_row(error, columns, rows[index]) from None
 
-    def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
-        for first in range(start, stop, _ROWS_TOGETHER):
+    def _write_rows(self, columns: MessageColumns) -> None:
+        for first in range(0, len(columns), _ROWS_TOGETHER):
             rows: dict[int, list[int]] = {}
             messages: dict[int, list[tuple[MessageFields, UnbatchedFields | None]]] = {}
-            last = min(first + _ROWS_TOGETHER, stop)
+            last = min(first + _ROWS_TOGETHER, len(columns))
             for row, message in enumerate(columns.rows(first, last), first):
                 partition = self.route(message[0])
                 rows.setdefault(partition, []).append(row)
@@ -511,8 +494,9 @@ class MessageColumns:
     Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64 and
     marked so. Times are milliseconds since the epoch; None and 0 mean no time. The producer assigns
     sequence ids that are None. Errors name a message by `first_row` plus its index. `fields` can
-    replace event times, properties and string keys if there is nothing else and no null value: see
-    `UniformMessages`, also for `unbatched`. Raises InvalidRow for columns of different lengths.
+    replace event times, properties, string keys and null values, whose payloads are then empty, if
+    there is nothing else: see `UniformMessages`, also for `unbatched`. With None among the payloads
+    messages are written one by one. Raises InvalidRow for columns of different lengths.
     """
 
     payloads: Sequence[bytes | None]
@@ -523,12 +507,12 @@ class MessageColumns:
     deliver_at: Sequence[int | None] | None = None
     sequence_ids: Sequence[int | None] | None = None
     null_keys: Sequence[bool] | None = None
-    fields: list[bytes] | None = None
+    fields: Sequence[bytes] | None = None
     unbatched: bool = False
     first_row: int = 0
 
     def __post_init__(self) -> None:
-        for name in (*_RICH, "keys"):
+        for name in (*_RICH, "keys", "fields"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.payloads):
                 raise InvalidRow(
@@ -543,7 +527,7 @@ class MessageColumns:
         """Whether there are only payloads, keys and perhaps fields."""
         return all(getattr(self, name) is None for name in _RICH)
 
-    def text_keys(self) -> list[bytes] | None:
+    def text_keys(self) -> Sequence[bytes] | None:
         """Return the keys in UTF-8 if every message has a string key, otherwise None.
 
         Raises InvalidRow for text that is not valid Unicode.
@@ -572,9 +556,8 @@ class MessageColumns:
 
     def _row(self, index: int) -> tuple[MessageFields, UnbatchedFields | None]:
         payload = self.payloads[index]
-        if self.fields is not None and payload is not None:
-            read = unbatched_message if self.unbatched else message_of
-            return read(payload, self.fields[index]), None
+        if self.fields is not None:
+            return message_of(payload or b"", self.fields[index], self.unbatched), None
         message = MessageFields(payload)
         if self.keys is not None and (key := self.keys[index]) is not None:
             message.key = key_text(key)

@@ -43,7 +43,7 @@ _HASHES: dict[str, Callable[[str], int]] = {
 class TextKeys(Sequence[str]):
     """String keys of all messages, given in UTF-8, which is how they are sent."""
 
-    def __init__(self, utf8: list[bytes]) -> None:
+    def __init__(self, utf8: Sequence[bytes]) -> None:
         self.utf8 = utf8
 
     def __len__(self) -> int:

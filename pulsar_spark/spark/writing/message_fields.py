@@ -2,7 +2,7 @@
 
 For batches the same bytes as `protocol.single_metadata.encode_metadata` writes, up to the digits of
 the sequence id, which is not known yet; else the fields of MessageMetadata from behind the publish
-time up to the schema version.
+time up to the schema version. Only a null value's mark comes before what has lower numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.protocol.byte_column import sizes_of
 from pulsar_spark.schema.arrow.arithmetic import ZERO
 from pulsar_spark.schema.arrow.arrays import (
     binaries,
@@ -22,15 +23,22 @@ from pulsar_spark.schema.arrow.arrays import (
     offsets_of,
 )
 from pulsar_spark.schema.arrow.varints import varint, varints
-from pulsar_spark.schema.protobuf.wire import DELIMITED, VARINT, behind, delimited, regrouped
-from pulsar_spark.schema.protobuf.wire import tag as tag_of
+from pulsar_spark.schema.protobuf.wire import (
+    DELIMITED,
+    VARINT,
+    behind,
+    delimited,
+    regrouped,
+    tag,
+)
 
 # Fields of SingleMessageMetadata, of MessageMetadata, and of KeyValue.
-_PROPERTIES, _PARTITION_KEY = tag_of(1, DELIMITED), tag_of(2, DELIMITED)
-_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = tag_of(3, VARINT), tag_of(5, VARINT), tag_of(8, VARINT)
-_ENTRY_PROPERTIES, _ENTRY_KEY = tag_of(4, DELIMITED), tag_of(6, DELIMITED)
-_ENTRY_EVENT_TIME = tag_of(12, VARINT)
-_NAME, _VALUE = tag_of(1, DELIMITED), tag_of(2, DELIMITED)
+_PROPERTIES, _PARTITION_KEY = tag(1, DELIMITED), tag(2, DELIMITED)
+_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = tag(3, VARINT), tag(5, VARINT), tag(8, VARINT)
+_NULL_VALUE = tag(9, VARINT) + varint(True)
+_ENTRY_PROPERTIES, _ENTRY_KEY = tag(4, DELIMITED), tag(6, DELIMITED)
+_ENTRY_EVENT_TIME, _ENTRY_NULL_VALUE = tag(12, VARINT), tag(25, VARINT) + varint(True)
+_NAME, _VALUE = tag(1, DELIMITED), tag(2, DELIMITED)
 _INT64 = pa.int64()
 _FALSE = booleans([False])[0]
 
@@ -40,10 +48,12 @@ def encode_fields(
     keys: pa.Array | None,
     properties: pa.MapArray | None,
     event_times: pa.Array | None,
-) -> list[bytes]:
+    nulls: pa.BooleanArray | None = None,
+) -> pa.Array:
     """Return each message's metadata, up to the digits of its sequence id.
 
-    `keys` are text, or bytes of text, without nulls; `event_times` are not negative. Raises
+    `keys` are text, or bytes of text, without nulls; `event_times` are not negative; `nulls` tells
+    which messages have a null value, of which the payload is empty. Raises
     pa.ArrowInvalid for a name or value that is not UTF-8, and for columns that are too large.
     """
     parts: list[pa.Array | pa.Scalar] = []
@@ -51,10 +61,15 @@ def encode_fields(
         parts.append(_properties(properties, _PROPERTIES))
     if keys is not None:
         parts.append(delimited(keys.cast(pa.binary()), _PARTITION_KEY))
-    parts.append(_sizes(payloads, b"" if event_times is not None else _SEQUENCE_ID))
+    is_last = event_times is None and nulls is None
+    parts.append(_sizes(payloads, _SEQUENCE_ID if is_last else b""))
     if event_times is not None:
-        parts += (_event_times(event_times, _EVENT_TIME), constant(_SEQUENCE_ID))
-    return joined(parts, len(payloads)).to_pylist()  # type: ignore[no-any-return]
+        parts.append(_event_times(event_times, _EVENT_TIME))
+    if nulls is not None:
+        parts.append(_marks(nulls, _NULL_VALUE))
+    if not is_last:
+        parts.append(constant(_SEQUENCE_ID))
+    return joined(parts, len(payloads))
 
 
 def encode_unbatched_fields(
@@ -62,10 +77,11 @@ def encode_unbatched_fields(
     keys: pa.Array | None,
     properties: pa.MapArray | None,
     event_times: pa.Array | None,
-) -> list[bytes]:
-    """Return properties, key and event time of each message outside of a batch.
+    nulls: pa.BooleanArray | None = None,
+) -> pa.Array:
+    """Return properties, key, event time and null value of each message outside of a batch.
 
-    There are properties or event times. Raises as `encode_fields`.
+    There are properties, event times or null values. Raises as `encode_fields`.
     """
     parts: list[pa.Array | pa.Scalar] = []
     if properties is not None:
@@ -74,25 +90,27 @@ def encode_unbatched_fields(
         parts.append(delimited(keys.cast(pa.binary()), _ENTRY_KEY))
     if event_times is not None:
         parts.append(_event_times(event_times, _ENTRY_EVENT_TIME))
-    return joined(parts, count).to_pylist()  # type: ignore[no-any-return]
+    if nulls is not None:
+        parts.append(_marks(nulls, _ENTRY_NULL_VALUE))
+    return joined(parts, count)
 
 
-def _properties(column: pa.MapArray, tag: bytes) -> pa.Array:
+def _properties(column: pa.MapArray, field: bytes) -> pa.Array:
     if column.null_count:
         there = column.is_valid()
-        return regrouped(_properties(column.drop_null(), tag), offsets_of(there))
+        return regrouped(_properties(column.drop_null(), field), offsets_of(there))
     offsets = column.offsets
     start, end = offsets[0].as_py(), offsets[len(column)].as_py()
     names = column.keys.slice(start, end - start).dictionary_encode()
     values = column.items.slice(start, end - start)
     for text in (names.dictionary, values):
         text.validate(full=True)
-    pairs = _pairs(names, values.cast(pa.binary()), tag)
+    pairs = _pairs(names, values.cast(pa.binary()), field)
     counts = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
     return regrouped(pairs, offsets_of(counts))
 
 
-def _pairs(names: pa.DictionaryArray, values: pa.Array, tag: bytes) -> pa.Array:
+def _pairs(names: pa.DictionaryArray, values: pa.Array, field: bytes) -> pa.Array:
     """Return each property with everything that precedes its value, from its tag on.
 
     That depends on its name and its value's length: there are few combinations.
@@ -108,20 +126,24 @@ def _pairs(names: pa.DictionaryArray, values: pa.Array, tag: bytes) -> pa.Array:
     for kind in kinds.dictionary.to_pylist():
         name, size = known[kind // longest], kind % longest
         head = _NAME + varint(len(name)) + name + _VALUE + varint(size)
-        heads.append(tag + varint(len(head) + size) + head)
+        heads.append(field + varint(len(head) + size) + head)
     return joined([binaries(heads).take(kinds.indices), values], len(values))
 
 
 def _sizes(payloads: Sequence[bytes], tail: bytes) -> pa.Array:
-    sizes = integers(list(map(len, payloads)), pa.int32()).dictionary_encode()
+    sizes = integers(sizes_of(payloads), pa.int32()).dictionary_encode()
     fields = [_PAYLOAD_SIZE + varint(size) + tail for size in sizes.dictionary.to_pylist()]
     return binaries(fields).take(sizes.indices)
 
 
-def _event_times(column: pa.Array, tag: bytes) -> pa.Array:
+def _marks(where: pa.BooleanArray, mark: bytes) -> pa.Array:
+    return binaries([b"", mark]).take(where.cast(pa.int8()))
+
+
+def _event_times(column: pa.Array, field: bytes) -> pa.Array:
     # Null and 0 mean no time.
     there = pc.fill_null(pc.not_equal(column, ZERO), _FALSE)
     if there.true_count == len(column):
-        return behind(tag, varints(column))
-    times = behind(tag, varints(column.filter(there)))
+        return behind(field, varints(column))
+    times = behind(field, varints(column.filter(there)))
     return regrouped(times, offsets_of(there))

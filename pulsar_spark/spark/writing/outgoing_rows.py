@@ -15,6 +15,7 @@ from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.arrow.arithmetic import ZERO
 from pulsar_spark.schema.arrow.arrays import booleans
+from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
@@ -50,12 +51,14 @@ class RowConverter:
         *,
         keys_as_bytes: bool = False,
         ids_grow: bool = False,
+        takes_fields: bool = True,
         unbatched_fields: bool = False,
     ) -> None:
         self._columns = columns
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
         self._ids_grow = ids_grow
+        self._takes_fields = takes_fields
         self._unbatched_fields = unbatched_fields
         # Each topic's last sequence id.
         self._last_ids: dict[str, int] = {}
@@ -133,36 +136,42 @@ class RowConverter:
         )
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
         properties = _properties(self._column(batch, names.PROPERTIES), part)
-        if event_times is not None or properties is not None:
-            columns.fields = self._fields(columns, batch, event_times, properties)
-            columns.unbatched = columns.fields is not None and self._unbatched_fields
+        if self._takes_fields:
+            self._encode_fields(columns, batch, event_times, properties)
         if columns.fields is None:
             columns.event_times = _listed(event_times)
             columns.properties = _pairs(properties, part)
         return columns
 
-    def _fields(
+    def _encode_fields(
         self,
         columns: MessageColumns,
         batch: pa.RecordBatch,
         event_times: pa.Array | None,
         properties: pa.MapArray | None,
-    ) -> list[bytes] | None:
-        """Return the messages' fields, if they have no rarer ones."""
+    ) -> None:
+        """Set the messages' fields, if they have any and no rarer ones."""
+        payloads, nulls = without_nulls(columns.payloads)
+        if event_times is None and properties is None and nulls is None:
+            return
         keys = None if columns.keys is None else self._column(batch, names.KEY)
         texts = isinstance(columns.keys, TextKeys) or {str}.issuperset(
             map(type, columns.keys or ())
         )
-        if not columns.plain or not texts or None in columns.payloads:
-            return None
-        payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
+        if not columns.plain or not texts:
+            return
         try:
             if self._unbatched_fields:
-                return encode_unbatched_fields(len(payloads), keys, properties, event_times)
-            return encode_fields(payloads, keys, properties, event_times)
+                fields = encode_unbatched_fields(
+                    len(payloads), keys, properties, event_times, nulls
+                )
+            else:
+                fields = encode_fields(payloads, keys, properties, event_times, nulls)
         except pa.ArrowInvalid:
             # The row-by-row path finds the row that caused it.
-            return None
+            return
+        columns.payloads, columns.unbatched = payloads, self._unbatched_fields
+        columns.fields = byte_values(fields)  # type: ignore[assignment]
 
     def _check_ids(self, ids: Sequence[int | None], part: TopicRows) -> None:
         """Raise InvalidRow for a row whose id is not greater than the previous row's."""
@@ -198,7 +207,9 @@ class RowConverter:
         except pa.ArrowInvalid:
             # Some keys are not UTF-8.
             return list(map(_text_or_bytes, keys.to_pylist()))
-        return texts.to_pylist() if texts.null_count else TextKeys(keys.to_pylist())
+        if texts.null_count:
+            return texts.to_pylist()  # type: ignore[no-any-return]
+        return TextKeys(byte_values(keys))  # type: ignore[arg-type]
 
 
 def _first_null(column: pa.Array) -> int:

@@ -14,6 +14,7 @@ from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.schema.arrow.byte_column import byte_values
 from pulsar_spark.schema.codec import (
     NO_SCHEMA,
     PLAIN,
@@ -39,8 +40,8 @@ class EncodedRows(NamedTuple):
     `null_keys` says which keys are null, if the topic distinguishes null keys from missing ones.
     """
 
-    payloads: list[bytes | None]
-    keys: list[bytes | None] | None = None
+    payloads: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
     null_keys: list[bool] | None = None
 
 
@@ -81,13 +82,13 @@ class RowEncoder:
         payloads = self._value.encode(columns, locate)
         if not self.typed_keys:
             return EncodedRows(payloads)
-        keys: list[bytes | None] = [None] * len(payloads)
+        keys: Sequence[bytes | None] = [None] * len(payloads)
         if self._key is not None and self._key_position is not None:
             keys = self._key.encode([batch.column(self._key_position)], locate)
         if self._separated:
             null_keys = [key is None for key in keys]
             return EncodedRows(payloads, keys, null_keys if any(null_keys) else None)
-        return EncodedRows(join_pairs(binaries(keys), binaries(payloads)).to_pylist())
+        return EncodedRows(byte_values(join_pairs(binaries(keys), binaries(payloads))))
 
 
 class _Part:
@@ -106,10 +107,10 @@ class _Part:
         self._schema = _named_as(arrow_schema(fields), info)
         self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
 
-    def encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
+    def encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
         if self._plain:
             # Arrow's various string types need no conversion here.
-            return _binary(columns[0]).to_pylist()  # type: ignore[no-any-return]
+            return byte_values(_binary(columns[0]))
         present = _present_rows(columns)
         if self._unwraps:
             columns = columns[0].flatten()
@@ -124,14 +125,14 @@ class _Part:
             found[row] = payload
         return found
 
-    def _encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
+    def _encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
         arrays = [
             column if column.type == kind else column.cast(kind)
             for column, kind in zip(columns, self._schema.types, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
-            return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
+            return byte_values(self._encoder.encode(batch))
         except Mismatch as mismatch:
             raise InvalidRow(
                 f"row {locate(mismatch.row)} cannot be written: {self._place}the field "

@@ -85,6 +85,7 @@ class TaskWriter:
             options.topic,
             keys_as_bytes=options.keys_as_bytes,
             ids_grow=producer.resumes,
+            takes_fields=producer.takes_fields,
             unbatched_fields=producer.takes_unbatched_fields,
         )
         self._targets: dict[str, Target] = dict(targets or {})

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.single_metadata import encode_metadata
 from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
 from tests.protocol.fields import unbatched_fields
@@ -20,6 +21,8 @@ ROW = st.tuples(
     st.none() | st.lists(st.tuples(TEXT, TEXT), max_size=4),
     st.none() | st.integers(0, 2**63 - 1) | st.sampled_from([0, 127, 128, 1_800_000_000_000]),
 )
+
+REQUIRED = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
 
 
 @pytest.mark.fault(95)
@@ -54,7 +57,7 @@ def test_fields_are_the_very_bytes_of_the_careful_path(
         batch["properties"] if with_properties else None,
         batch["time"] if with_times else None,
     )
-    assert found == [
+    assert found.to_pylist() == [
         encode_metadata(
             payload,
             0,
@@ -73,7 +76,7 @@ def test_fields_are_the_very_bytes_of_the_careful_path(
             batch["key"] if keyed else None,
             batch["properties"] if with_properties else None,
             batch["time"] if with_times else None,
-        ) == [
+        ).to_pylist() == [
             unbatched_fields(
                 (properties or ()) if with_properties else (),
                 key if keyed else None,
@@ -81,3 +84,40 @@ def test_fields_are_the_very_bytes_of_the_careful_path(
             )
             for _, key, properties, time in rows[skipped:]
         ]
+
+
+@pytest.mark.fault(95)
+@given(st.lists(st.tuples(ROW, st.booleans()), min_size=1, max_size=12), st.booleans())
+def test_null_values_are_marked_and_nothing_else_changes(
+    found: list[tuple[tuple[bytes, str, list[tuple[str, str]] | None, int | None], bool]],
+    has_more: bool,
+) -> None:
+    rows = [(b"" if is_null else row[0], *row[1:]) for row, is_null in found]
+    nulls = pa.array([is_null for _, is_null in found])
+    keys = pa.array([key for _, key, _, _ in rows])
+    kind = pa.map_(pa.string(), pa.string())
+    properties = pa.array([pairs for *_, pairs, _ in rows], kind) if has_more else None
+    times = pa.array([time for *_, time in rows], pa.int64()) if has_more else None
+    batched = encode_fields([row[0] for row in rows], keys, properties, times, nulls)
+    unbatched = encode_unbatched_fields(len(rows), keys, properties, times, nulls)
+    for (payload, key, pairs, time), is_null, one, other in zip(
+        rows, nulls.to_pylist(), batched.to_pylist(), unbatched.to_pylist(), strict=True
+    ):
+        of_batch = pb.SingleMessageMetadata(
+            partition_key=key, payload_size=len(payload), sequence_id=7
+        )
+        of_entry = pb.MessageMetadata(partition_key=key)
+        for expected in (of_batch, of_entry):
+            if has_more:
+                expected.properties.extend(
+                    pb.KeyValue(key=name, value=value) for name, value in pairs or ()
+                )
+                if time:
+                    expected.event_time = time
+            if is_null:
+                expected.null_value = True
+        assert pb.SingleMessageMetadata.FromString(one + b"\x07") == of_batch
+        read = pb.MessageMetadata()
+        read.MergeFromString(REQUIRED + other)
+        of_entry.MergeFromString(REQUIRED)
+        assert read == of_entry

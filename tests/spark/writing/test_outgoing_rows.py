@@ -77,7 +77,7 @@ def binary(*values: bytes | None) -> pa.Array:
 )
 def test_values_are_bytes_and_null_stays_null(values: pa.Array) -> None:
     found = convert(batch(values))
-    assert found.payloads == [b"a", None, b""]
+    assert [message.payload for message, _ in found.rows()] == [b"a", None, b""]
     assert found.plain
     assert found.keys is None
 
@@ -94,7 +94,7 @@ def test_keys_that_are_text_are_sent_as_text_and_others_as_bytes() -> None:
     for column in (pa.array(["a", "ключ"]), binary(b"a", "ключ".encode())):
         complete = convert(batch(binary(b"", b""), key=column))
         assert list(complete.keys or ()) == ["a", "ключ"]
-        assert complete.text_keys() == [b"a", "ключ".encode()]
+        assert list(complete.text_keys() or ()) == [b"a", "ключ".encode()]
     # As some functions of Spark make them.
     wrong = pa.Array.from_buffers(pa.string(), 2, binary(b"a", b"\xff").buffers())
     assert convert(batch(binary(b"", b""), key=wrong)).keys == ["a", b"\xff"]
@@ -152,10 +152,38 @@ def test_rows_with_nothing_rare_have_their_fields_encoded_together() -> None:
     ]
 
 
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("unbatched", [True, False])
+@pytest.mark.parametrize("rest", [{}, {"eventTime": pa.array([7, 8, 9], pa.int64())}])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_null_values_are_fields_too(
+    rest: dict[str, pa.Array], keyed: bool, unbatched: bool
+) -> None:
+    keys: list[str | None] = ["a", "b", "a"] if keyed else [None] * 3
+    columns = rest | ({"key": pa.array(keys)} if keyed else {})
+    found = convert(batch(binary(b"1", None, b""), **columns), unbatched_fields=unbatched)
+    assert found.plain
+    assert found.unbatched == unbatched
+    assert list(found.payloads) == [b"1", b"", b""]
+    times = rest["eventTime"].to_pylist() if rest else [0] * 3
+    assert [message for message, _ in found.rows()] == [
+        MessageFields(payload, key, event_time=time, properties=[])
+        for payload, key, time in zip([b"1", None, b""], keys, times, strict=True)
+    ]
+
+
+def test_a_writer_that_takes_no_fields_gets_none() -> None:
+    times = pa.array([7, 8], pa.int64())
+    found = convert(batch(binary(None, b""), eventTime=times), takes_fields=False)
+    assert found.fields is None
+    assert found.payloads == [None, b""]
+    assert found.event_times == [7, 8]
+
+
 @pytest.mark.parametrize(
     "value,columns",
     [
-        (None, {}),
+        (None, {"key": pa.array([None, "k"])}),
         (b"", {"key": pa.array([None, "k"])}),
         (b"", {"key": binary(b"\xff", b"k")}),
         (b"", {"orderingKey": binary(b"o", None)}),
@@ -254,7 +282,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
 def test_each_topic_gets_its_rows_in_their_order() -> None:
     topics = pa.array(["t", "u", TOPIC, "persistent://a/b/v", "u", "t"])
     found = convert_all(batch(binary(b"0", b"1", b"2", b"3", b"4", b"5"), topic=topics))
-    assert [(name, columns.payloads) for name, columns in found] == [
+    assert [(name, list(columns.payloads)) for name, columns in found] == [
         (TOPIC, [b"0", b"2", b"5"]),
         ("persistent://public/default/u", [b"1", b"4"]),
         ("persistent://a/b/v", [b"3"]),
@@ -263,7 +291,7 @@ def test_each_topic_gets_its_rows_in_their_order() -> None:
 
 def test_the_option_topic_wins_over_the_column() -> None:
     found = batch(binary(b"0", b"1"), topic=pa.array(["other", None]))
-    assert convert(found, TOPIC).payloads == [b"0", b"1"]
+    assert list(convert(found, TOPIC).payloads) == [b"0", b"1"]
 
 
 def test_a_row_of_one_topic_is_named_by_its_number_in_the_task() -> None:

@@ -55,7 +55,7 @@ def test_typed_keys_go_with_the_message_or_into_it() -> None:
     inline = encode(join_key_value(INT32, STRING, separated=False), KEYED)
     size = b"\0\0\0\4"
     assert inline.keys is None
-    assert inline.payloads == [
+    assert list(inline.payloads) == [
         size + ONE + b"\0\0\0\1a",
         MINUS + b"\0\0\0\1b",
         size + ONE + MINUS,
