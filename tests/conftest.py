@@ -38,6 +38,10 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
+# Characters of a line of a failure's reason that are told at once.
+_REASON = 300
+
+
 class _Preparation:
     """Gets the real broker's distribution once, and remembers the reason if that fails."""
 
@@ -126,6 +130,27 @@ def _check_groups(session: pytest.Session) -> None:
             # pytest-xdist gives the group to its scheduler as a part of the node id.
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError("this pytest and this pytest-xdist keep no groups")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show what the servers of a real cluster complained of next to a test's failure."""
+    outcome: Any = yield
+    report: pytest.TestReport = outcome.get_result()
+    cluster = getattr(item, "funcargs", {}).get("real_cluster")
+    if report.failed and cluster is not None:
+        report.sections.insert(0, ("Last warnings of the real cluster", cluster.troubles()))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell each failure at once, in a line: the rest comes when all tests have run."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = str(crash.message if crash is not None else report.longrepr)
+        lines = text.strip().splitlines() or [""]
+        # An error of a Python worker of Spark is in the last line.
+        reason = " … ".join(line[:_REASON] for line in dict.fromkeys((lines[0], lines[-1])))
+        print(f"\nFAILED {report.nodeid} ({report.when}): {reason}", file=sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -18,14 +20,16 @@ from benchmarks.contenders import (
     OVER_TLS,
     PUMP,
     RECEIVES,
+    SCALA,
     SENDS,
     TRIVIAL_SINK,
     Contender,
 )
-from benchmarks.measure import Measurement, measured
+from benchmarks.measure import Measurement, measured, on_one_core
 from benchmarks.results import Result, Results
 from benchmarks.targets import Target, targets
 from benchmarks.workloads import WORKLOADS, Workload
+from tests.support.waiting import finish
 
 SHAPES = {workload.name: workload for workload in WORKLOADS}
 
@@ -95,8 +99,30 @@ def test_tables_name_every_contender_with_what_a_row_costs() -> None:
 
     text = "\n".join(report.sections(results))
 
-    assert "| pulsar_spark native, seven columns | 100,000 | 100 | 5.00 | 100 MB | 1.00 |" in text
+    assert "| pulsar_spark native, seven columns | 200,000 | 200 | 2.50 | 100 MB | 1.00 |" in text
     assert "handed to Spark, of the raw drain | 0.50 | ≥ 0.6 | **missed**" in text
+
+
+@pytest.mark.parametrize(
+    "seconds, speeds",
+    [
+        (0.98, {"speed, of the raw drain"}),
+        (1.5, {"speed, of the raw drain", "speed of reading, of the official client"}),
+    ],
+)
+def test_where_all_wait_for_the_broker_the_raw_drain_is_the_measure(
+    seconds: float, speeds: set[str]
+) -> None:
+    results = Results(
+        [
+            result("stored1k", Contender(OURS, "all", "native"), 1.0),
+            result("stored1k", Contender(OFFICIAL, "all"), seconds),
+            result("stored1k", Contender(DRAIN), 0.95),
+            result("stored1k", Contender(SCALA, "all"), 1.1),
+        ]
+    )
+    found = {each.what.removeprefix("native: ") for each in targets(results, "stored1k")}
+    assert {what for what in found if what.startswith("speed")} == speeds
 
 
 def test_writing_is_held_against_what_the_broker_takes_where_that_is_the_limit() -> None:
@@ -149,6 +175,19 @@ def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> Non
     assert page.read_text("utf-8") == f"before\n{start}\nnew\n{end}\nafter\n"
 
 
+def test_prose_is_wrapped_and_lines_of_tables_are_not(tmp_path: Path) -> None:
+    start, end = report.MARKERS
+    page = tmp_path / "page.md"
+    page.write_text(f"{start}\n{end}\n", "utf-8")
+    row = "| cell " * 30 + "|"
+
+    report.put_between_markers(page, f"## Title\n\n{'word ' * 40}\n\n{row}")
+
+    words = ("word " * 20).rstrip()
+    expected = ["## Title", "", words, words, "", row]
+    assert page.read_text("utf-8").splitlines()[1:-1] == expected
+
+
 def test_a_page_without_markers_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing\n", "utf-8")
@@ -168,6 +207,28 @@ def test_what_is_measured_is_the_time_the_cpu_and_the_peak_of_the_block_alone() 
     assert found.cpu_seconds >= 0
     # Both include the other memory of this process.
     assert 100 << 20 < found.peak_python_bytes < before.peak_python_bytes - (400 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_all_threads_of_a_process_are_kept_on_one_core_and_those_that_they_start() -> None:
+    ended = threading.Event()
+
+    def cores() -> list[set[int]]:
+        tasks = os.listdir(f"/proc/{os.getpid()}/task")
+        return [os.sched_getaffinity(int(task)) for task in tasks]
+
+    before = os.sched_getaffinity(0)
+    threads = [threading.Thread(target=ended.wait) for _ in range(2)]
+    try:
+        threads[0].start()
+        with on_one_core(os.getpid()):
+            threads[1].start()
+            assert all(found == {max(before)} for found in cores())
+        assert len(cores()) > 2
+        assert all(found == before for found in cores())
+    finally:
+        ended.set()
+        finish(*(thread for thread in threads if thread.ident))
 
 
 def _touch(megabytes: int) -> None:

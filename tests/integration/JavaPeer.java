@@ -113,7 +113,14 @@ public class JavaPeer {
         try (Producer<byte[]> producer = builder.create()) {
             List<CompletableFuture<MessageId>> sends = new ArrayList<>();
             for (JsonNode content : command.get("messages")) {
-                sends.add(message(producer, transaction, content).sendAsync());
+                CompletableFuture<MessageId> send =
+                        message(producer, transaction, content).sendAsync();
+                if (transaction != null && sends.isEmpty()) {
+                    // Messages that wait until the topic is a part of the transaction may be sent
+                    // in another order.
+                    send.get(60, TimeUnit.SECONDS);
+                }
+                sends.add(send);
             }
             producer.flush();
             ArrayNode ids = answer.putArray("ids");

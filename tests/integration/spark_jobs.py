@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,9 +87,15 @@ def run_disturbed(
         return running.result(400)
 
 
-def read_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -> list[int]:
+def read_numbers(
+    spark: SparkSession,
+    broker: Broker,
+    topic: str,
+    pace: Pace,
+    options: Mapping[str, object] | None = None,
+) -> list[int]:
     """Read a topic of numbers."""
-    options = {"pulsar.reader.receiverQueueSize": 1000}
+    options = {"pulsar.reader.receiverQueueSize": 1000, **(options or {})}
     read = load(spark, broker, topic, options).selectExpr(
         "cast(substring_index(value, '.', 1) as long) id"
     )
@@ -97,10 +103,16 @@ def read_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) ->
         return [row[0] for row in read.mapInArrow(pace.function(), "id long").collect()]
 
 
-def write_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -> None:
+def write_numbers(
+    spark: SparkSession,
+    broker: Broker,
+    topic: str,
+    pace: Pace,
+    options: Mapping[str, object] | None = None,
+) -> None:
     """Write all numbers to a topic."""
     source = numbered(spark)
-    options = {"pulsar.producer.batchingMaxMessages": 100}
+    options = {"pulsar.producer.batchingMaxMessages": 100, **(options or {})}
     with pace.kept(spark):
         save(source.mapInArrow(pace.function(), source.schema), broker, topic, options)
 

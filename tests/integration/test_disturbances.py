@@ -177,7 +177,8 @@ def test_topics_are_unloaded_all_the_time(tuned_broker: Broker, official_client:
         lambda: write_numbered(tuned_broker, new, messages, pace),
         lambda: follow(tuned_broker, new, messages),
     ) as (read, written, followed):
-        while not (read.done() and written.done()):
+        # No more than these: a slow broker is not done with one unload when the next one comes.
+        while unloads < 30 and not (read.done() and written.done()):
             time.sleep(0.3)
             tuned_broker.unload(old)
             tuned_broker.unload(new)

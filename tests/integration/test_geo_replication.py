@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
 from tests.integration.brokers import Real
 from tests.integration.spark_io import SparkRow, load, rows
-from tests.support.real_broker import OwnBroker, rest_path
+from tests.support.real_broker import AdminError, OwnBroker, rest_path
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ class Clusters(NamedTuple):
         """Return a topic that exists in both."""
         topic = self.west.unique_topic(namespace=NAMESPACE)
         for cluster in self:
-            cluster.create_topic(topic)
+            try:
+                cluster.create_topic(topic)
+            except AdminError as error:
+                # A broker may have passed the topic on to the other cluster already.
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
         return topic
 
 

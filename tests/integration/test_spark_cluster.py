@@ -40,6 +40,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MOVES = 20
 KILLS = (7, 14)
 HANGING = 40.0
+# Before a broker loads a topic, one thread for all topics reads a system topic about transactions.
+# While brokers are killed and that topic moves too, this may last longer than the default timeouts.
+OPERATION_SECONDS = 90.0
+SEND_SECONDS = 150.0
+READS = {"pulsar.client.operationTimeoutMs": round(1000 * OPERATION_SECONDS)}
+WRITES = READS | {"pulsar.producer.sendTimeoutMs": round(1000 * SEND_SECONDS)}
 
 
 def slow(folder: Path) -> Pace:
@@ -83,7 +89,7 @@ def test_a_batch_read_gives_each_row_once(
     save(numbered(spark), broker, topic, {"pulsar.producer.batchingMaxMessages": 100})
     found = run_disturbed(
         spark,
-        lambda: read_numbers(spark, broker, topic, pace),
+        lambda: read_numbers(spark, broker, topic, pace, READS),
         disturbing(real_cluster, topic, pace),
     )
     assert len(found) == ROWS
@@ -98,7 +104,7 @@ def test_a_batch_write_loses_no_row(
     topic = broker.create_topic(partitions=PARTITIONS)
     run_disturbed(
         spark,
-        lambda: write_numbers(spark, broker, topic, pace),
+        lambda: write_numbers(spark, broker, topic, pace, WRITES),
         disturbing(real_cluster, topic, pace),
     )
     expect_all_written(spark, broker, topic)
@@ -114,10 +120,11 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
     errors: list[BaseException] = []
 
     def write() -> None:
-        settings = ProducerOptions(batching_max_messages=20, send_timeout=150.0)
+        settings = ProducerOptions(batching_max_messages=20, send_timeout=SEND_SECONDS)
+        options = ClientOptions(broker.service_url, operation_timeout=OPERATION_SECONDS)
         try:
             with (
-                ClientContext(ClientOptions(broker.service_url, operation_timeout=90.0)) as context,
+                ClientContext(options) as context,
                 PartitionedProducer(context, topic, settings) as writer,
             ):
                 while not stopped.wait(0.05):
@@ -151,7 +158,7 @@ class Copy:
         stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
         stream = stream.option("topic", self.topic).option("startingOffsets", "earliest")
         self.query = (
-            stream.option("includeMetadata", "true")
+            stream.options(includeMetadata=True, **READS)
             .load()
             .writeStream.foreachBatch(self._on_batch)
             .option("checkpointLocation", str(folder))
@@ -159,7 +166,7 @@ class Copy:
         )
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
-        save(frame.select("value"), self._broker, self._copy)
+        save(frame.select("value"), self._broker, self._copy, WRITES)
         rows = frame.select("value", "__messageId").collect()
         self._seen[batch] = [(int(bytes(row[0])), bytes(row[1])) for row in rows]
 

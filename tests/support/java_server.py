@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -63,6 +65,9 @@ appender.file.layout.pattern=%d{{HH:mm:ss.SSS}} [%t] %-5level %c{{1.}} - %msg%n
 rootLogger.level=info
 rootLogger.appenderRef.file.ref=file
 """
+
+_TROUBLE = re.compile(r"\] (WARN|ERROR) ")
+_LINE = 300
 
 _FOLDER_PREFIX = "pulsar-spark-broker-"
 
@@ -223,6 +228,14 @@ class JavaServer:
             if path.exists():
                 text += "".join(path.read_text("utf-8", "replace").splitlines(True)[-lines:])
         return text
+
+    def troubles(self, lines: int = 12) -> str:
+        """Return the last warnings and errors of its log, a line each."""
+        if not self.log.exists():
+            return ""
+        with open(self.log, encoding="utf-8", errors="replace") as log:
+            found = deque((line for line in log if _TROUBLE.search(line)), maxlen=lines)
+        return "".join(f"{line.rstrip()[:_LINE]}\n" for line in found)
 
 
 def free_ports(count: int) -> list[int]:

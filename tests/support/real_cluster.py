@@ -200,6 +200,12 @@ class RealCluster(RealBroker):
             lambda: len(self.admin("GET", "brokers/c1")) == 2, "the brokers found each other"
         )
 
+    def troubles(self) -> str:
+        """Return the last warnings and errors of all servers."""
+        servers = [*self._servers, *(broker.server for broker in self.brokers)]
+        parts = [f"{server.folder.name}:\n{server.troubles()}" for server in servers]
+        return "".join(parts)
+
     def close(self) -> None:
         """Stop it and remove its data."""
         for server in (*self._servers[::-1], *(broker.server for broker in self.brokers)):
@@ -246,7 +252,13 @@ class RealCluster(RealBroker):
         bundle = self._patiently(lambda: self.admin("GET", asked), f"{topic} has a bundle")
         namespace = "/".join(path.split("/")[1:3])
         unload = f"namespaces/{namespace}/{bundle}/unload?destinationBroker={to.id}"
-        self._patiently(lambda: self.admin("PUT", unload), f"{to.id} can take {topic}")
+
+        def moved() -> bool:
+            # Only the leader knows the destination: it is lost with the leader.
+            self._patiently(lambda: self.admin("PUT", unload), f"{to.id} can take {topic}")
+            return self.owner(topic) is to
+
+        wait_until(moved, f"{topic} is served by {to.id}")
 
     def _patiently(self, call: Callable[[], T], what: str) -> T:
         """Call the admin REST, and retry while topics move."""
