@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
+from benchmarks.measure import on_one_core
 from benchmarks.results import Result, Results
 from benchmarks.spark_process import SparkProcess
 from benchmarks.tls import TlsPort
@@ -224,6 +225,13 @@ def started(arguments: argparse.Namespace) -> Iterator[Setup]:
         yield setup
 
 
+def kept(
+    broker: OwnBroker, workload: Workload, topic: str
+) -> contextlib.AbstractContextManager[None]:
+    """Keep a topic in memory, or the broker that reads it from storage on one core."""
+    return on_one_core(broker.pid) if workload.stored else kept_in_memory(broker, topic)
+
+
 def measure_shapes(setup: Setup, results: Results) -> None:
     """Read and write each requested shape; keep each result, in case a later one fails."""
     arguments = setup.arguments
@@ -233,7 +241,7 @@ def measure_shapes(setup: Setup, results: Results) -> None:
             with (
                 setup.bench(others=True) as bench,
                 temporary_topic(bench.broker, scaled) as topic,
-                contextlib.nullcontext() if scaled.stored else kept_in_memory(bench.broker, topic),
+                kept(setup.broker, scaled, topic),
             ):
                 fill(bench.broker, scaled, topic)
                 for name, value in contenders.decoding(bench, scaled, topic).items():

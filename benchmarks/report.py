@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,6 +32,9 @@ USUAL = ("batch10", "batch1000", "unbatched1k", "four")
 SHOWN = 5
 """Shapes in the README."""
 _COLORS = ("#1f77b4", "#8fbfe0", "#b0b0b0", "#707070")
+
+_WIDTH = 100
+"""Characters of a line of prose on the pages."""
 
 MARKERS = ("<!-- benchmark:start -->", "<!-- benchmark:end -->")
 
@@ -277,10 +281,18 @@ def picture(results: Results, path: Path) -> None:
 
 
 def put_between_markers(path: Path, text: str) -> None:
-    """Replace the text between a file's markers."""
+    """Replace the text between a file's markers, with its prose in lines as the pages have them."""
     start, end = MARKERS
     whole = path.read_text("utf-8")
     pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
     if not pattern.search(whole):
         raise ValueError(f"{path} has no {start} … {end}")
-    path.write_text(pattern.sub(lambda _: f"{start}\n{text}\n{end}", whole), "utf-8")
+    body = "\n".join(map(_wrapped, text.split("\n")))
+    path.write_text(pattern.sub(lambda _: f"{start}\n{body}\n{end}", whole), "utf-8")
+
+
+def _wrapped(line: str) -> str:
+    """Wrap a paragraph; a line of a table stays whole."""
+    if line.startswith("|"):
+        return line
+    return textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -147,7 +147,7 @@ WORKLOADS = (
     # The broker is the limit: it fetches each entry from the bookie.
     Workload("stored1000", 1_000_000, 100, batch=1000, stored=True),
     Workload("stored10", 900_000, 100, batch=10, stored=True),
-    Workload("stored1k", 100_000, 1_000, stored=True),
+    Workload("stored1k", 200_000, 1_000, stored=True),
 )
 
 BACKLOG = Workload("backlog", 2_000_000, 100, batch=1000, partitions=4)
