@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -214,8 +215,12 @@ def test_all_threads_of_a_process_are_kept_on_one_core_and_those_that_they_start
     ended = threading.Event()
 
     def cores() -> list[set[int]]:
-        tasks = os.listdir(f"/proc/{os.getpid()}/task")
-        return [os.sched_getaffinity(int(task)) for task in tasks]
+        found = []
+        for task in os.listdir(f"/proc/{os.getpid()}/task"):
+            # Threads of other tests may end meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                found.append(os.sched_getaffinity(int(task)))
+        return found
 
     before = os.sched_getaffinity(0)
     threads = [threading.Thread(target=ended.wait) for _ in range(2)]
