@@ -63,7 +63,7 @@ class SendEncoder:
     def encode(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
@@ -72,7 +72,7 @@ class SendEncoder:
     def body(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         fields: Sequence[bytes] | None = None,
     ) -> bytes: ...

@@ -204,11 +204,12 @@ fn body_or<'a>(put: &'a [u8], given: &'a [u8]) -> &'a [u8] {
 }
 
 /// Columns of messages; `fields` are all of each one's metadata in a batch that stands before the
-/// number of its sequence id, or of an entry's between publish time and schema version.
+/// number of its sequence id, or of an entry's between publish time and schema version. With them
+/// some messages may have no key.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
     pub payloads: &'a [&'a [u8]],
-    pub keys: Option<&'a [&'a [u8]]>,
+    pub keys: Option<&'a [Option<&'a [u8]>]>,
     pub fields: Option<&'a [&'a [u8]]>,
 }
 
@@ -257,7 +258,7 @@ fn put_batch(out: &mut Vec<u8>, columns: Columns, first_sequence_id: u64) -> Res
         } else {
             if let Some(keys) = columns.keys {
                 out.push(0x12);
-                put_sized(out, keys.get(index).ok_or(Unusual)?);
+                put_sized(out, keys.get(index).copied().flatten().ok_or(Unusual)?);
             }
             out.push(0x18);
             put_number(out, payload.len() as u64);
@@ -307,7 +308,11 @@ mod tests {
     fn what_is_written_can_be_read() {
         let producer = Producer::new(300, b"p", b"v");
         let mut body = Vec::new();
-        let columns = Columns { payloads: &[b"one", b""], keys: Some(&[b"k", b"l"]), fields: None };
+        let columns = Columns {
+            payloads: &[b"one", b""],
+            keys: Some(&[Some(b"k"), Some(b"l")]),
+            fields: None,
+        };
         put_batch(&mut body, columns, 127).unwrap();
         let (first, end) = batch::message(&body, 0).unwrap();
         let (second, end) = batch::message(&body, end).unwrap();

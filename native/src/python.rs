@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyIndexError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -16,7 +18,7 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 3;
+const CONTRACT: u32 = 4;
 
 type Object = Py<PyAny>;
 
@@ -383,7 +385,7 @@ impl SendEncoder {
                     compressed: size.map(|size| (self.compression, size)),
                     first_sequence_id: first,
                     publish_time,
-                    key: columns.keys.map(|keys| keys[start]),
+                    key: columns.keys.and_then(|keys| keys[start]),
                     // Those of batches are in their bodies.
                     fields: columns.fields.filter(|_| per_entry == 1).map(|fields| fields[start]),
                     messages: stop - start,
@@ -469,16 +471,16 @@ struct Messages<'py> {
     fields: Option<Column<'py>>,
 }
 
-/// Byte strings: Python's, or those of a `ByteColumn` in one piece.
+/// Byte strings: Python's, of which some may be None, or those of a `ByteColumn` in one piece.
 enum Column<'py> {
-    Values(Vec<Bound<'py, PyBytes>>),
+    Values(Vec<Option<Bound<'py, PyBytes>>>),
     Joined { data: Bound<'py, PyBytes>, edges: Vec<usize> },
 }
 
 /// Where the bytes of columns are.
 struct Slices<'a> {
     payloads: Vec<&'a [u8]>,
-    keys: Option<Vec<&'a [u8]>>,
+    keys: Option<Vec<Option<&'a [u8]>>>,
     fields: Option<Vec<&'a [u8]>>,
 }
 
@@ -507,15 +509,19 @@ impl<'py> Messages<'py> {
                 return Err(PyValueError::new_err("columns must be of equal length"));
             }
         }
+        let lacks = |column: &Option<Column>| column.as_ref().is_some_and(Column::lacks_some);
+        if payloads.lacks_some() || lacks(&fields) || fields.is_none() && lacks(&keys) {
+            return Err(PyTypeError::new_err("only keys beside fields may be None"));
+        }
         check_ids(first_sequence_id, payloads.len())?;
         Ok(Messages { payloads, keys, fields })
     }
 
     fn slices(&self) -> Slices<'_> {
         Slices {
-            payloads: self.payloads.slices(),
-            keys: self.keys.as_ref().map(Column::slices),
-            fields: self.fields.as_ref().map(Column::slices),
+            payloads: self.payloads.slices().flatten().collect(),
+            keys: self.keys.as_ref().map(|column| column.slices().collect()),
+            fields: self.fields.as_ref().map(|column| column.slices().flatten().collect()),
         }
     }
 }
@@ -528,7 +534,10 @@ impl<'py> Column<'py> {
                 return Column::joined(as_bytes(joined.call0()?)?, &edges);
             }
         }
-        let values = column.try_iter()?.map(|item| as_bytes(item?));
+        let values = column.try_iter()?.map(|item| {
+            let item = item?;
+            (!item.is_none()).then(|| as_bytes(item)).transpose()
+        });
         values.collect::<PyResult<_>>().map(Column::Values)
     }
 
@@ -548,12 +557,18 @@ impl<'py> Column<'py> {
         }
     }
 
-    fn slices(&self) -> Vec<&[u8]> {
+    fn lacks_some(&self) -> bool {
+        matches!(self, Column::Values(values) if values.iter().any(Option::is_none))
+    }
+
+    fn slices(&self) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
         match self {
-            Column::Values(values) => values.iter().map(|item| item.as_bytes()).collect(),
+            Column::Values(values) => {
+                Box::new(values.iter().map(|item| item.as_ref().map(|item| item.as_bytes())))
+            }
             Column::Joined { data, edges } => {
                 let data = data.as_bytes();
-                edges.windows(2).map(|pair| &data[pair[0]..pair[1]]).collect()
+                Box::new(edges.windows(2).map(|pair| Some(&data[pair[0]..pair[1]])))
             }
         }
     }

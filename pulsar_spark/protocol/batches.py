@@ -550,14 +550,15 @@ class UniformMessages:
     """Messages as columns: payloads, perhaps string keys in UTF-8, and no rarer fields.
 
     Columns are lists, or a ByteColumn of what is not extended.
-    `fields` are for messages with properties, event times or null values: each one's batch metadata
-    up to the digits of the sequence id, including the key; if they are `unbatched`, each one's
-    entry metadata from behind the publish time up to the schema version. A null value's payload is
-    empty. `callbacks` are the sender's own.
+    `fields` are for messages with properties, event times or null values, or where some have no
+    key: each one's batch metadata up to the digits of the sequence id, including the key; if they
+    are `unbatched`, each one's entry metadata from behind the publish time up to the schema
+    version. A null value's payload is empty; None stands for no key. `callbacks` are the sender's
+    own.
     """
 
     payloads: Sequence[bytes]
-    keys: Sequence[bytes] | None = None
+    keys: Sequence[bytes | None] | None = None
     fields: Sequence[bytes] | None = None
     callbacks: list[Any] | None = None
     unbatched: bool = False
@@ -597,7 +598,7 @@ class UniformMessages:
         others = [column is None for column in other._columns()]
         return missing == others and self.unbatched == other.unbatched
 
-    def _columns(self) -> tuple[Sequence[bytes] | None, ...]:
+    def _columns(self) -> tuple[Sequence[bytes | None] | None, ...]:
         return self.payloads, self.keys, self.fields
 
     def append(self, payload: bytes, key: bytes | None) -> None:
@@ -624,7 +625,7 @@ class UniformMessages:
         # There are only ever more messages.
         if len(self._edges) != len(self.payloads) + 1:
             beside = self.keys if self.fields is None else self.fields
-            self._edges = edges_of(self.payloads, beside)
+            self._edges = edges_of(self.payloads, beside)  # type: ignore[arg-type]
         return self._edges
 
     def size(self, start: int, stop: int) -> int:
@@ -638,7 +639,7 @@ class UniformMessages:
             return list(map(message_of, self.payloads, self.fields, repeat(self.unbatched)))
         messages = [MessageFields(payload) for payload in self.payloads]
         for message, key in zip(messages, self.keys or (), strict=False):
-            message.key = key.decode()
+            message.key = None if key is None else key.decode()
         return messages
 
 
@@ -675,7 +676,7 @@ class BatchBody:
 def encode_uniform_batch(
     payloads: Sequence[bytes],
     first_sequence_id: int,
-    keys: Sequence[bytes] | None = None,
+    keys: Sequence[bytes | None] | None = None,
     fields: Sequence[bytes] | None = None,
 ) -> bytes:
     """Return a batch's body, for messages without rarer fields, given as columns.
@@ -690,7 +691,7 @@ def encode_uniform_batch(
 def uniform_parts(
     payloads: Sequence[bytes],
     first_sequence_id: int,
-    keys: Sequence[bytes] | None = None,
+    keys: Sequence[bytes | None] | None = None,
     fields: Sequence[bytes] | None = None,
 ) -> list[bytes]:
     """Return the parts that `encode_uniform_batch` joins; each message has equally many.
@@ -715,7 +716,7 @@ def uniform_parts(
         if fields is not None:
             columns = _columns_behind(digits, run, list(fields[start:stop]))
         elif keys is not None:
-            columns = _keyed_columns(digits, run, list(keys[start:stop]))
+            columns = _keyed_columns(digits, run, list(keys[start:stop]))  # type: ignore[arg-type]
         else:
             columns = _plain_columns(digits, run)
         parts += _interleaved(columns)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 3
+CONTRACT: Final = 4
 """Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.

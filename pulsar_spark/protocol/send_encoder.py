@@ -82,7 +82,7 @@ class SendEncoder(Protocol):
     def encode(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
@@ -90,6 +90,7 @@ class SendEncoder(Protocol):
     ) -> tuple[bytes, Sequence[int]]:
         """Return the frames of a column of messages, and where each ends.
 
+        Of `keys` beside `fields`, which have them too, some may be None: then there is no key.
         Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched, and
         `fields` are unbatched ones. A rest of one message is not batched either. Raises ValueError
         for `fields` that cannot be written: with a rest of one message, or unbatched ones of
@@ -99,7 +100,7 @@ class SendEncoder(Protocol):
     def body(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         fields: Sequence[bytes] | None = None,
     ) -> bytes:
@@ -154,7 +155,7 @@ class PythonSendEncoder:
     def encode(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
@@ -194,7 +195,7 @@ class PythonSendEncoder:
     def body(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         fields: Sequence[bytes] | None = None,
     ) -> bytes:
@@ -248,13 +249,14 @@ class PythonSendEncoder:
     def _singles(
         self,
         payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        keys: Sequence[bytes | None] | None,
         first_sequence_id: int,
         publish_time: int,
         fields: Sequence[bytes] | None,
     ) -> Sends:
         if fields is None and keys is not None:
-            fields = list(map(add, map(_KEY_HEADS.__getitem__, map(len, keys)), keys))
+            sizes_of_keys = map(len, keys)  # type: ignore[arg-type]
+            fields = list(map(add, map(_KEY_HEADS.__getitem__, sizes_of_keys), keys))
         behind_id = b"\x18" + encode_number(publish_time)
         parts: list[bytes] = []
         sizes: list[int] = []

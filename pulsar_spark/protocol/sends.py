@@ -203,7 +203,7 @@ def uniform_entry(
     return OutgoingEntry(
         lambda first: encode_uniform_batch(payloads, first, keys, fields),
         num_messages=len(payloads),
-        partition_key=None if keys is None else keys[0].decode(),
+        partition_key=None if keys is None or (key := keys[0]) is None else key.decode(),
         callback=callback,
     )
 

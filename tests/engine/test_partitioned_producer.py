@@ -466,23 +466,23 @@ def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
 
 @pytest.mark.fault(95)
 @pytest.mark.parametrize("partitions", [0, 3])
-@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("keyed", ["none", "some", "all"])
+@pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("batching,most", [(False, 1), (True, 2), (True, 7), (True, 1000)])
 def test_encoded_fields_are_sent_as_the_columns_are_that_they_stand_for(
-    partitions: int, keyed: bool, batching: bool, most: int
+    partitions: int, keyed: str, batching: bool, most: int, by_key: bool
 ) -> None:
-    _fields_are_sent(
-        partitions, keyed, options(batching_enabled=batching, batching_max_messages=most)
-    )
+    chosen = options(batching_enabled=batching, batching_max_messages=most, batching_by_key=by_key)
+    _fields_are_sent(partitions, keyed, chosen)
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("keyed", ["none", "some", "all"])
 @pytest.mark.parametrize(
     "others", [{}, {"batching_enabled": True}, {"compression": pb.LZ4}, {"chunking_enabled": True}]
 )
 def test_unbatched_fields_are_sent_as_the_columns_are_that_they_stand_for(
-    partitions: int, keyed: bool, others: dict[str, Any]
+    partitions: int, keyed: str, others: dict[str, Any]
 ) -> None:
     chosen = options(**{"batching_enabled": False, **others})
     assert chosen.takes_unbatched_fields is not bool(others)
@@ -490,11 +490,15 @@ def test_unbatched_fields_are_sent_as_the_columns_are_that_they_stand_for(
 
 
 def _fields_are_sent(
-    partitions: int, keyed: bool, chosen: ProducerOptions, *, unbatched: bool = False
+    partitions: int, keyed: str, chosen: ProducerOptions, *, unbatched: bool = False
 ) -> None:
     sizes = [40_000 if number == 50 else number % 5 for number in range(300)]
     payloads: list[bytes | None] = [bytes(size) for size in sizes]
-    keys = [f"k{number % 40}" for number in range(300)] if keyed else None
+    keys: list[str | None] | None = [f"k{number % 40}" for number in range(300)]
+    if keyed != "all":
+        keys = [None if number % 3 else f"k{number}" for number in range(300)]
+    if keyed == "none":
+        keys = None
     properties = [[("n", str(number))] * (number % 3) for number in range(300)]
     fields = [
         unbatched_fields(properties[number], keys[number] if keys else None, number)
@@ -513,10 +517,13 @@ def _fields_are_sent(
             with PartitionedProducer(context, "t", chosen) as writer:
                 writer.write(written)
                 # Messages of other kinds follow those that wait in a batch.
-                writer.write(MessageColumns([b"plain"] * 3, ["k1"] * 3 if keyed else None))
+                writer.write(MessageColumns([b"plain"] * 3, ["k1"] * 3 if keys else None))
                 writer.send(MessageFields(b"last", "k1"))
                 writer.write(written)
             sent = _messages(script)
+            if chosen.batching_by_key:
+                # Each key's messages keep their order.
+                sent.sort(key=lambda message: message[-1])
             found.append(sorted(sent) if partitions else sent)
     assert found[0] == found[1]
 

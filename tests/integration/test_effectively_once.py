@@ -94,7 +94,7 @@ def test_a_killed_job_that_is_run_again_writes_each_row_once(
         wait_until(
             lambda: written(tuned_broker, topic, partitions).total() >= QUICK,
             "the job has not written",
-            seconds=90,
+            seconds=240,
         )
     before = written(tuned_broker, topic, partitions)
     assert QUICK <= before.total() < ROWS

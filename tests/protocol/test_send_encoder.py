@@ -92,7 +92,7 @@ def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
     encoder = impl.encoder(3, "p", codec=codec)
     for seed, first in enumerate((0, 100, 16_380, 2**62)):
         payloads, _ = random_columns(40, seed, False)
-        keys = [b"key%d" % number for number in range(40)]
+        keys = [None if number % 7 % 2 else b"key%d" % number for number in range(40)]
         fields = [_fields_of(message) for message in zip(payloads, keys, range(40), strict=True)]
         data, ends = encoder.encode(payloads, keys, first, NOW, per_entry, fields)
         frames = []
@@ -102,7 +102,7 @@ def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
             rows = zip(payloads[part], keys[part], range(start, 40), strict=False)
             expected = [_message(*row) for row in rows]
             assert body == encode_batch(expected, first + start).payload
-            entry = OutgoingEntry(body, len(expected), partition_key=keys[start].decode())
+            entry = OutgoingEntry(body, len(expected), partition_key=expected[0].key)
             (send,) = encode_entry(entry, first + start, own, NOW)
             frames.append(b"".join(send.buffers))
         assert data == b"".join(frames)
@@ -120,6 +120,22 @@ def test_fields_that_would_not_be_written_are_an_error(
         encoder.encode([b"v"] * 21, None, 0, NOW, per_entry, [b"\x60\x05"] * 21)
 
 
+@pytest.mark.parametrize("missing", ["payload", "key", "field"])
+@pytest.mark.parametrize("per_entry", [1, 10])
+def test_only_keys_beside_fields_may_be_missing(
+    impl: Implementation, per_entry: int, missing: str
+) -> None:
+    encoder = impl.encoder(3, "p")
+    payloads: list[Any] = [b"v"] * 10
+    keys: list[Any] = [b"k"] * 10
+    fields: list[Any] | None = None if missing == "key" else [b"\x60\x05"] * 10
+    column = {"payload": payloads, "key": keys, "field": fields}[missing]
+    assert column is not None
+    column[5] = None
+    with pytest.raises((TypeError, LocalProtocolError)):
+        encoder.encode(payloads, keys, 0, NOW, per_entry, fields)
+
+
 @pytest.mark.parametrize("version", [b"", bytes(7) + b"\x05"])
 @pytest.mark.parametrize("txn", [None, TxnId(3, 500)])
 def test_unbatched_fields_make_the_very_bytes_that_protobuf_makes(
@@ -131,7 +147,7 @@ def test_unbatched_fields_make_the_very_bytes_that_protobuf_makes(
         encoder = make_encoder(3, "p", version, pb.NONE, compress, txn)
     for seed, first in enumerate((0, 100, 16_380, 2**62)):
         payloads, _ = random_columns(40, seed, False)
-        keys = [b"key%d" % number for number in range(40)]
+        keys = [None if number % 7 % 2 else b"key%d" % number for number in range(40)]
         messages = [_message(*row) for row in zip(payloads, keys, range(40), strict=True)]
         fields = [
             unbatched_fields(message.properties, message.key, message.event_time)
@@ -199,12 +215,13 @@ def test_edges_that_are_not_in_their_column_are_refused(
         impl.encoder(3, "p").encode(column, None, 0, NOW, 1)
 
 
-def _message(payload: bytes, key: bytes, number: int) -> MessageFields:
+def _message(payload: bytes, key: bytes | None, number: int) -> MessageFields:
     properties = [("number", str(number))] * (number % 3)
-    return MessageFields(payload, key.decode(), properties=properties, event_time=number)
+    text = None if key is None else key.decode()
+    return MessageFields(payload, text, properties=properties, event_time=number)
 
 
-def _fields_of(row: tuple[bytes, bytes, int]) -> bytes:
+def _fields_of(row: tuple[bytes, bytes | None, int]) -> bytes:
     message = _message(*row)
     return encode_metadata(
         message.payload, 0, message.properties, message.key, message.event_time, False, None, False

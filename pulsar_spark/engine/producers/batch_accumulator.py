@@ -590,7 +590,7 @@ class BatchAccumulator:
 
         So users' ids increase from entry to entry, each of which is identified by its highest id.
         """
-        rows: Sequence[MessageFields | bytes] = self._mixed or self._uniform.keys or ()
+        rows: Sequence[MessageFields | bytes | None] = self._mixed or self._uniform.keys or ()
         if not self._by_key or len(rows) < 2:
             return
         groups: dict[object, list[int]] = {}
@@ -606,7 +606,7 @@ class BatchAccumulator:
         else:
             self._uniform = self._uniform.take(order)
 
-    def _together(self, rows: Sequence[MessageFields | bytes], start: int) -> int:
+    def _together(self, rows: Sequence[MessageFields | bytes | None], start: int) -> int:
         """Return how many messages from `start` on share an entry: a batch, or those of one key."""
         if not self._by_key:
             return len(rows) - start
@@ -728,9 +728,9 @@ def _lacks_unbatched_fields(message: tuple[MessageFields, UnbatchedFields | None
     return message[1] is None
 
 
-def _group_of(row: MessageFields | bytes) -> object:
+def _group_of(row: MessageFields | bytes | None) -> object:
     """Return what messages of one batch share with `batching_by_key`: Key_Shared's key."""
-    if isinstance(row, bytes):
+    if not isinstance(row, MessageFields):
         return row
     if row.ordering_key is not None:
         return row.ordering_key

@@ -527,17 +527,22 @@ class MessageColumns:
         """Whether there are only payloads, keys and perhaps fields."""
         return all(getattr(self, name) is None for name in _RICH)
 
-    def text_keys(self) -> Sequence[bytes] | None:
-        """Return the keys in UTF-8 if every message has a string key, otherwise None.
+    def text_keys(self) -> Sequence[bytes | None] | None:
+        """Return the keys in UTF-8, None if some are not strings.
 
-        Raises InvalidRow for text that is not valid Unicode.
+        Only messages with fields may have no key. Raises InvalidRow for text that is not valid
+        Unicode.
         """
         if self.keys is None:
             return None
         if isinstance(self.keys, TextKeys):
             return self.keys.utf8
+        may_lack = self.fields is not None
         try:
-            return [key.encode() for key in self.keys]  # type: ignore[union-attr]
+            return [
+                None if may_lack and key is None else key.encode()  # type: ignore[union-attr]
+                for key in self.keys
+            ]
         except AttributeError:
             return None
         except UnicodeEncodeError:

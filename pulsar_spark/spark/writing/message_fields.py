@@ -52,15 +52,15 @@ def encode_fields(
 ) -> pa.Array:
     """Return each message's metadata, up to the digits of its sequence id.
 
-    `keys` are text, or bytes of text, without nulls; `event_times` are not negative; `nulls` tells
-    which messages have a null value, of which the payload is empty. Raises
-    pa.ArrowInvalid for a name or value that is not UTF-8, and for columns that are too large.
+    `keys` are text, or bytes of text; a null is no key. `event_times` are not negative; `nulls`
+    tells which messages have a null value, of which the payload is empty. Raises pa.ArrowInvalid
+    for a name or value that is not UTF-8, and for columns that are too large.
     """
     parts: list[pa.Array | pa.Scalar] = []
     if properties is not None:
         parts.append(_properties(properties, _PROPERTIES))
     if keys is not None:
-        parts.append(delimited(keys.cast(pa.binary()), _PARTITION_KEY))
+        parts.append(_keys(keys, _PARTITION_KEY))
     is_last = event_times is None and nulls is None
     parts.append(_sizes(payloads, _SEQUENCE_ID if is_last else b""))
     if event_times is not None:
@@ -81,18 +81,25 @@ def encode_unbatched_fields(
 ) -> pa.Array:
     """Return properties, key, event time and null value of each message outside of a batch.
 
-    There are properties, event times or null values. Raises as `encode_fields`.
+    There are properties, event times, null values or messages without a key. Raises as
+    `encode_fields`.
     """
     parts: list[pa.Array | pa.Scalar] = []
     if properties is not None:
         parts.append(_properties(properties, _ENTRY_PROPERTIES))
     if keys is not None:
-        parts.append(delimited(keys.cast(pa.binary()), _ENTRY_KEY))
+        parts.append(_keys(keys, _ENTRY_KEY))
     if event_times is not None:
         parts.append(_event_times(event_times, _ENTRY_EVENT_TIME))
     if nulls is not None:
         parts.append(_marks(nulls, _ENTRY_NULL_VALUE))
     return joined(parts, count)
+
+
+def _keys(column: pa.Array, field: bytes) -> pa.Array:
+    there = column.is_valid() if column.null_count else None
+    keys = delimited(column.drop_null().cast(pa.binary()), field)
+    return keys if there is None else regrouped(keys, offsets_of(there))
 
 
 def _properties(column: pa.MapArray, field: bytes) -> pa.Array:

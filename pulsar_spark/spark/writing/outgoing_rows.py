@@ -152,13 +152,10 @@ class RowConverter:
     ) -> None:
         """Set the messages' fields, if they have any and no rarer ones."""
         payloads, nulls = without_nulls(columns.payloads)
-        if event_times is None and properties is None and nulls is None:
-            return
         keys = None if columns.keys is None else self._column(batch, names.KEY)
-        texts = isinstance(columns.keys, TextKeys) or {str}.issuperset(
-            map(type, columns.keys or ())
-        )
-        if not columns.plain or not texts:
+        if event_times is None and properties is None and nulls is None and not _lacks_some(keys):
+            return
+        if not columns.plain or not _are_texts(columns.keys):
             return
         try:
             if self._unbatched_fields:
@@ -214,6 +211,17 @@ class RowConverter:
 
 def _first_null(column: pa.Array) -> int:
     return pc.index(column.is_null(), True).as_py()  # type: ignore[no-any-return]
+
+
+def _lacks_some(keys: pa.Array | None) -> bool:
+    return keys is not None and keys.null_count > 0
+
+
+def _are_texts(keys: Sequence[Key | None] | None) -> bool:
+    """Whether all keys are text, as far as there are any."""
+    if isinstance(keys, TextKeys):
+        return True
+    return {str, type(None)}.issuperset(map(type, keys or ()))
 
 
 def _text_or_bytes(key: bytes | None) -> Key | None:

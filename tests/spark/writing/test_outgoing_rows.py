@@ -155,12 +155,11 @@ def test_rows_with_nothing_rare_have_their_fields_encoded_together() -> None:
 @pytest.mark.fault(95)
 @pytest.mark.parametrize("unbatched", [True, False])
 @pytest.mark.parametrize("rest", [{}, {"eventTime": pa.array([7, 8, 9], pa.int64())}])
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("keys", [["a", "b", "a"], ["", None, "a"], [None] * 3])
 def test_null_values_are_fields_too(
-    rest: dict[str, pa.Array], keyed: bool, unbatched: bool
+    rest: dict[str, pa.Array], keys: list[str | None], unbatched: bool
 ) -> None:
-    keys: list[str | None] = ["a", "b", "a"] if keyed else [None] * 3
-    columns = rest | ({"key": pa.array(keys)} if keyed else {})
+    columns = rest | {"key": pa.array(keys, pa.string())}
     found = convert(batch(binary(b"1", None, b""), **columns), unbatched_fields=unbatched)
     assert found.plain
     assert found.unbatched == unbatched
@@ -172,10 +171,29 @@ def test_null_values_are_fields_too(
     ]
 
 
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("unbatched", [True, False])
+@pytest.mark.parametrize("rows", [pa.array([0, 1, 2]), pa.array([1, 2])])
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()])
+def test_where_some_messages_have_no_key_their_keys_are_fields(
+    kind: pa.DataType, rows: pa.Array, unbatched: bool
+) -> None:
+    keys = pa.array(["a", None, ""]).cast(kind)
+    found = convert(
+        batch(binary(b"1", b"2", b"3"), key=keys).take(rows), unbatched_fields=unbatched
+    )
+    assert found.fields is not None
+    expected = [(b"1", "a"), (b"2", None), (b"3", "")][-len(rows) :]
+    assert [(message.payload, message.key) for message, _ in found.rows()] == expected
+    assert list(found.keys or ()) == [key for _, key in expected]
+
+
 def test_a_writer_that_takes_no_fields_gets_none() -> None:
     times = pa.array([7, 8], pa.int64())
-    found = convert(batch(binary(None, b""), eventTime=times), takes_fields=False)
+    keys = pa.array(["k", None])
+    found = convert(batch(binary(None, b""), eventTime=times, key=keys), takes_fields=False)
     assert found.fields is None
+    assert found.keys == ["k", None]
     assert found.payloads == [None, b""]
     assert found.event_times == [7, 8]
 
@@ -183,9 +201,9 @@ def test_a_writer_that_takes_no_fields_gets_none() -> None:
 @pytest.mark.parametrize(
     "value,columns",
     [
-        (None, {"key": pa.array([None, "k"])}),
-        (b"", {"key": pa.array([None, "k"])}),
+        (None, {"key": binary(b"\xff", b"k")}),
         (b"", {"key": binary(b"\xff", b"k")}),
+        (b"", {"key": binary(b"\xff", None)}),
         (b"", {"orderingKey": binary(b"o", None)}),
         (b"", {"sequenceId": pa.array([5, None], pa.int64())}),
         (b"", {"deliverAt": pa.array([5, None], pa.int64()).cast(UTC)}),
