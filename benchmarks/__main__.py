@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from benchmarks import (
 )
 from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
-from benchmarks.measure import on_one_core
+from benchmarks.measure import Measurement, on_one_core
 from benchmarks.results import Result, Results
 from benchmarks.spark_process import SparkProcess
 from benchmarks.tls import TlsPort
@@ -44,9 +44,11 @@ OPERATIONS = ("read", "write", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
-# In addition to the checked rounds. JVMs still compile in their first rounds, Spark's code for
-# reading columns longest: whoever reads, each of the first runs costs a tenth less than the last.
-WARM_UPS = {"read": 4, "write": 3}
+# In addition to the checked rounds: at least and at most. For many rounds JVMs compile Spark's code
+# for planning and for columns, now more and now less: up to half of the CPU of short reads.
+WARM_UPS = {"read": (4, 20), "write": (3, 10)}
+COMPILING = 0.1
+"""A JVM is warm once its compilers need no more than this part of its CPU."""
 # The shapes for comparing our client with the official one.
 OF_CLIENTS = ("batch1000", "batch10", "unbatched100", "unbatched1k")
 
@@ -62,21 +64,34 @@ def implementations() -> list[str]:
 def alternate(
     operation: str, workload: Workload, named: dict[Contender, Run], runs: int
 ) -> list[Result]:
-    """Run all contenders in turn: some warm-up rounds, then `runs` counted ones."""
+    """Run all contenders in turn: rounds until all JVMs are warm, then `runs` counted ones."""
     results = {contender: Result(operation, workload, contender) for contender in named}
-    for number in range(1 - WARM_UPS.get(operation, 0), runs + 1):
-        for contender, run in named.items():
-            if number < 1 and not contender.needs_warming_up:
-                continue
-            measurement = run()
+
+    def round_of(what: str, contenders: Iterable[Contender]) -> dict[Contender, Measurement]:
+        found = {}
+        for contender in contenders:
+            found[contender] = measured = named[contender]()
             log.info(
-                "%s %s · %s · run %d: %.2f s, CPU %.2f s",
-                operation, workload.title, contender.name, number,
-                measurement.seconds, measurement.cpu_seconds,
+                "%s %s · %s · %s: %.2f s, CPU %.2f s, %.2f s of it compiling",
+                operation, workload.title, contender.name, what,
+                measured.seconds, measured.cpu_seconds, measured.compile_seconds,
             )  # fmt: skip
-            if number > 0:
-                results[contender].runs.append(measurement)
+        return found
+
+    least, most = WARM_UPS.get(operation, (0, 0))
+    cold = [contender for contender in named if contender.needs_warming_up]
+    for number in range(1, most + 1):
+        warmed = round_of(f"warm-up {number}", cold).values()
+        if number >= least and all(map(_is_warm, warmed)):
+            break
+    for number in range(1, runs + 1):
+        for contender, measured in round_of(f"run {number}", named).items():
+            results[contender].runs.append(measured)
     return list(results.values())
+
+
+def _is_warm(measured: Measurement) -> bool:
+    return measured.compile_seconds <= COMPILING * measured.cpu_seconds
 
 
 def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:

@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
+# The kernel knows 15 characters of a thread's name.
+_COMPILERS = ("C1 CompilerThre", "C2 CompilerThre")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass
 class Measurement:
-    """One run: wall clock and CPU seconds, and the peak memory of the largest Python process."""
+    """One run: wall clock and CPU seconds, and the peak memory of the largest Python process.
+
+    `compile_seconds` are the part of the CPU in which JVMs compiled their own code.
+    """
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_python_bytes: int = 0
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,16 @@ def _processes() -> dict[int, _Process]:
             text = (entry / "stat").read_text()
         except OSError:
             continue
-        name = text[text.index("(") + 1 : text.rindex(")")]
-        fields = text[text.rindex(")") + 2 :].split()
+        name, fields = _parsed(text)
         # Fields 14-17 of proc(5): the process's times, and those of finished children.
         ticks = sum(int(number) for number in fields[11:15])
         found[int(entry.name)] = _Process(int(fields[1]), name, ticks / _TICK)
     return found
+
+
+def _parsed(stat: str) -> tuple[str, list[str]]:
+    """Return the name in a file `stat`, and the fields behind it."""
+    return stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
 
 
 def _tree() -> dict[int, _Process]:
@@ -64,6 +74,24 @@ def _tree() -> dict[int, _Process]:
 
 def _cpu_seconds() -> float:
     return sum(process.cpu_seconds for process in _tree().values())
+
+
+def _compile_seconds() -> float:
+    jvms = (pid for pid, process in _tree().items() if process.name == "java")
+    return sum(compile_seconds_of(Path(f"/proc/{pid}")) for pid in jvms)
+
+
+def compile_seconds_of(process: Path) -> float:
+    """Return the CPU seconds of a JVM's compilers so far; `process` is its folder in /proc."""
+    ticks = 0
+    with suppress(OSError):
+        for task in (process / "task").iterdir():
+            # Threads may end meanwhile.
+            with suppress(OSError):
+                name, fields = _parsed((task / "stat").read_text())
+                if name.startswith(_COMPILERS):
+                    ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICK
 
 
 def _python_processes() -> list[Path]:
@@ -90,13 +118,15 @@ def measured() -> Iterator[Measurement]:
     for process in _python_processes():
         with suppress(OSError):
             (process / "clear_refs").write_text("5")  # Forget the peak so far; see proc(5).
-    before = _cpu_seconds()
+    before, compiled_before = _cpu_seconds(), _compile_seconds()
     started = time.perf_counter()
     try:
         yield result
     finally:
         result.seconds = time.perf_counter() - started
         result.cpu_seconds = _cpu_seconds() - before
+        # A JVM ends compilers that it does not need.
+        result.compile_seconds = max(_compile_seconds() - compiled_before, 0.0)
         result.peak_python_bytes = max(map(_peak, _python_processes()))
 
 

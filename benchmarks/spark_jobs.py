@@ -128,7 +128,7 @@ def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = ""
     if writer is not None:
         writer.close()
     # Without the CPU of the JVM, which does not take part.
-    return {"rows": rows, **asdict(replace(result, cpu_seconds=cpu))}
+    return {"rows": rows, **asdict(replace(result, cpu_seconds=cpu, compile_seconds=0.0))}
 
 
 def plan(spark: SparkSession, *, options: Options) -> float:
