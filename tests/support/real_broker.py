@@ -44,7 +44,6 @@ BROKER_CONF = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
-    "managedLedgerCacheSizeMB": "32",
     "loadBalancerEnabled": "false",
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
     "webSocketServiceEnabled": "false",
@@ -70,8 +69,15 @@ BROKER_CONF = {
     "numOrderedExecutorThreads": "2",
 }
 
-# With less, the bookie of 4.2.4 stops taking entries after some hundred of 1 MB.
-_JVM_FLAGS = () if VERSION.startswith(("3.", "4.0.")) else ("-XX:MaxDirectMemorySize=512m",)
+# A bookie that runs out of direct memory ends, and the broker goes on without it. By default all of
+# these together may take more than there is: on a slow machine messages wait in each of them.
+_JVM_FLAGS_OF_TESTS = ("-XX:MaxDirectMemorySize=512m",)
+_CONF_OF_TESTS = {
+    "managedLedgerCacheSizeMB": "32",
+    "maxMessagePublishBufferSizeInMB": "64",
+    "dbStorage_writeCacheMaxSizeMb": "64",
+    "dbStorage_readAheadCacheMaxSizeMb": "32",
+}
 
 # Pulsar's defaults are a heap and direct memory of 2 GB, and a fifth of it as a cache, from which
 # entries are dropped after a second. Then each entry is fetched from the bookie, at 40 µs of CPU,
@@ -228,7 +234,8 @@ class OwnBroker(ServerBroker):
         super().__init__("", "")
         self._working_folder = WorkingFolder()
         self.folder = self._working_folder.path
-        self._conf = {**BROKER_CONF, **(_CONF_FOR_SPEED if for_speed else {}), **(extra or {})}
+        purpose = _CONF_FOR_SPEED if for_speed else _CONF_OF_TESTS
+        self._conf = {**BROKER_CONF, **purpose, **(extra or {})}
         self._bookie_port = 0
         conf = str(self.folder / "standalone.conf")
         self.server = JavaServer(
@@ -241,7 +248,10 @@ class OwnBroker(ServerBroker):
                 *("--bookkeeper-dir", str(self.folder / "bookkeeper")),
                 *("-nfw", "-nss"),
             ],
-            [f"-Dpulsar.config.file={conf}", *(_JVM_FLAGS_FOR_SPEED if for_speed else _JVM_FLAGS)],
+            [
+                f"-Dpulsar.config.file={conf}",
+                *(_JVM_FLAGS_FOR_SPEED if for_speed else _JVM_FLAGS_OF_TESTS),
+            ],
         )
 
     @property

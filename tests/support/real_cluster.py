@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
-_SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
+_SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=256m")
 _BUNDLES = 8
 # The admin REST's answers while topics move between brokers, or brokers start and stop: it belongs
 # to another broker, it moved again, or its owner is unknown.
