@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -313,7 +314,34 @@ def test_a_broker_that_answers_pings_may_take_its_time(monkeypatch: pytest.Monke
         connection.close()
 
 
-def test_any_frame_counts_as_a_sign_of_life() -> None:
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("asks", [True, False])
+def test_pings_of_a_broker_that_no_longer_reads_are_no_sign_of_life(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Pulsar does: with too many publishes pending it stops reading, perhaps for ever."""
+    monkeypatch.setattr(module, "SUSPICION", 0.2)
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(module, "_TICK", 0.05)
+    with ScriptedBroker() as broker:
+        connection = connected(broker, keep_alive_interval=3600.0 if asks else 0.5)
+        session = broker.sessions[0]
+        session.reply = lambda data: []  # type: ignore[method-assign]
+        asked = connection.request_async(look_up, 3600.0) if asks else None
+
+        def pinged() -> bool:
+            with contextlib.suppress(OSError):
+                session.send_unchecked(commands.ping())
+            return connection.closed
+
+        wait_until(pinged)
+        if asked is not None:
+            with pytest.raises(ConnectionLost, match=r"silent for .* s after a PING"):
+                asked.result(60)
+        connection.close()
+
+
+def test_any_other_frame_counts_as_a_sign_of_life() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker, keep_alive_interval=1.0)
         session = broker.sessions[0]

@@ -63,7 +63,12 @@ from pulsar_spark.protocol.events import (
     EndOfStream,
     Event,
 )
-from pulsar_spark.protocol.frames import BODY_FIELDS, MessageBlock, ReceiptBlock
+from pulsar_spark.protocol.frames import (
+    BODY_FIELDS,
+    MessageBlock,
+    ReceiptBlock,
+    encode_command,
+)
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body
 from pulsar_spark.protocol.versions import (
@@ -91,7 +96,13 @@ out before the next request times out.
 """
 
 PATIENCE = 10.0
-"""If the broker stays silent for this long after such a PING, the connection is lost."""
+"""If the broker stays silent for this long after such a PING, the connection is lost.
+
+A PING of its own is no answer: a broker that reads nothing from a connection any more, because too
+many messages are being written, still sends those.
+"""
+
+_PING = encode_command(commands.ping())
 
 _MAX_LOGIN_STEPS = 10
 CLOSE_TIMEOUT = 2.0
@@ -445,8 +456,9 @@ class ClientConnection:
         data = transport.receive(timeout, or_writable=self._writer.stuck, gather=gather)
         if data is None:
             return
-        self._heard = True
-        self._heard_at = time.monotonic()
+        if not data.startswith(_PING) or data.replace(_PING, b""):
+            self._heard = True
+            self._heard_at = time.monotonic()
         with self._mutex:
             if data:
                 self._core.receive_data(data)
