@@ -30,6 +30,7 @@ class Session:
         self.core = Connection(Role.BROKER)
         self.memo: dict[str, Any] = {}
         self.received: list[Event] = []
+        self.dropped = False
         self._lock = threading.Lock()
 
     def send(self, command: pb.BaseCommand) -> None:
@@ -57,9 +58,22 @@ class Session:
                 self.socket.sendall(part)
 
     def drop(self) -> None:
-        """End the connection."""
+        """End the connection; the client still gets all that was sent to it.
+
+        What it sends from now on is read and ignored: a socket that is closed with bytes unread
+        resets the connection, and the client's system then discards what it had received.
+        """
+        self.dropped = True
+        self._shut_down(socket.SHUT_WR)
+
+    def abandon(self) -> None:
+        """End the connection without waiting for the client to close it too."""
+        self.drop()
+        self._shut_down(socket.SHUT_RD)
+
+    def _shut_down(self, how: int) -> None:
         try:
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(how)
         except OSError:
             return
 
@@ -155,7 +169,7 @@ class ScriptedBroker:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for session in self.sessions:
-            session.drop()
+            session.abandon()
         for thread in self._threads:
             thread.join(5)
 
@@ -188,8 +202,9 @@ class ScriptedBroker:
         with session.socket:
             try:
                 while data := session.socket.recv(1024 * 1024):
-                    for event in session.reply(data):
-                        self._handle(session, event)
+                    for event in () if session.dropped else session.reply(data):
+                        if not session.dropped:
+                            self._handle(session, event)
             except OSError:
                 return
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
 import threading
 import time
 
 import pytest
 
-from pulsar_spark.engine.connections import connection
+from pulsar_spark.engine.connections import connection as connections
 from pulsar_spark.errors import (
     MessageTooLarge,
+    PulsarError,
     TopicTerminated,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UniformMessages
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     NO_ID,
     Results,
     Sent,
     TopicScript,
+    connection_for,
     drop_first_session,
     make,
     single,
@@ -46,6 +52,38 @@ def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
         # The same bytes are sent again, so their checksum is still valid.
         (before,) = (s for s in script.sends if s.session == 0 and s.sequence_id == 2)
         assert before.metadata == second[0].metadata
+
+
+@pytest.mark.fault(12)
+def test_receipts_that_came_before_the_connection_broke_count() -> None:
+    held, broken = threading.Event(), threading.Event()
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if session.number == 0 and sent.sequence_id == 3:
+                # Resets the connection, as the death of a broker with requests unread does.
+                linger = struct.pack("ii", 1, 0)
+                session.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                session.socket.close()
+                broken.set()
+                return True
+            return False
+
+        def hold(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+            held.set()
+            assert broken.wait(30)
+            # Finds the connection broken while receipts of the other messages wait to be read.
+            with contextlib.suppress(PulsarError):
+                connection.send(commands.ping())
+
+        script.on_send = on_send
+        producer, connection = make(context), connection_for(context)
+        producer.send(OutgoingEntry(b"0", callback=hold))
+        assert held.wait(30)
+        for payload in (b"1", b"2", b"3"):
+            producer.send(single(payload))
+        producer.flush()
+        assert [sent.sequence_id for sent in script.sends if sent.session == 1] == [3]
 
 
 @pytest.mark.fault(12)
@@ -91,9 +129,9 @@ def test_an_idle_producer_with_something_pending_comes_back_by_itself() -> None:
 def test_a_producer_leaves_a_broker_that_hangs_long_before_its_messages_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "SUSPICION", 0.2)
-    monkeypatch.setattr(connection, "PATIENCE", 0.2)
-    monkeypatch.setattr(connection, "_TICK", 0.05)
+    monkeypatch.setattr(connections, "SUSPICION", 0.2)
+    monkeypatch.setattr(connections, "PATIENCE", 0.2)
+    monkeypatch.setattr(connections, "_TICK", 0.05)
     with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:

@@ -10,10 +10,11 @@ written. The core's output goes to the `WriteQueue`, in order, before the mutex 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, cast
@@ -104,6 +105,7 @@ many messages are being written, still sends those.
 
 _PING = encode_command(commands.ping())
 
+_MAX_LAST_READS = 64
 _MAX_LOGIN_STEPS = 10
 CLOSE_TIMEOUT = 2.0
 
@@ -391,8 +393,17 @@ class ClientConnection:
 
     def _run(self) -> None:
         try:
-            transport = self._shake_hands()
-            self._receive(transport)
+            with self._failing():
+                self._receive(self._shake_hands())
+            with self._failing():
+                self._receive_rest()
+        finally:
+            self._finish()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except PulsarError as error:
             self._fail(error)
         except Exception:
@@ -400,8 +411,6 @@ class ClientConnection:
             self._fail(
                 ConnectionLost("an internal error, see the log", broker=self.address.logical)
             )
-        finally:
-            self._finish()
 
     def _shake_hands(self) -> Transport:
         options = self.options
@@ -459,6 +468,13 @@ class ClientConnection:
         if not data.startswith(_PING) or data.replace(_PING, b""):
             self._heard = True
             self._heard_at = time.monotonic()
+        events = self._take(data)
+        # PONG goes out before handlers run.
+        self._writer.flush_now(wake=False)
+        for event in events:
+            self._dispatch(event)
+
+    def _take(self, data: bytes) -> list[Event]:
         with self._mutex:
             if data:
                 self._core.receive_data(data)
@@ -467,10 +483,20 @@ class ClientConnection:
             events = self._core.events_received()
             if answers := self._core.data_to_send():
                 self._writer.put_answers(answers)
-        # PONG goes out before handlers run.
-        self._writer.flush_now(wake=False)
-        for event in events:
-            self._dispatch(event)
+        return events
+
+    def _receive_rest(self) -> None:
+        """Handle what had come when a write found the connection broken.
+
+        A message whose receipt is left unread is sent, and stored, a second time.
+        """
+        if self._transport is None or not isinstance(self._error, ConnectionLost):
+            return
+        for _ in range(_MAX_LAST_READS):
+            if not (data := self._transport.receive(0)):
+                return
+            for event in self._take(data):
+                self._dispatch(event)
 
     def _keep_alive(self, now: float) -> None:
         """Send PING at intervals and on suspicion; raise ConnectionLost if no answer comes."""
