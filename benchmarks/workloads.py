@@ -1,12 +1,13 @@
 """The shapes of topics that are read and written, and their messages.
 
-Every message has a key, as on most topics. Values are a number and hexadecimal digits, which
-compress with LZ4 about as well as text. Spark SQL can generate all of it too.
+Every message has a key, as on most topics. Values are a number and words that are as frequent as
+those of a language, so that they compress as text does. Spark SQL can generate all of it too.
 """
 
 from __future__ import annotations
 
 import random
+import string
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ EVENT_TIME = 1_700_000_000_000
 
 _DIGITS = 12
 _FILLERS_BYTES = 1_000_000
+_WORDS = 20_000
 
 
 class Message(NamedTuple):
@@ -126,11 +128,21 @@ def _properties(number: int) -> dict[str, str]:
 
 @cache
 def _fillers(size: int) -> list[bytes]:
-    """Texts that fill values up to `size` bytes: 1 MB of them, at most 1,000."""
+    """Texts that fill values up to `size` bytes: 1 MB of them, at most 1,000.
+
+    Words follow Zipf's law, which makes both LZ4 and zlib leave as much as of English text.
+    """
     dice = random.Random(size)
+    words = [
+        "".join(dice.choices(string.ascii_lowercase, k=dice.randint(2, 10))) for _ in range(_WORDS)
+    ]
+    frequencies = [1 / rank for rank in range(1, _WORDS + 1)]
     length = size - _DIGITS
     count = min(1000, _FILLERS_BYTES // length)
-    return [dice.randbytes(length // 2 + 1).hex()[:length].encode() for _ in range(count)]
+    # With the space, a word has at least three characters.
+    enough = count * length // 3 + 1
+    text = " ".join(dice.choices(words, frequencies, k=enough)).encode()
+    return [text[number * length : (number + 1) * length] for number in range(count)]
 
 
 WORKLOADS = (
