@@ -27,6 +27,9 @@ from tests.protocol.block_streams import (
 _BYTES = bytes.fromhex("00 01 02 7f 80 81 ff 08 09 0a 0e 10 12 18 1a 20 22 28 2a 30 32 3a 40 48 4a")
 _BYTES += bytes.fromhex("50 58 60 6a 72 7a 82 88 92 98 a0 b0 b8 c0 c8 d2 d8 e0 e8 f0 f8")
 
+# Tokens with short and long lengths, offsets of one, and of more than there is.
+_LZ4_BYTES = bytes.fromhex("00 01 02 07 08 0f 10 11 1f 40 44 80 f0 f1 ff")
+
 _STREAM = 100
 _WITH_ORDERING_KEY = USUAL | {"ordering_key", "schema_version"}
 
@@ -198,6 +201,41 @@ def compare(make: MakeDecoder, random: Random, frames: int) -> None:
         wanted = options(columns, **fields)
         joined = b"".join(stream)
         blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))
+
+
+def compare_compressed(make: MakeDecoder, random: Random, entries: int) -> tuple[int, int]:
+    """Compare a decoder with the careful path on LZ4 blocks, three damaged ones for each.
+
+    Return how many of those that are whole it left to the careful path, and how many damaged ones
+    it took.
+    """
+    left = taken = 0
+    for _ in range(entries):
+        whole = entry(1, _text(random), codec=pb.LZ4)
+        start = _Layout(whole).payload_at
+        for copy in range(4):
+            data = bytearray(whole)
+            for _ in range(copy and random.choice([1, 1, 2])):
+                # The end has rules of its own.
+                first = random.choice([start, max(start, len(data) - 30)])
+                data[random.randrange(first, len(data))] = random.choice(_LZ4_BYTES)
+            stream, wanted = checked(bytes(data)), options({"value"})
+            found = blockwise(make, stream, wanted)
+            found.same_as(careful(stream, wanted, EARLIEST_POSITION))
+            if not copy:
+                left += len(found.slow)
+            elif data != whole:
+                taken += not found.slow
+    return left, taken
+
+
+def _text(random: Random) -> bytes:
+    """Return bytes with matches of all lengths at all distances."""
+    words = [random.randbytes(random.choice([1, 2, 5, 9, 17, 40])) for _ in range(20)]
+    if random.random() < 0.2:
+        words = [b"a", bytes(300), *words]
+    text = b"".join(random.choices(words, k=random.randrange(1, 400)))
+    return text[: random.choice([13, 40, 70, 300, 2000, len(text)])]
 
 
 def compare_alike(make: MakeDecoder, random: Random, streams: int) -> None:
