@@ -6,6 +6,7 @@ __all__ = [
     "CONTRACT",
     "BlockDecoder",
     "Columns",
+    "Memory",
     "Progress",
     "SendEncoder",
     "__version__",
@@ -16,9 +17,18 @@ __all__ = [
 CONTRACT: int
 __version__: str
 
+@final
+class Memory:
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+
 _Buffer = bytes | bytearray | memoryview
-_Binary = tuple[bytes | None, bytes, bytes, int]
-_Fixed = tuple[bytes | None, bytes, int]
+_Values = bytes | Memory
+_Binary = tuple[bytes | None, _Values, _Values, int]
+_Fixed = tuple[bytes | None, _Values, int]
 _Maps = tuple[bytes, _Binary, _Binary]
 
 class Progress(NamedTuple):

@@ -1,6 +1,9 @@
 //! Rows in the making, laid out as Arrow has them; knows nothing of Python.
 
 use std::collections::HashMap;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::Pair;
 use crate::wire::{put_base64, Result, Unusual};
@@ -61,16 +64,83 @@ impl Validity {
     }
 }
 
+/// One buffer of a column, a vector that can be lent.
+#[derive(Default)]
+pub struct Buffer<T> {
+    values: Vec<T>,
+    spare: Spare<T>,
+}
+
+/// Memory that came back, to be used again: page faults of new memory cost more than writing to it.
+type Spare<T> = Arc<Mutex<Vec<Vec<T>>>>;
+
+/// Spark holds one record batch while the next one is made.
+const MAX_SPARE: usize = 2;
+
+/// Values that are no longer the column's; their memory comes back to it when they are dropped.
+pub struct Lent<T> {
+    values: Vec<T>,
+    spare: Spare<T>,
+}
+
+impl<T> Buffer<T> {
+    /// Lend the values; the buffer is empty then.
+    pub fn lend(&mut self) -> Lent<T> {
+        let next = unlocked(&self.spare, Vec::pop).unwrap_or_default();
+        Lent { values: mem::replace(&mut self.values, next), spare: self.spare.clone() }
+    }
+}
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        let mut values = mem::take(&mut self.values);
+        values.clear();
+        unlocked(&self.spare, |spare| {
+            if spare.len() < MAX_SPARE {
+                spare.push(values);
+            }
+        });
+    }
+}
+
+fn unlocked<T, R>(spare: &Spare<T>, action: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
+    action(&mut spare.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl<T> Deref for Buffer<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.values
+    }
+}
+
+impl<T> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.values
+    }
+}
+
+impl<T> Deref for Lent<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values
+    }
+}
+
 /// A column of bytes or text.
 pub struct Binary {
-    pub offsets: Vec<i32>,
-    pub data: Vec<u8>,
+    pub offsets: Buffer<i32>,
+    pub data: Buffer<u8>,
     pub validity: Validity,
 }
 
 impl Default for Binary {
     fn default() -> Self {
-        Binary { offsets: vec![0], data: Vec::new(), validity: Validity::default() }
+        let mut offsets = Buffer::default();
+        offsets.push(0);
+        Binary { offsets, data: Buffer::default(), validity: Validity::default() }
     }
 }
 
@@ -95,13 +165,15 @@ impl Binary {
 
     fn truncate(&mut self, rows: usize) {
         self.offsets.truncate(rows + 1);
-        self.data.truncate(self.offsets[self.offsets.len() - 1] as usize);
+        let end = self.offsets[self.offsets.len() - 1];
+        self.data.truncate(end as usize);
         // A row may have been given up between its offset and its bit.
         self.validity.truncate(rows.min(self.validity.len));
     }
 
     fn clear(&mut self, largest: usize) {
-        self.offsets.truncate(1);
+        self.offsets.clear();
+        self.offsets.push(0);
         self.data.clear();
         self.data.shrink_to(largest);
         self.validity.clear();
@@ -111,7 +183,7 @@ impl Binary {
 /// A column of numbers.
 #[derive(Default)]
 pub struct Fixed<T> {
-    pub data: Vec<T>,
+    pub data: Buffer<T>,
     pub validity: Validity,
 }
 
@@ -123,7 +195,8 @@ impl<T: Default + Copy> Fixed<T> {
     }
 
     fn fill(&mut self, value: T, count: usize) {
-        self.data.resize(self.data.len() + count, value);
+        let rows = self.data.len() + count;
+        self.data.resize(rows, value);
         self.validity.len += count;
         debug_assert_eq!(self.validity.nulls, 0);
     }
@@ -490,6 +563,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lent_stays_as_it_is_and_its_memory_comes_back() {
+        let mut buffer = Buffer::default();
+        buffer.extend([1, 2]);
+        let first = buffer.lend();
+        buffer.extend([3, 4, 5]);
+        assert_eq!((&first[..], &buffer[..]), (&[1, 2][..], &[3, 4, 5][..]));
+        let memory = first.as_ptr();
+        drop(first);
+        let second = buffer.lend();
+        assert!(buffer.is_empty());
+        assert_eq!((buffer.as_ptr(), &second[..]), (memory, &[3, 4, 5][..]));
+        let lent: Vec<_> = (0..5).map(|_| buffer.lend()).collect();
+        drop(lent);
+        assert_eq!(unlocked(&buffer.spare, |spare| spare.len()), MAX_SPARE);
+    }
+
+    #[test]
     fn bytes_are_cut_back_with_their_rows() {
         let mut found = Binary::default();
         for value in [Some(&b"ab"[..]), None, Some(b""), Some(b"cd")] {
@@ -509,7 +599,7 @@ mod tests {
         let mut found = Maps { offsets: vec![0], ..Maps::default() };
         let pairs: [Pair; 3] = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")];
         found.push(pairs.into_iter()).unwrap();
-        assert_eq!((found.keys.data, found.values.data), (b"ab".to_vec(), b"32".to_vec()));
+        assert_eq!((&found.keys.data[..], &found.values.data[..]), (&b"ab"[..], &b"32"[..]));
         assert_eq!(found.offsets, [0, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! What Python sees: the functions and classes of the contract, with buffers as `bytes`.
+//! What Python sees: the functions and classes of the contract, with small buffers as `bytes`.
 
 use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -11,14 +11,14 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
-use crate::columns::{Binary, Fixed, Maps, Rows, Span};
+use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
 use crate::encode::{self, column_edges, Entry, Frames, Producer};
 use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 4;
+const CONTRACT: u32 = 5;
 
 type Object = Py<PyAny>;
 
@@ -230,8 +230,8 @@ struct Columns {
 
 impl Columns {
     fn new(py: Python<'_>, rows: &mut Rows) -> PyResult<Self> {
-        let binary = |column: &Option<Binary>| {
-            column.as_ref().map(|column| binary_buffers(py, column)).transpose()
+        let binary = |column: &mut Option<Binary>| {
+            column.as_mut().map(|column| binary_buffers(py, column)).transpose()
         };
         let versions = &rows.versions;
         let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
@@ -239,23 +239,23 @@ impl Columns {
         Ok(Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
-            value: binary(&rows.value)?,
-            key: binary(&rows.key)?,
-            message_id: binary(&rows.message_id)?,
-            publish_time: fixed_buffers(py, &rows.publish_time)?,
-            event_time: fixed_buffers(py, &rows.event_time)?,
-            properties: map_buffers(py, &rows.properties)?,
-            ledger_id: fixed_buffers(py, &rows.ledger_id)?,
-            entry_id: fixed_buffers(py, &rows.entry_id)?,
-            batch_index: fixed_buffers(py, &rows.batch_index)?,
-            producer_name: binary(&rows.producer_name)?,
-            sequence_id: fixed_buffers(py, &rows.sequence_id)?,
-            ordering_key: binary(&rows.ordering_key)?,
-            schema_version: binary(&rows.schema_version)?,
-            redelivery_count: fixed_buffers(py, &rows.redelivery_count)?,
-            size: fixed_buffers(py, &rows.size)?,
-            index: fixed_buffers(py, &rows.index)?,
-            replicated_from: binary(&rows.replicated_from)?,
+            value: binary(&mut rows.value)?,
+            key: binary(&mut rows.key)?,
+            message_id: binary(&mut rows.message_id)?,
+            publish_time: fixed_buffers(py, &mut rows.publish_time)?,
+            event_time: fixed_buffers(py, &mut rows.event_time)?,
+            properties: map_buffers(py, &mut rows.properties)?,
+            ledger_id: fixed_buffers(py, &mut rows.ledger_id)?,
+            entry_id: fixed_buffers(py, &mut rows.entry_id)?,
+            batch_index: fixed_buffers(py, &mut rows.batch_index)?,
+            producer_name: binary(&mut rows.producer_name)?,
+            sequence_id: fixed_buffers(py, &mut rows.sequence_id)?,
+            ordering_key: binary(&mut rows.ordering_key)?,
+            schema_version: binary(&mut rows.schema_version)?,
+            redelivery_count: fixed_buffers(py, &mut rows.redelivery_count)?,
+            size: fixed_buffers(py, &mut rows.size)?,
+            index: fixed_buffers(py, &mut rows.index)?,
+            replicated_from: binary(&mut rows.replicated_from)?,
             version_runs: runs.into_pyobject(py)?.into_any().unbind(),
             spans: std::mem::take(&mut rows.spans),
         })
@@ -600,31 +600,110 @@ fn too_large(_: Unusual) -> PyErr {
 
 // --- buffers ---------------------------------------------------------------------------------
 
-fn binary_buffers(py: Python<'_>, column: &Binary) -> PyResult<Object> {
+/// From this size on a buffer is handed over; a smaller one is cheaper to copy.
+const MIN_LENT: usize = 16 << 10;
+
+/// Memory with the values of a buffer; they stay as they are while Python refers to it.
+#[pyclass(module = "pulsar_spark_native", frozen)]
+struct Memory {
+    values: Box<dyn Values>,
+}
+
+#[pymethods]
+impl Memory {
+    #[getter]
+    fn address(&self) -> usize {
+        self.values.address()
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.values.size()
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.values.copied(py)
+    }
+}
+
+trait Values: Send + Sync {
+    fn address(&self) -> usize;
+    fn size(&self) -> usize;
+    fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>>;
+}
+
+impl<T: Plain> Values for Lent<T> {
+    fn address(&self) -> usize {
+        self.as_ptr() as usize
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(&self[..])
+    }
+
+    fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        T::copied(py, self)
+    }
+}
+
+fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
+    if size_of_val(&values[..]) < MIN_LENT {
+        return Ok(T::copied(py, values)?.into_any().unbind());
+    }
+    Ok(Py::new(py, Memory { values: Box::new(values.lend()) })?.into_any())
+}
+
+fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
-    let data = PyBytes::new(py, &column.data);
-    let fields = (bits, integers(py, &column.offsets)?, data, column.validity.nulls);
+    let (offsets, data) = (buffer(py, &mut column.offsets)?, buffer(py, &mut column.data)?);
+    let fields = (bits, offsets, data, column.validity.nulls);
     Ok(fields.into_pyobject(py)?.into_any().unbind())
 }
 
-fn fixed_buffers<T: Bytes>(py: Python<'_>, column: &Option<Fixed<T>>) -> PyResult<Option<Object>> {
+fn fixed_buffers<T: Plain>(
+    py: Python<'_>,
+    column: &mut Option<Fixed<T>>,
+) -> PyResult<Option<Object>> {
     let Some(column) = column else { return Ok(None) };
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
-    let fields = (bits, integers(py, &column.data)?, column.validity.nulls);
+    let fields = (bits, buffer(py, &mut column.data)?, column.validity.nulls);
     Ok(Some(fields.into_pyobject(py)?.into_any().unbind()))
 }
 
-fn map_buffers(py: Python<'_>, column: &Option<Maps>) -> PyResult<Option<Object>> {
+fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Object>> {
     let Some(column) = column else { return Ok(None) };
     let fields = PyTuple::new(
         py,
         [
             integers(py, &column.offsets)?.into_any().unbind(),
-            binary_buffers(py, &column.keys)?,
-            binary_buffers(py, &column.values)?,
+            binary_buffers(py, &mut column.keys)?,
+            binary_buffers(py, &mut column.values)?,
         ],
     )?;
     Ok(Some(fields.into_any().unbind()))
+}
+
+/// What a buffer's values are; numbers are in the machine's own order.
+trait Plain: Copy + Default + Send + Sync + 'static {
+    fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>>;
+}
+
+impl Plain for u8 {
+    fn copied<'py>(py: Python<'py>, values: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, values))
+    }
+}
+
+impl Plain for i32 {
+    fn copied<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
+        integers(py, values)
+    }
+}
+
+impl Plain for i64 {
+    fn copied<'py>(py: Python<'py>, values: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+        integers(py, values)
+    }
 }
 
 /// Numbers that are written in the machine's own order.
@@ -667,6 +746,7 @@ fn pulsar_spark_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
+    module.add_class::<Memory>()?;
     module.add_class::<SendEncoder>()?;
     module.add_function(wrap_pyfunction!(scan_messages, module)?)?;
     module.add_function(wrap_pyfunction!(scan_receipts, module)?)

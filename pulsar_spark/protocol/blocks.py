@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 4
+CONTRACT: Final = 5
 """Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.
@@ -42,12 +42,28 @@ Place = tuple[int, int, int]
 Decompress = Callable[[int, Buffer, int, int], Buffer]
 """Codec, data, exact decompressed size, maximum acceptable size → bytes."""
 
-ArrowBuffer: TypeAlias = "bytes | array[int]"
+
+class Memory(Protocol):
+    """Memory of compiled code, which stays as it is while something refers to this object."""
+
+    @property
+    def address(self) -> int:
+        """Where it starts."""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+
+    def __bytes__(self) -> bytes:
+        """Return a copy."""
+
+
+ArrowBuffer: TypeAlias = "bytes | array[int] | Memory"
 BinaryColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, ArrowBuffer, int]"
 """Validity (None: no nulls), int32 offsets, data, number of nulls; for binary and text."""
 FixedColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, int]"
 """Validity (None: no nulls), data, number of nulls."""
-VersionRuns: TypeAlias = "tuple[list[bytes], ArrowBuffer, ArrowBuffer]"
+VersionRuns: TypeAlias = "tuple[list[bytes], bytes | array[int], bytes | array[int]]"
 """Distinct schema versions, b"" for none; the int32 first row of each run of rows with the same
 version; each run's int32 index among the versions.
 """

@@ -29,6 +29,7 @@ from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.columns import BUILDERS, NEED_METADATA, values
+from pulsar_spark.schema.table.messages import arrow_buffer
 from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
 
 TOPIC = "persistent://public/default/t-partition-3"
@@ -413,4 +414,4 @@ def _binary(
 
 
 def _buffer(data: Any) -> pa.Buffer | None:
-    return None if data is None else pa.py_buffer(data)
+    return None if data is None else arrow_buffer(data)

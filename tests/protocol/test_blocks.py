@@ -15,6 +15,7 @@ from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.schema.table.messages import arrow_buffer
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
     LEDGER,
@@ -632,8 +633,28 @@ def test_each_message_keeps_how_often_it_was_delivered(impl: Implementation, bat
         taken = decoder.take()
         assert taken is not None
         assert taken.redelivery_count is not None
+        counts = array("i", bytes(taken.redelivery_count[1]))
         each = 3 if batched else 1
-        assert list(array("i", taken.redelivery_count[1])) == [3] * 30 * each + [5] * 30 * each
+        assert list(counts) == [3] * 30 * each + [5] * 30 * each
+
+
+def test_columns_keep_their_values_while_later_ones_are_made(impl: Implementation) -> None:
+    kept, expected = [], []
+    decoder = impl.make(options(["value", "publish_time", "redelivery_count"]), lambda *_: b"")
+    for number in range(12):
+        # In turn columns that are large, small, and dropped before the next ones are made.
+        size = 3 if number % 3 == 1 else 40_000
+        frames = [entry(at, b"%06d" % (number * 1000 + at) * size) for at in range(10)]
+        data = b"".join(frames)
+        assert decoder.decode(data, 0, len(data), EARLIEST_POSITION).status == DONE
+        columns = decoder.take()
+        assert columns is not None
+        assert columns.value is not None
+        if number % 3 < 2:
+            kept.append(arrow_buffer(columns.value[2]))
+            expected.append(b"".join(b"%06d" % (number * 1000 + at) * size for at in range(10)))
+    del columns, decoder
+    assert [buffer.to_pybytes() for buffer in kept] == expected
 
 
 @pytest.mark.parametrize("other", ["a batch", "a codec", "a marker"])

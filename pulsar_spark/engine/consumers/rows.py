@@ -8,6 +8,7 @@ are read from the frame on access.
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
@@ -181,7 +182,7 @@ class ReceivedRows:
         if not _is_valid(column[0], row):
             return b""
         offsets = _view(column[1], "i")
-        return bytes(column[2][offsets[row] : offsets[row + 1]])
+        return bytes(column[2])[offsets[row] : offsets[row + 1]]
 
     def redelivery_count(self, row: int) -> int:
         """How often it was delivered before."""
@@ -342,7 +343,8 @@ def _is_valid(validity: bytes | None, row: int) -> bool:
 
 
 def _view(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> memoryview[int]:
-    return memoryview(numbers).cast("B").cast(kind)
+    plain = numbers if isinstance(numbers, bytes | array) else bytes(numbers)
+    return memoryview(plain).cast("B").cast(kind)
 
 
 def _numbers(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> list[int]:

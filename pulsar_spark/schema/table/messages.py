@@ -13,7 +13,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn, VersionRuns
+from pulsar_spark.protocol.blocks import (
+    ArrowBuffer,
+    BinaryColumn,
+    Columns,
+    FixedColumn,
+    VersionRuns,
+)
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import repeated
 from pulsar_spark.schema.table import names
@@ -173,17 +179,24 @@ class JoinedMessages:
 
 def _variable(column: BinaryColumn, kind: pa.DataType) -> pa.Array:
     validity, offsets, data, nulls = column
-    buffers = [_validity(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
+    buffers = [_validity(validity), arrow_buffer(offsets), arrow_buffer(data)]
     return pa.Array.from_buffers(kind, buffers[1].size // 4 - 1, buffers, nulls)
 
 
 def _fixed(column: FixedColumn, kind: pa.DataType, count: int) -> pa.Array:
     validity, data, nulls = column
-    return pa.Array.from_buffers(kind, count, [_validity(validity), pa.py_buffer(data)], nulls)
+    return pa.Array.from_buffers(kind, count, [_validity(validity), arrow_buffer(data)], nulls)
 
 
-def _validity(bits: Any) -> pa.Buffer | None:
+def _validity(bits: bytes | None) -> pa.Buffer | None:
     return None if bits is None else pa.py_buffer(bits)
+
+
+def arrow_buffer(data: ArrowBuffer) -> pa.Buffer:
+    """Return the same bytes as a buffer of Arrow's, without a copy."""
+    if isinstance(data, bytes | array):
+        return pa.py_buffer(data)
+    return pa.foreign_buffer(data.address, data.size, data)
 
 
 _TIME = pa.timestamp("us", tz="UTC")
