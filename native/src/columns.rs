@@ -249,6 +249,12 @@ impl Maps {
         Ok(())
     }
 
+    fn clear(&mut self, largest: usize) {
+        self.offsets.truncate(1);
+        self.keys.clear(largest);
+        self.values.clear(largest);
+    }
+
     fn truncate(&mut self, rows: usize) {
         self.offsets.truncate(rows + 1);
         let count = self.offsets.last().map_or(0, |&count| count as usize);
@@ -276,6 +282,7 @@ pub struct Shared<'a> {
 }
 
 /// What a message has of its own; its batch index is -1 outside of a batch.
+#[derive(Default)]
 pub struct Own<'a, P> {
     pub batch_index: i32,
     pub value: Option<&'a [u8]>,
@@ -459,7 +466,7 @@ impl Rows {
         }
         if let Some(column) = &mut self.event_time {
             let set = (1..=LAST_MILLIS).contains(&own.event_time);
-            column.push(set.then_some(own.event_time as i64 * 1000));
+            column.push(set.then(|| own.event_time as i64 * 1000));
         }
         if let Some(column) = &mut self.properties {
             column.push(own.properties)?;
@@ -531,9 +538,7 @@ impl Rows {
     pub fn clear(&mut self, largest: usize) {
         each_column!(&mut *self, column => column.clear(largest), column.clear());
         if let Some(column) = &mut self.properties {
-            column.truncate(0);
-            column.keys.data.shrink_to(largest);
-            column.values.data.shrink_to(largest);
+            column.clear(largest);
         }
         self.spans.clear();
         self.versions.clear();
@@ -577,6 +582,19 @@ mod tests {
         let lent: Vec<_> = (0..5).map(|_| buffer.lend()).collect();
         drop(lent);
         assert_eq!(unlocked(&buffer.spare, |spare| spare.len()), MAX_SPARE);
+    }
+
+    #[test]
+    fn an_event_time_that_is_too_late_is_null() {
+        let mut rows = Rows::new(&["event_time".to_string()]);
+        for event_time in [1, LAST_MILLIS, LAST_MILLIS + 1, 1 << 62] {
+            let properties = std::iter::empty();
+            let own = Own { event_time, properties, ..Own::default() };
+            rows.push(b"", own).unwrap();
+        }
+        let found = rows.event_time.unwrap();
+        assert_eq!(&found.data[..], [1000, LAST_MILLIS as i64 * 1000, 0, 0]);
+        assert_eq!(found.validity.nulls, 2);
     }
 
     #[test]

@@ -154,9 +154,10 @@ impl BlockDecoder {
         if self.decoder.rows.rows == 0 {
             return Ok(None);
         }
-        let columns = Columns::new(py, &mut self.decoder.rows)?;
+        let columns = Columns::new(py, &mut self.decoder.rows);
+        // After an error too: some buffers may have been lent.
         self.decoder.clear();
-        Ok(Some(columns))
+        columns.map(Some)
     }
 }
 

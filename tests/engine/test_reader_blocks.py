@@ -39,11 +39,11 @@ def messages_of(item: Columns | ReceivedEntry) -> list[Message]:
         return unpack(item)
     assert item.value is not None
     _, offsets, data, _ = item.value
-    edges = memoryview(offsets).cast("B").cast("i")
+    edges, joined = memoryview(bytes(offsets)).cast("i"), bytes(data)
     found = []
     for row in range(item.rows):
         ledger_id, entry_id, index, _ = item.locate(row)
-        value = bytes(memoryview(data).cast("B")[edges[row] : edges[row + 1]])
+        value = joined[edges[row] : edges[row + 1]]
         found.append(Message(ledger_id, entry_id, max(index, 0), value))
     return found
 

@@ -15,7 +15,6 @@ from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.schema.table.messages import arrow_buffer
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
     LEDGER,
@@ -23,7 +22,9 @@ from tests.protocol.block_streams import (
     PARTITION,
     TIME,
     USUAL,
+    arrays,
     blockwise,
+    careful,
     entry,
     frames,
     metadata,
@@ -640,21 +641,33 @@ def test_each_message_keeps_how_often_it_was_delivered(impl: Implementation, bat
 
 def test_columns_keep_their_values_while_later_ones_are_made(impl: Implementation) -> None:
     kept, expected = [], []
-    decoder = impl.make(options(["value", "publish_time", "redelivery_count"]), lambda *_: b"")
+    decoder = impl.make(options(COLUMNS), lambda *_: b"")
     for number in range(12):
         # In turn columns that are large, small, and dropped before the next ones are made.
-        size = 3 if number % 3 == 1 else 40_000
-        frames = [entry(at, b"%06d" % (number * 1000 + at) * size) for at in range(10)]
+        count = 5 if number % 3 == 1 else 2500
+        frames = [
+            entry(
+                at,
+                f"value {number} {at}".encode(),
+                properties=[("name", f"{number} {at}"), ("other", "x")],
+                partition_key=f"key {number} {at}",
+                schema_version=b"%08d" % number,
+                replicated_from=f"cluster {number}",
+                ordering_key=b"%d" % at,
+                event_time=number + 1,
+            )
+            for at in range(count)
+        ]
         data = b"".join(frames)
         assert decoder.decode(data, 0, len(data), EARLIEST_POSITION).status == DONE
         columns = decoder.take()
         assert columns is not None
-        assert columns.value is not None
         if number % 3 < 2:
-            kept.append(arrow_buffer(columns.value[2]))
-            expected.append(b"".join(b"%06d" % (number * 1000 + at) * size for at in range(10)))
+            kept.append(arrays(columns, COLUMNS))
+            expected.append(careful(data, options(COLUMNS)).table())
     del columns, decoder
-    assert [buffer.to_pybytes() for buffer in kept] == expected
+    for found, wanted in zip(kept, expected, strict=True):
+        assert {name: found[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("other", ["a batch", "a codec", "a marker"])
