@@ -178,7 +178,7 @@ def _read_kind(data: Sequence[bytes]) -> tuple[list[bool], list[Rest]]:
     """Return which rests are of the first one's kind, and read those.
 
     They have the same fields, and what many messages share is equal. None is read if the first one
-    does not start with its properties, key and event time.
+    does not start with its properties, key and event time, or repeats a property.
     """
     first, count = data[0], len(data)
     metadata, names, texts, key, time = RESTS[first]
@@ -188,7 +188,7 @@ def _read_kind(data: Sequence[bytes]) -> tuple[list[bool], list[Rest]]:
         heads.append(_KEY_HEADS)
         known += _KEY_TAG + sized(key)
     in_time = _TIME_TAG + encode_number(time) if time else b""
-    if not first.startswith(known + in_time):
+    if not first.startswith(known + in_time) or first.startswith(_PROPERTY_TAG, len(known)):
         return [], []
     columns: list[list[bytes]] = []
     ends = [0] * count

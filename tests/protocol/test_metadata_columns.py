@@ -45,6 +45,11 @@ def repeated(number: int) -> bytes:
     return rest(*pairs, partition_key=f"k{number}", event_time=10**9 + number)
 
 
+def repeated_alone(number: int) -> bytes:
+    """Return metadata with nothing but a property that is repeated, in the first with its value."""
+    return rest(("source", "x" * (number % 7 + 1)), ("source", "x"))
+
+
 def varied(number: int, **fields: Any) -> bytes:
     """Return metadata whose sizes are hardly ever those of another one."""
     random = Random(number)
@@ -85,6 +90,7 @@ def timed(number: int) -> bytes:
 KINDS = [
     traced,
     repeated,
+    repeated_alone,
     varied,
     without_key,
     without_time,
@@ -153,6 +159,12 @@ def test_many_of_one_kind_are_read_field_by_field_over_all(
     found = as_rows(read_rests(data))
     assert len(one_by_one) == 1
     assert [as_expected(each) for each in found] == list(map(expected, data))
+
+
+def test_of_a_repeated_property_the_last_value_counts_in_all() -> None:
+    data = [repeated_alone(number) for number in range(100)]
+    found = as_rows(read_rests(data))
+    assert [values for _, _, values, _, _ in found] == [(b"x",)] * 100
 
 
 def test_kinds_may_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
