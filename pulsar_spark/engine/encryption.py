@@ -18,10 +18,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pulsar_spark.engine.options import EncryptionOptions, pem_content
+from pulsar_spark.engine.options import EncryptionOptions
+from pulsar_spark.engine.pem import read_pem
 from pulsar_spark.errors import CryptoError, EncryptedMessage, MissingDependency, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
@@ -83,7 +83,7 @@ class PemKeys(KeyReader):
     def check_private(self) -> None:
         """Raise CryptoError unless all are usable private keys."""
         for name, value in self.keys:
-            _private_key(read_pem(value, self.option), name or self.option)
+            _private_key(_read_key(value, self.option), name or self.option)
 
     def _load(self, name: str) -> bytes:
         keys = dict(self.keys)
@@ -93,22 +93,12 @@ class PemKeys(KeyReader):
                 f"{self.option} has no key named {name!r}",
                 'Give it as JSON: {"name": "/path/to/key.pem"}.',
             )
-        return read_pem(value, self.option)
+        return _read_key(value, self.option)
 
 
-def read_pem(value: str, option: str) -> bytes:
-    """Return PEM text, or a file's content; raises CryptoError."""
-    text = pem_content(value)
-    if text is not None:
-        return text.encode()
-    try:
-        return Path(value).read_bytes()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not a path"
-        raise CryptoError(
-            f"the file {value} of {option} cannot be read: {why}",
-            "It has to be on every machine that reads or writes messages.",
-        ) from None
+def _read_key(value: str, option: str) -> bytes:
+    remedy = "It has to be on every machine that reads or writes messages."
+    return read_pem(value, option, CryptoError, remedy)
 
 
 # --- data keys ----------------------------------------------------------------------------------

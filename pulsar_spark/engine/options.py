@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.connections.addresses import parse_service_url
+from pulsar_spark.engine.pem import BEGIN, pem_content, shown_pem
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
@@ -45,26 +46,11 @@ def _shown(secret: str | None) -> str:
     return "None" if secret is None else "'***'"
 
 
-_CONTENT = "content:"
-_PEM = "-----BEGIN "
-
-
-def pem_content(value: str) -> str | None:
-    """Return PEM text given in place of a path, None for a path."""
-    if not value.startswith(_CONTENT) and _PEM not in value:
-        return None
-    return value.removeprefix(_CONTENT).strip() + "\n"
-
-
-def _shown_pem(value: str | None) -> str:
-    return repr(value) if value is None or pem_content(value) is None else "'content:***'"
-
-
 def _check_pem(certificate: str | None, key: str | None, trusted: str | None = None) -> None:
     for value in (certificate, key, trusted):
         text = None if value is None else pem_content(value)
-        if text is not None and _PEM not in text:
-            raise OptionError("what follows content: is not PEM", f"It begins with {_PEM}…")
+        if text is not None and BEGIN not in text:
+            raise OptionError("what follows content: is not PEM", f"It begins with {BEGIN}…")
     if (certificate is None) != (key is None):
         given, missing = ("key", "certificate") if certificate is None else ("certificate", "key")
         raise OptionError(
@@ -126,7 +112,7 @@ class AuthOptions:
             f"AuthOptions(method={self.method!r}, token={_shown(self.token)}, "
             f"token_file={self.token_file!r}, username={self.username!r}, "
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
-            f"certificate_file={_shown_pem(self.certificate_file)}, "
+            f"certificate_file={shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
             f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r})"
         )
@@ -148,8 +134,8 @@ class TlsOptions:
 
     def __repr__(self) -> str:
         return (
-            f"TlsOptions(trust_certs_file={_shown_pem(self.trust_certs_file)}, "
-            f"certificate_file={_shown_pem(self.certificate_file)}, "
+            f"TlsOptions(trust_certs_file={shown_pem(self.trust_certs_file)}, "
+            f"certificate_file={shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, "
             f"allow_insecure={self.allow_insecure}, verify_hostname={self.verify_hostname})"
         )

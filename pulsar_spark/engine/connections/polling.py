@@ -10,6 +10,8 @@ from pulsar_spark.engine.retry import Deadline
 
 _SLICE = 0.25
 """A wait checks this often whether it is still wanted."""
+_LONGEST = 2**31 / 1000 - 1
+"""A longer wait, which the system call cannot count, has no end."""
 
 
 def poll(wanted: Mapping[int, int], timeout: float) -> dict[int, int]:
@@ -17,7 +19,7 @@ def poll(wanted: Mapping[int, int], timeout: float) -> dict[int, int]:
     poller = select.poll()
     for descriptor, events in wanted.items():
         poller.register(descriptor, events)
-    milliseconds = None if timeout == float("inf") else max(int(timeout * 1000 + 0.999), 0)
+    milliseconds = None if timeout > _LONGEST else max(int(timeout * 1000 + 0.999), 0)
     return dict(poller.poll(milliseconds))
 
 

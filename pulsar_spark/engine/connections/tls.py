@@ -11,18 +11,17 @@ import contextlib
 import errno
 import hashlib
 import logging
-import re
 import select
 import socket
 import ssl
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.connections.polling import wait_connecting
-from pulsar_spark.engine.options import ClientOptions, TlsOptions, pem_content
+from pulsar_spark.engine.options import ClientOptions, TlsOptions
+from pulsar_spark.engine.pem import BEGIN, pem_content, read_pem
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TlsError
 from pulsar_spark.protocol.blocks import Buffer
@@ -39,9 +38,6 @@ _READ_BUFFER = 512 * 1024 + 2 * _RECORD
 _HANDSHAKE_READ = 64 * 1024
 _CHUNK = 128 * 1024
 """How many bytes are encrypted at once; they are written before more are encrypted."""
-
-_BARE = re.compile(r"\s*M[A-Za-z0-9+/=\s]{39,}")
-"""What lies between PEM's lines: in base64, every DER sequence starts like this."""
 
 TO_PEM = (
     "Java key stores are converted by two commands: keytool -importkeystore -srckeystore STORE "
@@ -170,21 +166,8 @@ def _no_password() -> str:
 
 def _read(value: str, option: str) -> bytes:
     """Return the content of PEM text or of a file; raises TlsError."""
-    text = pem_content(value)
-    if text is not None:
-        return text.encode()
-    try:
-        data = Path(value).read_bytes()
-    except (OSError, ValueError) as error:
-        if _BARE.fullmatch(value):
-            # It may be a key, so it is not shown.
-            raise TlsError(
-                f"{option} is neither a path nor PEM: its first and last line are missing",
-                "Give all of it, from -----BEGIN … to -----END ….",
-            ) from None
-        why = error.strerror if isinstance(error, OSError) else "not a path"
-        raise TlsError(f"the file {value} of {option} cannot be read: {why}", _SHIP) from None
-    if b"-----BEGIN" not in data:
+    data = read_pem(value, option, TlsError, _SHIP)
+    if pem_content(value) is None and BEGIN.encode() not in data:
         raise TlsError(
             f"the file {value} of {option} is not PEM",
             f"It has to have lines that begin with -----BEGIN. {TO_PEM}",

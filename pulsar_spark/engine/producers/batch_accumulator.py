@@ -338,7 +338,7 @@ class BatchAccumulator:
 
     def _take_turn(self) -> None:
         """Wait for the turn. A thread that waits too long fails alone."""
-        if not self._turn.acquire(timeout=self._turn_timeout):
+        if not self._turn.acquire(timeout=min(self._turn_timeout, threading.TIMEOUT_MAX)):
             raise OperationTimeout(
                 f"the message could not be sent within {self._turn_timeout:g} s",
                 topic=self.producer.topic,

@@ -425,7 +425,7 @@ class Producer:
         A thread that waits too long fails alone. Queued frames are written at the end.
         """
         self._check_process()
-        if not self._order.acquire(timeout=self._window.timeout):
+        if not self._order.acquire(timeout=min(self._window.timeout, threading.TIMEOUT_MAX)):
             raise OperationTimeout(
                 f"the message could not be sent within {self._window.timeout:g} s", **self._where()
             )

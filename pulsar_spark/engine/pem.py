@@ -1,0 +1,49 @@
+"""PEM, which options give as text or as the path of a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pulsar_spark.errors import PulsarError
+
+BEGIN: Final = "-----BEGIN "
+_CONTENT = "content:"
+# What lies between PEM's lines: in base64, every DER sequence starts like this.
+_BARE = re.compile(r"\s*M[A-Za-z0-9+/=\s]{39}")
+_NOT_IN_PATHS = "\n", "\\n", "---"
+
+
+def pem_content(value: str) -> str | None:
+    """Return PEM text given in place of a path, None for a path."""
+    if not value.startswith(_CONTENT) and BEGIN not in value:
+        return None
+    return value.removeprefix(_CONTENT).strip() + "\n"
+
+
+def read_pem(value: str, option: str, error: type[PulsarError], remedy: str) -> bytes:
+    """Return PEM text, or a file's content; raises `error`, for a missing file with `remedy`."""
+    text = pem_content(value)
+    if text is not None:
+        return text.encode()
+    try:
+        return Path(value).read_bytes()
+    except (OSError, ValueError) as found:
+        if _may_be_key(value):
+            raise error(
+                f"{option} is neither a path nor PEM: its first or last line is missing or damaged",
+                f"Give all of it, from {BEGIN}… to -----END ….",
+            ) from None
+        why = found.strerror if isinstance(found, OSError) else "not a path"
+        raise error(f"the file {value} of {option} cannot be read: {why}", remedy) from None
+
+
+def shown_pem(value: str | None) -> str:
+    """Return what a `repr` may show: a path."""
+    is_path = value is None or not (pem_content(value) or _may_be_key(value))
+    return repr(value) if is_path else "'content:***'"
+
+
+def _may_be_key(value: str) -> bool:
+    return _BARE.match(value) is not None or any(part in value for part in _NOT_IN_PATHS)

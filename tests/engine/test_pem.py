@@ -1,0 +1,44 @@
+"""PEM that options give as text or as a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark.engine.options import AuthOptions, TlsOptions
+from pulsar_spark.engine.pem import pem_content, read_pem
+from pulsar_spark.errors import CryptoError
+from tests.engine.damaged_pem import damaged, shows
+from tests.support.certificates import Authority
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> str:
+    return Path(Authority(tmp_path).client()[1]).read_text()
+
+
+def test_text_is_taken_as_it_is_and_a_path_is_read(pem: str, tmp_path: Path) -> None:
+    path = tmp_path / "M1/keys/of/production/servers/in/the/first/region/a.pem"
+    path.parent.mkdir(parents=True)
+    path.write_text(pem)
+    for value in (pem, f"content:{pem}", str(path)):
+        assert read_pem(value, "the.option", CryptoError, "") == pem.encode()
+    assert pem_content(str(path)) is None
+
+
+@pytest.mark.parametrize("path", ["/nowhere/key.pem", "keys/" + "k" * 300, "a\0b"])
+def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
+    with pytest.raises(CryptoError, match=r"^the file .* of the\.option cannot be read") as caught:
+        read_pem(path, "the.option", CryptoError, "Put it there.")
+    assert (path in str(caught.value), caught.value.remedy) == (True, "Put it there.")
+
+
+@pytest.mark.fault(96)
+def test_a_key_with_damaged_lines_is_an_error_and_shown_nowhere(pem: str) -> None:
+    for text in damaged(pem):
+        with pytest.raises(CryptoError, match="is neither a path nor PEM") as caught:
+            read_pem(text, "the.option", CryptoError, "")
+        assert not shows(caught.value, pem)
+        assert not shows(AuthOptions("tls", certificate_file=text, key_file=text), pem)
+        assert not shows(TlsOptions(text, text, text), pem)
