@@ -48,7 +48,8 @@ not be decoded ([schemas.md](schemas.md#values-that-cannot-be-decoded)).
 
 ## On write
 
-Columns that don't start with `__` form the value. All names are case-insensitive.
+All columns without a name of this page form the value, so a misspelt `__keys` does too. All names are
+case-insensitive.
 
 | column | type | |
 |---|---|---|

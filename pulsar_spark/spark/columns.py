@@ -243,6 +243,7 @@ def _project(
     corrupt = corrupt_column.lower()
     _check_corrupt_column(corrupt_column, known if mode == PERMISSIVE else _FIXED_NAMES)
     takes_bytes = corrupt not in known and (values is not None or mode == PERMISSIVE)
+    _check_request(schema)
     names: list[str] = []
     for field in schema.fields:
         lower = field.name.lower()
@@ -255,6 +256,22 @@ def _project(
         else:
             names.append(_known_column(field, known).name)
     return tuple(names)
+
+
+def _check_request(schema: StructType) -> None:
+    """Raise OptionError for a schema without columns, or with one of them twice."""
+    if not schema.fields:
+        # Spark could not even count the rows of such batches.
+        raise OptionError("the schema has no columns", f"Name at least one, such as {TOPIC}.")
+    seen: set[str] = set()
+    for name in schema.names:
+        if name.lower() in seen:
+            raise OptionError(
+                f"the schema has the column {name!r} twice, by Spark's rule that case does not "
+                "matter",
+                "Name each column once.",
+            )
+        seen.add(name.lower())
 
 
 def _check_corrupt_column(name: str, taken: Container[str]) -> None:

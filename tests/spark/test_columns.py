@@ -67,6 +67,21 @@ def test_every_column_is_nullable_as_far_as_spark_knows() -> None:
     assert all(field.nullable for field in schema.fields)
 
 
+@pytest.mark.parametrize("names", [("value", "value"), ("value", "Value"), ("__key", "__KEY")])
+def test_a_column_that_is_requested_twice_is_an_error(names: tuple[str, str]) -> None:
+    schema = StructType([StructField(name, BinaryType()) for name in names])
+    twice = f"has the column '{names[1]}' twice"
+    with pytest.raises(OptionError, match=twice):
+        project(schema, ValueType(), CORRUPT, FAILFAST)
+    with pytest.raises(OptionError, match=twice):
+        check_columns(schema, CORRUPT, FAILFAST, raw=False)
+
+
+def test_a_request_of_no_column_is_an_error() -> None:
+    with pytest.raises(OptionError, match="the schema has no columns"):
+        project(StructType(), ValueType(), CORRUPT, FAILFAST)
+
+
 def test_a_projection_takes_columns_in_any_order_and_case() -> None:
     schema = (
         StructType()

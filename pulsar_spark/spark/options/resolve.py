@@ -77,6 +77,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     features. Logs ignored options in one line.
     """
     found: dict[str, tuple[str, Any]] = {}
+    elsewhere: dict[str, tuple[str, Any]] = {}
     ignored: list[str] = []
     for name, value in options.items():
         option = _BY_NAME.get(name.lower())
@@ -89,15 +90,10 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
                     "Write to one topic with the option topic, or name topics in the column "
                     "__topic.",
                 )
-            _check_elsewhere(option, value)
-            ignored.append(option.key)
+            _add(elsewhere, option, name, _parse_elsewhere(option, value))
         else:
-            parsed = _parse(option, value)
-            other, before = found.setdefault(option.key, (name, parsed))
-            if before != parsed:
-                raise OptionError(f"{other} and {name} are the same option, with two values")
-            if option.key == "admin.url":
-                ignored.append(option.key)
+            _add(found, option, name, _parse(option, value))
+    ignored += [key for key in found if key == "admin.url"] + list(elsewhere)
     if ignored:
         logger.warning("These options have no effect here and are ignored: %s", ", ".join(ignored))
     values = {
@@ -144,12 +140,23 @@ def _parse(option: Option, value: str) -> Any:
     return parsed
 
 
-def _check_elsewhere(option: Option, value: str) -> None:
-    """Raise OptionError or InvalidOffset for a value that its option would not accept either."""
+def _parse_elsewhere(option: Option, value: str) -> Any:
+    """Parse an option of another scope, whose value has to be one that it accepts there.
+
+    Raises OptionError, InvalidOffset.
+    """
     parsed = _parse_text(option, value)
     if option.key in START_OPTIONS + END_OPTIONS:
         check = parse_times if option.key.endswith("Time") else parse_offsets
         check(option.key, parsed, EARLIEST_BOUND)
+    return parsed
+
+
+def _add(found: dict[str, tuple[str, Any]], option: Option, name: str, parsed: Any) -> None:
+    """Add the value that an option has by one of its names; raises OptionError for a second one."""
+    other, before = found.setdefault(option.key, (name, parsed))
+    if before != parsed:
+        raise OptionError(f"{other} and {name} are the same option, with two values")
 
 
 def _check_foreign(name: str, value: str, ignored: list[str]) -> None:

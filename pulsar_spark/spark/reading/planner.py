@@ -362,13 +362,23 @@ class Planner:
 
 
 def _check_order(topic: str, start: Bound, end: Bound) -> None:
-    """Raise InvalidOffset for a starting time after the ending time."""
-    # Ids may be in this order if nothing is new: then a job's start is just after its end. With
-    # times, equal start and end mean the same.
-    if start.kind is end.kind is BoundKind.TIME and start.millis > end.millis:
+    """Raise InvalidOffset for a given start that is certainly after the given end."""
+    if start.kind is not end.kind:
+        return
+    options = "startingOffsets and endingOffsets"
+    if start.kind is BoundKind.TIME:
+        swapped = start.millis > end.millis
+        options = "startingTime and endingTime"
+    elif start.message_id is not None and end.message_id is not None:
+        # If nothing is new, a job's start is just after its end. In another ledger it may be too.
+        first, stop = start_position(start.message_id), end_position(end.message_id)
+        swapped = first.ledger_id == stop.ledger_id and first > stop
+    else:
+        swapped = False
+    if swapped:
         raise InvalidOffset(
             f"the read would start at {start}, after its end at {end}",
-            "Swap startingTime and endingTime, or check the offsets.",
+            f"Swap {options}, or check the offsets.",
             topic=topic,
         )
 

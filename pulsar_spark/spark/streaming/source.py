@@ -72,6 +72,10 @@ class CommitWatch:
             )
         self._late = late
 
+    def on_fixed_end(self) -> None:
+        """The trigger is AvailableNow, with which Spark refuses asynchronous progress tracking."""
+        self._late = False
+
     def holds(self, start: StreamOffset) -> bool:
         """Whether the checkpoint certainly has the start of the next micro-batch."""
         if self._planned is None:
@@ -258,6 +262,7 @@ class StreamSource:
         partitions = [name for names in planner.find_topics().topics.values() for name in names]
         last_ids = planner.last_ids(partitions)
         self._target = {topic: entry_end(last_id) for topic, last_id in last_ids.items()}
+        self.commits.on_fixed_end()
 
     @property
     def end_is_fixed(self) -> bool:

@@ -168,10 +168,9 @@ def _check_values(fields: StructType, value_format: str) -> None:
 def _check_names(fields: StructType) -> None:
     seen: dict[str, str] = {}
     for name in fields.names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            raise InvalidRow(
-                f"the columns {other!r} and {name!r} differ only in case, and Spark treats them "
-                "as one",
-                "Rename one of them.",
-            )
+        if (other := seen.get(name.lower())) is not None:
+            what = f"two columns are named {name!r}"
+            if other != name:
+                what = f"the columns {other!r} and {name!r} differ only in case"
+            raise InvalidRow(f"{what}, and Spark treats them as one", "Rename one of them.")
+        seen[name.lower()] = name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,6 +106,7 @@ def _target(
 
 def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
     fields = columns.fields
+    _check_typed(arrow_schema(fields))
     if choice.value_format in ("auto", "string") and len(fields) == 1:
         primitive = primitive_for(arrow_schema(fields).field(0).type)
         if primitive is not None:
@@ -182,6 +183,7 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
     added = [field for field in fields if field.name.lower() not in known]
     if not added or not is_record(current):
         return current
+    _check_typed(added)
     definition: dict[str, Any] = json.loads(current.schema_data)
     definition["fields"] += _made_fields(current.type, added, definition)
     # The layout shows which client's JSON it is: the Python client indents it.
@@ -214,6 +216,29 @@ def _type_names(tree: Any) -> set[str]:
     is_named = tree.get("type") in ("record", "error", "enum", "fixed")
     own = {tree["name"].rpartition(".")[2]} if is_named else set()
     return own.union(*(_type_names(tree.get(key)) for key in ("type", "fields", "items", "values")))
+
+
+def _check_typed(fields: Iterable[pa.Field]) -> None:
+    """Raise SchemaMismatch if a new schema would have a field that takes nothing but null."""
+    found = [place for field in fields for place in _void_places(field.name, field.type)]
+    if found:
+        raise SchemaMismatch(
+            "void is no type for a new schema, where it would only ever take nulls: "
+            f"{', '.join(found)}",
+            "Give each a type: CAST(NULL AS STRING).",
+        )
+
+
+def _void_places(place: str, kind: pa.DataType) -> Iterator[str]:
+    if pa.types.is_null(kind):
+        yield place
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield from _void_places(f"{place}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _void_places(f"{place}[]", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _void_places(f"{place}{{}}", kind.item_type)
 
 
 def _nullable(fields: pa.Schema) -> pa.Schema:

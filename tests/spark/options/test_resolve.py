@@ -98,6 +98,16 @@ def test_two_names_of_one_option_may_not_disagree() -> None:
     assert resolve({"service.url": "a", "serviceUrl": "a"}, Scope.READ)["service.url"] == "a"
 
 
+def test_two_names_of_an_option_for_something_else_may_not_disagree_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = {"subscription": "a", "predefinedSubscription": "b"}
+    with pytest.raises(OptionError, match="subscription and predefinedSubscription are the same"):
+        resolve({**BASE, **names}, Scope.READ)
+    resolve({**BASE, "subscription": "a", "predefinedSubscription": "a"}, Scope.READ)
+    assert caplog.text.endswith("are ignored: subscription\n")
+
+
 def test_keys_of_spark_itself_pass() -> None:
     resolve(
         {"path": "t", "checkpointLocation": "/c", "queryName": "q", "__partition_columns": "[]"},

@@ -149,7 +149,7 @@ def test_a_single_message_ends_behind_its_entry(broker: EmbeddedBroker) -> None:
         ("{1}", "{2}:-1:9", [b"3", b"4", b"5", b"6", b"7", b"8"]),
         ("{2}:-1:2", None, [b"8"]),
         (None, "{0}:-1:0", [b"0"]),
-        ("{2}", "{0}", []),
+        ("{1}", "{0}", []),
         ("{0}:-1:2", "{0}:-1:1", []),
     ],
 )
@@ -255,6 +255,23 @@ def test_a_time_to_start_at_behind_the_end_is_an_error(
         values(broker, {"topic": "t", **ages})
     store(broker, "t", [b"x"], publish_time=NOW)
     assert values(broker, {"topic": "t", "startingTime": str(NOW), "endingTime": str(NOW)}) == []
+
+
+@pytest.mark.parametrize("start,end", [("{2}", "{0}"), ("{1}:-1:2", "{1}:-1:0")])
+def test_an_id_to_start_at_behind_the_end_is_an_error(
+    broker: EmbeddedBroker, start: str, end: str
+) -> None:
+    broker.create_topic("t")
+    ids = [store(broker, "t", [b"1", b"2", b"3"]) for _ in range(3)]
+    named = [f"{found.ledger_id}:{found.entry_id}" for found in ids]
+    options = {
+        "topic": "t",
+        "startingOffsets": json.dumps({"t": start.format(*named)}),
+        "endingOffsets": json.dumps({"t": end.format(*named)}),
+    }
+    with pytest.raises(InvalidOffset, match="after its end") as caught:
+        values(broker, options)
+    assert "Swap startingOffsets and endingOffsets" in caught.value.remedy
 
 
 def test_an_age_and_times_per_topic(broker: EmbeddedBroker) -> None:

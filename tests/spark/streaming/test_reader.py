@@ -246,6 +246,17 @@ def test_available_now_ends_at_what_was_there_while_data_keeps_coming(
     assert len(sink.values) < broker.stats("t").messages_in
 
 
+def test_the_backlog_is_zero_when_available_now_has_ended(
+    broker: EmbeddedBroker, start: Start, sink: Sink
+) -> None:
+    broker.create_topic("t")
+    for _ in range(2):
+        store_many(broker, "t", 10)
+        assert start({"availableNow": True}).awaitTermination(240)
+        wait_until(lambda: backlogs(broker, "t") == [0])
+    assert len(sink.values) == 20
+
+
 def test_once_reads_everything_in_one_batch(
     broker: EmbeddedBroker, start: Start, sink: Sink
 ) -> None:

@@ -344,6 +344,20 @@ def test_available_now_waits_for_nothing(broker: EmbeddedBroker, make: Make) -> 
     ]
 
 
+def test_the_only_batch_of_available_now_is_acknowledged(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    expected = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    query.source.fix_end()
+    assert query.batch() == expected
+    assert backlogs(broker, "t") == [2]
+    assert query.batch() == []
+    query.source.close()
+    assert backlogs(broker, "t") == [0]
+
+
 @pytest.mark.fault(76)
 def test_a_thousand_partitions_without_news_are_asked_at_once(
     broker: EmbeddedBroker, make: Make

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructType,
@@ -74,6 +75,30 @@ def test_one_column_is_a_primitive_on_a_topic_without_schema(
         found = target(current, value=kind).schema
         assert found is not None
         assert found.type == registered
+
+
+@pytest.mark.parametrize(
+    "columns, places",
+    [
+        ({"value": NullType()}, "value"),
+        ({"a": LongType(), "b": NullType()}, "b"),
+        ({"a": ArrayType(NullType()), "m": MapType(StringType(), NullType())}, r"a\[\], m\{\}"),
+        ({"s": StructType().add("x", NullType()).add("y", LongType())}, r"s\.x"),
+    ],
+)
+def test_a_new_schema_is_not_made_of_void_columns(
+    columns: dict[str, DataType], places: str
+) -> None:
+    for value_format in ("auto", "avro", "json"):
+        with pytest.raises(SchemaMismatch, match=f"void .*: {places}"):
+            target(None, value_format, **columns)
+
+
+def test_a_topics_schema_takes_void_columns_as_nulls_and_gets_none_added() -> None:
+    current = target(None, a=StringType(), b=LongType()).schema
+    assert target(current, a=NullType(), b=LongType()).schema == current
+    with pytest.raises(SchemaMismatch, match=r"void .*: c"):
+        target(current, "avro", a=StringType(), c=NullType())
 
 
 @pytest.mark.parametrize(
