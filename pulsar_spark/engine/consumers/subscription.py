@@ -166,14 +166,6 @@ class DurableConsumer(AttachedConsumer):
             raise
         attachment.confirmed = True
 
-    def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
-        """Return an operation for the broker's statistics of the subscription; one attempt."""
-        attachment = yield from self.attach_operation(deadline)
-        answer: pb.CommandConsumerStatsResponse = yield from self._ask(
-            attachment, commands.consumer_stats, deadline
-        )
-        return answer
-
     def seek_operation(self, position: Position, deadline: Deadline) -> Operation[None]:
         """Return an operation that moves the subscription, forward or back; one attempt.
 
@@ -338,14 +330,6 @@ class SubscriptionSet:
             return lambda deadline: consumer.end_operation(deadline, upto)
 
         return self._ask(topics, operation)
-
-    def backlogs(self) -> dict[str, int | PulsarError]:
-        """Return the unacknowledged entries of each topic partition."""
-        answers = self._ask(None, lambda consumer: consumer.stats_operation)
-        return {
-            topic: answer if isinstance(answer, PulsarError) else int(answer.msgBacklog)
-            for topic, answer in answers.items()
-        }
 
     def seek(self, positions: Mapping[str, Position]) -> dict[str, PulsarError | None]:
         """Move subscriptions, forward or back."""

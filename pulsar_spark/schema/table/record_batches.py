@@ -119,11 +119,6 @@ class RecordBatchBuilder:
         self.dropped = 0
         """Rows dropped so far because their value could not be decoded."""
 
-    @property
-    def pending_rows(self) -> int:
-        """Rows that are not in a batch yet."""
-        return self._rows
-
     def block_options(
         self, end: tuple[int, int, int] | None, max_payload: int
     ) -> blocks.BlockOptions | None:

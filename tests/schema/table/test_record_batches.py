@@ -53,7 +53,7 @@ def build(target: RecordBatchBuilder, *entries: ReceivedEntry) -> list[pa.Record
     for entry in entries:
         batches += target.add(entry)
     batches += target.flush()
-    assert target.pending_rows == 0
+    assert list(target.flush()) == []
     return batches
 
 
