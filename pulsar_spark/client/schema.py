@@ -290,9 +290,9 @@ class KeyValueSchema(DefinedSchema):
 
     @cached_property
     def _decoder(self) -> Any:
-        from pulsar_spark.schema.python_values import PairDecoder
+        from pulsar_spark.schema.python_values import PythonPairDecoder
 
-        return PairDecoder(self._info, self._info)
+        return PythonPairDecoder(self._info, self._info)
 
 
 class ProtobufNativeSchema(Schema):

@@ -20,7 +20,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsar_spark.client.message import Message
-    from pulsar_spark.schema.python_values import PairDecoder, PythonDecoder
+    from pulsar_spark.schema.python_values import PythonDecoder, PythonPairDecoder
     from pulsar_spark.schema.registry import SchemaVersions
 
 _MAX_DECODERS = 100
@@ -130,7 +130,7 @@ class _Decoder:
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo, number: str) -> None:
         from pulsar_spark.schema.python_values import decoder_between
 
-        self._decoder: PythonDecoder | PairDecoder = decoder_between(writer, reader)
+        self._decoder: PythonDecoder | PythonPairDecoder = decoder_between(writer, reader)
         self._separated = self._decoder.separated
         self._reader = reader
         self._number = number

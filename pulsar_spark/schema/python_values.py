@@ -98,13 +98,13 @@ class PythonEncoder:
         return payload
 
 
-def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | PairDecoder:
+def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | PythonPairDecoder:
     """Return a decoder of values written with `writer` for the schema `reader`.
 
     Raises SchemaMismatch if one cannot be read as the other.
     """
     if reader.type == pb.Schema.KeyValue:
-        return PairDecoder(writer, reader)
+        return PythonPairDecoder(writer, reader)
     return PythonDecoder(writer, reader)
 
 
@@ -132,7 +132,7 @@ class PythonDecoder:
     def decode(self, raw: pa.Array, keys: pa.Array | None = None) -> list[Any]:
         """Return a value for each element, None for null, Undecodable for an invalid one.
 
-        `keys` are for pairs, as in `PairDecoder`.
+        `keys` are for pairs, as in `PythonPairDecoder`.
         """
         decoded = self._decoder.decode(raw)
         bad: dict[int, Undecodable] = {found.row: found for found in decoded.bad}
@@ -687,7 +687,7 @@ class PairEncoder:
         return joined
 
 
-class PairDecoder:
+class PythonPairDecoder:
     """Decodes pairs written with one KEY_VALUE schema to pairs of another."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
