@@ -398,8 +398,8 @@ class TransactionExpired(PulsarError):
 class TornBatch(PulsarError):
     """Some transactions of a micro-batch or batch write were committed, others were lost.
 
-    Cause: the driver was down for longer than `transactionTimeout` between two commits, or a topic
-    moved during a commit and Pulsar's coordinator left it out.
+    Cause: the driver ended while it committed, and was down for longer than `transactionTimeout`,
+    or a topic moved during a commit and Pulsar's coordinator left it out.
 
     Remedy: repair it by hand, as delivery.md says.
     """

@@ -4,7 +4,8 @@ Committing a micro-batch's transactions takes several steps, and the driver can 
 any two. So it first records its decision which ones to commit; the next driver finds the record and
 carries it out. Records are JSON objects of these kinds:
 
-- ``fence``: a driver has started. Its receipt shows that all earlier records are stored.
+- ``fence``: a driver has started, or asks for the outcome of transactions. Its receipt shows that
+  all earlier records are stored.
 - ``decided``: exactly these transactions of a unit (a micro-batch, or a batch write's job) will be
   committed.
 - ``marker``: sent *within* a decided transaction. A coordinator forgets ended transactions; the
@@ -257,6 +258,21 @@ class DecisionLog(Closing):
             self._send({"kind": "marker", "txn": list(txn)}, txn)
         self._flush()
 
+    def nothing_committed(self) -> bool:
+        """Whether it is certain that no earlier driver has committed, or will, any of the decision.
+
+        Before the first commit, a driver has stored the markers of all transactions that it
+        commits, and it can store none after this driver's fence. A marker hides the fence while
+        its transaction is open, even if a commit is on its way, and is readable once it is
+        committed. So if the fence is readable, and no marker before it, a transaction was aborted,
+        or nobody has asked for its commit.
+        """
+        stored = self._append({"kind": "fence"})
+        if Position.after(self._end().last) < Position.after(stored):
+            # No waiting: what is open may have to be committed, and can time out meanwhile.
+            return False
+        return not self._markers_until(stored)
+
     def seen_markers(self) -> set[TxnId]:
         """Wait until no transaction of the decision is open; return the committed ones."""
         stored = self._append({"kind": "fence"})
@@ -272,6 +288,9 @@ class DecisionLog(Closing):
                     topic=self.topic,
                 )
             time.sleep(min(backoff.next(), deadline.remaining()))
+        return self._markers_until(last)
+
+    def _markers_until(self, last: MessageIdAdv) -> set[TxnId]:
         records = self._records(self._state.undone_at, last)
         return {TxnId(*record["txn"]) for _, record in records if record["kind"] == "marker"}
 

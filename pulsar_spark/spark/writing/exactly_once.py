@@ -6,8 +6,10 @@ committed. A driver that finds an unfinished decision carries it out before anyt
 transactions of the same unit are aborted. Transactions that nobody ends are aborted at their
 timeout.
 
-If an answer is missing, only the transaction's marker proves a commit. An answer alone is no proof
-that readers see the rows either: that is checked (`commit_check`).
+If an answer is missing, only the transaction's marker proves a commit. If some transactions of a
+decision have timed out, and it is certain that none was committed, the decision is dropped and the
+others are aborted. An answer alone is no proof that readers see the rows either: that is
+checked (`commit_check`).
 """
 
 from __future__ import annotations
@@ -227,15 +229,20 @@ class Committer:
         """Commit all transactions of the unfinished decision.
 
         With `taking_part`, the records' topic already takes part in all of them. Raises TornBatch
-        if some are committed and others gone. If all are gone and none is committed, raises
-        TransactionExpired; with `again`, where the same rows will be written anew, returns False
-        instead.
+        if some are committed and others gone. If some are gone and it is certain that none is
+        committed, aborts the others and raises TransactionExpired; with `again`, where the same
+        rows will be written anew, returns False instead.
         """
         alive = list(decision.transactions)
         if not taking_part:
             joined = self._coordinators.add_partition_to_all(alive, self._log.topic)
             _raise_other(joined.values(), _ENDED)
             alive = [txn for txn, error in joined.items() if error is None]
+            gone = [txn for txn, error in joined.items() if error is not None]
+            if gone and self._log.nothing_committed():
+                # Committing the others would tear the unit.
+                _abort(self._context, alive)
+                return self._give_up(decision, gone, again=again)
         gone = self._commit_all(decision, alive)
         if not gone:
             reach("after-ends")
@@ -251,6 +258,10 @@ class Committer:
                 "repair it by hand.",
                 topic=self._log.topic,
             )
+        return self._give_up(decision, gone, again=again)
+
+    def _give_up(self, decision: Decision, gone: Sequence[TxnId], *, again: bool) -> bool:
+        """Drop a decision of which nothing is committed; return False or raise, as `carry_out`."""
         self._log.void()
         if again:
             logger.warning("%s: nothing of its first writing is there; it is redone", decision.unit)

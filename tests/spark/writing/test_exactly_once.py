@@ -22,16 +22,19 @@ from pulsar_spark.errors import (
     TornBatch,
     TransactionCoordinatorNotFound,
     TransactionExpired,
+    TransactionNotFound,
     TransactionOutcomeUnknown,
     UnsupportedFeature,
     from_server_error,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.writing.decision_log import SUBSCRIPTION
-from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.decision_log import SUBSCRIPTION, DecisionLog
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
 from tests.support.waiting import wait_until
@@ -75,12 +78,43 @@ def written(sink: Sink, batch: int) -> list[PulsarCommitMessage]:
     return [sink.write(batch, task) for task in range(TASKS)]
 
 
-def end(sink: Sink, messages: list[PulsarCommitMessage], *, commit: bool) -> None:
-    """End transactions without the sink's knowledge."""
+def end_all(sink: Sink, transactions: list[TxnId], *, commit: bool) -> list[PulsarError | None]:
+    """End transactions without the sink's knowledge; return their errors."""
     options = parse_write_options(sink.options, Scope.STREAM_WRITE)
     with ClientContext(options.client) as context:
-        ends = context.coordinators.end_all([m.txn for m in messages if m.txn], commit=commit)
-        assert set(ends.values()) == {None}
+        return list(context.coordinators.end_all(transactions, commit=commit).values())
+
+
+def end(sink: Sink, messages: list[PulsarCommitMessage], *, commit: bool) -> None:
+    """End tasks' transactions without the sink's knowledge."""
+    assert set(end_all(sink, transactions_of(messages), commit=commit)) == {None}
+
+
+def take_over(broker: EmbeddedBroker, sink: Sink, batch: int) -> None:
+    """Write a micro-batch in another driver, while one that has lost its consumer still runs."""
+    broker.close_clients(state_topic(broker), producers=False)
+    sink.run(batch)
+
+
+class Died(BaseException):
+    """Instead of a driver's death: nothing handles it."""
+
+
+def die_at(
+    monkeypatch: pytest.MonkeyPatch, sink: Sink, point: str, batch: int = 0
+) -> list[PulsarCommitMessage]:
+    """Write a micro-batch, and lose the driver at a crash point of its commit."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    messages = written(sink, batch)
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once, "reach", die)
+        with pytest.raises(Died):
+            sink.writer().commit(list(messages), batch)
+    return messages
 
 
 def fail_after_decision(
@@ -295,6 +329,196 @@ def test_an_attempt_that_spark_does_not_choose_is_never_seen_and_holds_nothing_f
     sink.run(0)
     wait_until(lambda: not broker.open_transactions(), "they are open")
     assert seen(broker) == Counter(whole(0))
+
+
+# --- what has expired in part, while no driver was there -----------------------------------------
+
+
+@pytest.mark.fault(79, 81)
+@pytest.mark.parametrize("gone", [[0], [2], [0, 1], [0, 2]])
+def test_a_decided_batch_without_markers_is_redone_though_only_some_of_it_is_gone(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch, gone: list[int]
+) -> None:
+    sink.run(0)
+    first = die_at(monkeypatch, sink, "after-decision", 1)
+    end(sink, [first[task] for task in gone], commit=False)
+    sink.run(1)
+    assert broker.open_transactions() == {}
+    sink.run(2)
+    assert seen(broker) == Counter(whole(0) + whole(1) + whole(2))
+
+
+@pytest.mark.fault(79, 81)
+def test_a_decided_job_without_markers_of_which_some_is_gone_is_dropped_as_a_whole(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(point: str) -> None:
+        if point == "after-decision":
+            raise Died
+
+    writer = batch_writer(sink)
+    first = [writer.write(iter([pa.RecordBatch.from_pydict({"value": [one]})])) for one in "ab"]
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once, "reach", die)
+        with pytest.raises(Died):
+            writer.commit(first)
+    end(sink, first[:1], commit=False)
+    with pytest.raises(TransactionExpired, match=r"transaction expired, job \S+ not written"):
+        batch_writer(sink).check()
+    assert broker.open_transactions() == {}
+    batch_write(sink, ["a", "b"])
+    assert seen(broker) == Counter("ab")
+
+
+@pytest.mark.fault(79)
+@pytest.mark.parametrize("committed", [[0], [2], [0, 2], [0, 1, 2]])
+def test_a_batch_of_which_some_is_committed_already_is_finished(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch, committed: list[int]
+) -> None:
+    """Those that are committed are as gone for the coordinator as those that timed out."""
+    first = die_at(monkeypatch, sink, "after-markers")
+    end(sink, [first[task] for task in committed], commit=True)
+    sink.run(0)
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+
+
+@pytest.mark.fault(79, 81)
+def test_a_batch_whose_markers_are_there_is_not_redone(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is gone can have been committed: nothing tells, before the others have ended."""
+    first = die_at(monkeypatch, sink, "after-markers")
+    end(sink, first[:1], commit=False)
+    for _ in range(2):
+        with pytest.raises(TornBatch, match="batch 0 torn: 2 of 3 transactions"):
+            sink.run(0)
+    assert seen(broker) == Counter(rows(0, 1) + rows(0, 2))
+
+
+@pytest.mark.fault(79, 81)
+def test_a_marker_whose_transaction_is_aborted_is_no_sign_of_a_commit(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mark_one(log: DecisionLog, transactions: list[TxnId]) -> None:
+        mark(log, transactions[:1])
+        raise Died
+
+    mark = DecisionLog.mark
+    first = written(sink, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(DecisionLog, "mark", mark_one)
+        with pytest.raises(Died):
+            sink.writer().commit(list(first), 0)
+    end(sink, first[:1], commit=False)
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(79, 81)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_driver_that_dies_while_it_drops_a_decision_leaves_that_to_the_next_one(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    def abort_some(context: ClientContext, transactions: list[TxnId]) -> None:
+        abort(context, transactions[:after])
+        raise Died
+
+    abort = exactly_once._abort
+    first = die_at(monkeypatch, sink, "after-decision")
+    end(sink, first[:1], commit=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once, "_abort", abort_some)
+        with pytest.raises(Died):
+            sink.run(0)
+    sink.run(0)
+    # What that driver wrote ends by its timeout.
+    left = [TxnId(*txn) for txn in broker.open_transactions()]
+    assert len(left) == TASKS
+    end_all(sink, left, commit=False)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(79, 81, 85)
+def test_a_driver_that_wakes_up_behind_its_decision_finds_it_dropped(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = written(sink, 0)
+
+    def sleep(point: str) -> None:
+        if point == "after-decision":
+            monkeypatch.undo()
+            end(sink, first[:1], commit=False)
+            take_over(broker, sink, 0)
+
+    monkeypatch.setattr(exactly_once, "reach", sleep)
+    with pytest.raises(SinkStateError, match="taken this sink over"):
+        sink.writer().commit(list(first), 0)
+    # Not even a commit that arrives late makes a second copy visible.
+    assert {type(error) for error in end_all(sink, transactions_of(first), commit=True)} == {
+        TransactionNotFound
+    }
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+
+
+@pytest.mark.fault(79, 81)
+def test_a_driver_that_is_overtaken_while_it_drops_a_decision_drops_nothing_of_the_next_one(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(context: ClientContext, transactions: list[TxnId]) -> None:
+        monkeypatch.undo()
+        take_over(broker, sink, 0)
+        exactly_once._abort(context, transactions)
+
+    first = die_at(monkeypatch, sink, "after-decision")
+    end(sink, first[:1], commit=False)
+    again = written(sink, 0)
+    monkeypatch.setattr(exactly_once, "_abort", overtaken)
+    with pytest.raises(SinkStateError, match="taken this sink over"):
+        sink.writer().commit(list(again), 0)
+    sink.writer().abort(list(again), 0)
+    assert broker.open_transactions() == {}
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+
+
+@pytest.mark.fault(80, 81)
+def test_a_dropped_transaction_that_cannot_be_aborted_now_times_out(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = die_at(monkeypatch, sink, "after-decision")
+    end(sink, first[:1], commit=False)
+    again = written(sink, 0)
+    broker.faults.error("END_TXN", pb.AuthorizationError, times=2)
+    sink.writer().commit(list(again), 0)
+    assert len(broker.open_transactions()) == 2
+    assert seen(broker) == Counter()
+    end(sink, first[1:], commit=False)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(80, 82)
+@pytest.mark.parametrize("command", ["ADD_PARTITION_TO_TXN", "END_TXN"])
+@pytest.mark.parametrize("disturb", ["answer", "move"])
+def test_a_decision_is_dropped_though_its_coordinator_is_disturbed(
+    monkeypatch: pytest.MonkeyPatch, command: str, disturb: str
+) -> None:
+    with EmbeddedBroker(brokers=2) as broker:
+        broker.create_topic("t")
+        sink = Sink(broker.service_url, "t", "s")
+        first = die_at(monkeypatch, sink, "after-decision")
+        end(sink, first[:1], commit=False)
+        again = written(sink, 0)
+        if disturb == "move":
+            broker.move_coordinator(0)
+            broker.faults.call(command, lambda seen: broker.move_coordinator(1))
+        else:
+            broker.faults.close(command, answer=True)
+        sink.writer().commit(list(again), 0)
+        assert broker.open_transactions() == {}
+        assert seen(broker) == Counter(whole(0))
+        assert broker.internal_errors == ()
 
 
 # --- ids -----------------------------------------------------------------------------------------
