@@ -27,7 +27,8 @@ _DESCRIPTION = """\
 Show the exactly-once sinks of --topic (or those recorded on the topic of --option
 sinkStateTopic=TOPIC): the last micro-batch or job that was committed, and one that is decided but
 may not be committed yet. --finish ID commits that one now, as the next start of its query or the
-next write would. Don't use it while the query runs: it takes the sink over from the query.
+next write would. If its transactions have timed out and none was committed, it is dropped instead,
+with an error. Don't use it while the query runs: it takes the sink over from the query.
 """
 
 

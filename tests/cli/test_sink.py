@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from pulsar_spark.cli import main as cli
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.spark.writing import exactly_once
+from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.sink_job import TASKS, Sink
 
@@ -53,6 +57,34 @@ def test_what_was_decided_is_shown_and_finished(broker: EmbeddedBroker, run: Run
     assert status == 0
     assert (row["committed"], row["unfinished"]) == ("batch 1", None)
     assert broker.open_transactions() == {}
+
+
+@pytest.mark.fault(79, 81)
+def test_what_has_expired_in_part_before_a_commit_is_dropped_with_an_error(
+    broker: EmbeddedBroker,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def die(point: str) -> None:
+        if point == "after-decision":
+            raise KeyboardInterrupt
+
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    messages = [sink.write(1, task) for task in range(TASKS)]
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            sink.writer().commit(list(messages), 1)
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        context.coordinators.end_all(transactions_of(messages[:1]), commit=False)
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([*where, "--finish", "orders"]) == 1
+    assert "transaction expired, batch 1 not written" in capsys.readouterr().err
+    assert broker.open_transactions() == {}
+    status, (row,) = run("--finish", "orders")
+    assert (status, row["committed"], row["unfinished"]) == (0, "batch 0", None)
 
 
 def test_a_topic_of_something_else_is_told(broker: EmbeddedBroker, run: Run) -> None:
