@@ -15,9 +15,13 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import TornBatch, UnsupportedFeature
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS, VARIABLE
+from pulsar_spark.spark.writing.decision_log import read_state
 from tests.integration.brokers import Broker, Real
 from tests.integration.sink_job import ROWS, TASKS, Sink, whole
 from tests.support.real_broker import OwnBroker
@@ -106,6 +110,42 @@ def test_a_driver_that_stays_away_for_too_long_tears_its_batch_and_says_so(
         for _ in range(2):
             with pytest.raises(TornBatch, match="batch 1 torn: 1 of 3 transactions"):
                 sink.run(1)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(79, 81)
+@pytest.mark.timeout(600)
+def test_a_decided_batch_that_is_gone_in_part_is_redone_unless_its_commits_had_begun(
+    broker: Broker, tmp_path: Path
+) -> None:
+    points = ("after-decision", "after-markers", "between-ends")
+    topics = {point: broker.create_topic(partitions=2) for point in points}
+    for topic in topics.values():
+        Sink(broker.service_url, topic, topic).run(0)
+    killed = [start_and_kill(broker, topic, point, tmp_path) for point, topic in topics.items()]
+    assert [process.wait(150) for process in killed] == [-signal.SIGKILL] * len(points)
+    for point, topic in topics.items():
+        sink = Sink(broker.service_url, topic, topic)
+        abort_last(sink)
+        if point == "after-decision":
+            sink.run(1)
+            sink.run(2)
+            assert Counter(read_all(broker, topic)) == Counter(whole(0) + whole(1) + whole(2))
+            continue
+        for _ in range(2):
+            with pytest.raises(TornBatch, match="batch 1 torn: 2 of 3 transactions"):
+                sink.run(1)
+
+
+def abort_last(sink: Sink) -> None:
+    """Abort the last transaction of an unfinished decision, as its timeout does."""
+    options = parse_write_options(sink.options, Scope.STREAM_WRITE)
+    assert options.exactly_once is not None
+    with ClientContext(options.client) as context:
+        undone = read_state(context, options.exactly_once.state_topic).undone
+        assert undone is not None
+        ends = context.coordinators.end_all(undone.transactions[-1:], commit=False)
+        assert set(ends.values()) == {None}
 
 
 @pytest.mark.real_broker
