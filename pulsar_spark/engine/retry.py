@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_spark.errors import ConsumerBusy, OperationTimeout, PulsarError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.operations import Operation, OperationFactory
@@ -86,6 +86,11 @@ class Pause(NamedTuple):
 def is_retryable(error: PulsarError) -> bool:
     """Whether retrying may help: a server that is not a Pulsar broker stays so."""
     return error.retryable and not isinstance(error, RemoteProtocolError)
+
+
+def can_pass(error: PulsarError) -> bool:
+    """Whether a consumer may subscribe later: a missing answer and a name in use can pass too."""
+    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
 
 
 def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:

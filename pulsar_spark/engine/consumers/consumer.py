@@ -38,13 +38,11 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retried, retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause, can_pass, retried, retrying
 from pulsar_spark.errors import (
-    ConsumerBusy,
     CorruptBatch,
     CorruptMessage,
     EncryptedMessage,
-    OperationTimeout,
     PulsarError,
     RemoteProtocolError,
 )
@@ -237,7 +235,7 @@ class TopicConsumer(AttachedConsumer):
                 limit = self._context.options.operation_timeout
                 yield from self.attach_operation(Deadline(limit))
             except PulsarError as error:
-                if not _can_pass(error):
+                if not can_pass(error):
                     raise
                 logger.info("%s: cannot subscribe again yet: %s", self.topic, error.what)
             else:
@@ -765,10 +763,6 @@ def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
     """Repeat a question until it is answered; raises its error or OperationTimeout."""
     timeout = context.options.operation_timeout
     return run(retried(operation), timeout)
-
-
-def _can_pass(error: PulsarError) -> bool:
-    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
 
 
 def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:

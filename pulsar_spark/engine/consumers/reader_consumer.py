@@ -31,8 +31,8 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
-from pulsar_spark.errors import ClosedError, ConsumerBusy, OperationTimeout, PulsarError
+from pulsar_spark.engine.retry import Backoff, Deadline, can_pass, is_retryable
+from pulsar_spark.errors import ClosedError, PulsarError
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class ReaderConsumer:
     def _on_refused(self, error: PulsarError) -> None:
         options = self._pool.options
         limit = self._options.poll_timeout if self._had_session else options.operation_timeout
-        if not _can_pass(error) or self.down >= limit:
+        if not can_pass(error) or self.down >= limit:
             raise error
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
 
@@ -207,7 +207,7 @@ class ReaderConsumer:
         try:
             run(session.confirm, self._pool.options.operation_timeout)
         except PulsarError as error:
-            if not _can_pass(error):
+            if not can_pass(error):
                 raise
             return False
         return True
@@ -255,7 +255,3 @@ class ReaderConsumer:
         if queue is not None:
             queue.on_disconnect(ClosedError("the reader is closed"))
         return answer
-
-
-def _can_pass(error: PulsarError) -> bool:
-    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
