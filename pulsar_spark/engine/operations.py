@@ -334,7 +334,7 @@ def _go_on(operation: Operation[T], future: Future[Any] | None) -> Future[Any] |
 
 def _timeout(seconds: float) -> OperationTimeout:
     return OperationTimeout(
-        f"no answer came within {seconds:g} s",
+        f"no answer came within {round(seconds, 3):g} s",
         "Check that the broker is reachable, or raise the operation timeout.",
     )
 

@@ -111,7 +111,7 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
             if not (is_retryable(error) or isinstance(error, OperationTimeout)):
                 raise
             if delay >= deadline.remaining():
-                raise _after(error, attempts, before) from error
+                raise after_attempts(error, attempts, before) from error
             before = error
         yield Pause(delay)
 
@@ -121,7 +121,7 @@ def retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 
-def _after(error: PulsarError, attempts: int, before: PulsarError | None) -> PulsarError:
+def after_attempts(error: PulsarError, attempts: int, before: PulsarError | None) -> PulsarError:
     """Return the error of the last attempt, with the number of attempts.
 
     The deadline of all attempts says only that it passed, so a timeout names the error before it.

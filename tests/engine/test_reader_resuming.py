@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import retry
 from pulsar_spark.engine.consumers import reader_consumer
 from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.options import MIB, ReaderOptions
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
@@ -26,7 +31,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of
@@ -460,20 +465,105 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
 
 
 @pytest.mark.fault(25)
-def test_a_subscribe_that_is_never_answered_is_given_up_in_time(
+@pytest.mark.parametrize(
+    "command, start",
+    [
+        ("LOOKUP", EARLIEST_POSITION),
+        ("SUBSCRIBE", EARLIEST_POSITION),
+        ("GET_LAST_MESSAGE_ID", LATEST_POSITION),
+    ],
+)
+def test_a_first_subscribe_ends_within_the_operation_timeout_whatever_is_not_answered(
+    command: str, start: Position
+) -> None:
+    with EmbeddedBroker() as broker:
+        fill(broker, TOPIC, 3)
+        broker.faults.drop(command, times=None)
+        with (
+            ConnectionPool(quick(broker, operation_timeout=0.3)) as pool,
+            EntryReader(pool, TOPIC, start) as reader,
+        ):
+            started = time.monotonic()
+            with pytest.raises(OperationTimeout):
+                reader.next_entry()
+            assert time.monotonic() - started < 7
+        wait_until(lambda: broker.faults.seen("SUBSCRIBE") == broker.faults.seen("CLOSE_CONSUMER"))
+
+
+def test_a_first_subscribe_that_fails_tells_of_the_attempt_before_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_consumer, "_ATTEMPT_TIMEOUT", 0.5)
+    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.2)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
         with (
-            ConnectionPool(quick(broker, operation_timeout=0.3)) as pool,
+            ConnectionPool(quick(broker, operation_timeout=3.0)) as pool,
             EntryReader(pool, TOPIC, EARLIEST_POSITION) as reader,
-            pytest.raises(PulsarError),
+            pytest.raises(OperationTimeout, match=r"did not answer SUBSCRIBE within 0\.2 s"),
         ):
             reader.next_entry()
-        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") >= 1)
+
+
+def resumed_with(
+    monkeypatch: pytest.MonkeyPatch, operation_timeout: float, poll_timeout: float
+) -> list[float]:
+    """Return how long each attempt to subscribe might take: the first one, then resumes."""
+    allowed: list[float] = []
+
+    def noting(factory: OperationFactory[Any], seconds: float) -> Any:
+        allowed.append(seconds)
+        return run(factory, seconds)
+
+    monkeypatch.setattr(reader_consumer, "run", noting)
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 30)
+        limits = ReaderOptions(auto_scale=False, receiver_queue_size=6, poll_timeout=poll_timeout)
+        with (
+            ConnectionPool(quick(broker, operation_timeout=operation_timeout)) as pool,
+            EntryReader(pool, TOPIC, EARLIEST_POSITION, after_last(messages), limits) as reader,
+        ):
+            found = unpack(reader.next_entry())  # type: ignore[arg-type]
+            broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=2)
+            broker.unload(TOPIC)
+            found += [message for entry in reader for message in unpack(entry)]
+        assert found == messages
+    assert len(allowed) == 4
+    return allowed
+
+
+@pytest.mark.fault(14)
+def test_attempts_to_resume_have_time_although_the_operation_timeout_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, *resumes = resumed_with(monkeypatch, operation_timeout=8, poll_timeout=600)
+    assert first <= 8
+    assert resumes == [15.0] * 3
+
+
+@pytest.mark.fault(14)
+def test_attempts_to_resume_end_with_the_poll_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *resumes = resumed_with(monkeypatch, operation_timeout=60, poll_timeout=30)
+    assert 30 < first <= 60
+    assert 30 >= resumes[0] > resumes[1] > resumes[2] > 0
+
+
+@pytest.mark.fault(14)
+def test_a_broker_that_is_back_shortly_before_the_end_is_found() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=60)) as pool:
+        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
+        for down in (20.0, 59.0):
+            consumer.down = down
+            for _ in range(8):
+                consumer._retry_at = 0.0
+                consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+            pause = consumer._retry_at - time.monotonic()
+            assert pause <= (60 - down) / 4
+        consumer.down, consumer._retry_at = 59.95, 0.0
+        with pytest.raises(ServiceNotReady, match="after 17 attempts"):
+            consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+        consumer.close()
 
 
 @pytest.mark.fault(75)

@@ -31,14 +31,22 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, can_pass, is_retryable
+from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable
 from pulsar_spark.errors import ClosedError, PulsarError
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
 
 _MAX_RECONNECT_DELAY = 5.0
-_ATTEMPT_TIMEOUT = 15.0
+_PATIENCE = 15.0
+"""How long an attempt to resume may take, however short the operation timeout is.
+
+With several service hosts, each may take the connection timeout.
+"""
+
+# No pause is longer than this part of the time left, so that a broker that is back late is found.
+_PART_OF_TIME_LEFT = 0.25
+_LEAST_PAUSE = 0.1
 
 
 class ReaderConsumer:
@@ -80,8 +88,10 @@ class ReaderConsumer:
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self._retry_at = 0.0
         self.down = 0.0
-        # Whether there was ever a session.
+        # Whether there was ever a session, and how often and why none could start since the last.
         self._had_session = False
+        self._failures = 0
+        self._refused: PulsarError | None = None
 
     @property
     def queue(self) -> ReceiverQueue | None:
@@ -101,30 +111,48 @@ class ReaderConsumer:
         Returns false if the deadline leaves no time. Raises permanent errors, and errors that
         lasted for the poll timeout (for the operation timeout, if there was never a session).
         """
-        started = time.monotonic()
-        delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
-        time.sleep(min(delay, left))
-        if delay > left:
-            self.down += time.monotonic() - started
+        if not self._pause(deadline):
             return False
+        started = time.monotonic()
         try:
-            # With several service hosts, each may take the connection timeout.
-            timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
-            run(lambda end: self._begin(position, end), timeout)
+            run(lambda end: self._begin(position, end), self._attempt_seconds())
         except PulsarError as error:
             self.down += time.monotonic() - started
-            self._retry_at = time.monotonic() + self._backoff.next()
             self._on_refused(error)
         else:
             self.down = 0.0
             self._had_session = True
+            self._failures, self._refused = 0, None
         return True
 
-    def _on_refused(self, error: PulsarError) -> None:
+    def _pause(self, deadline: Deadline) -> bool:
+        """Wait until the next attempt is due; returns false at the deadline."""
+        started = time.monotonic()
+        delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
+        time.sleep(min(delay, left))
+        self.down += time.monotonic() - started
+        return delay <= left
+
+    def _time_left(self) -> float:
+        """Seconds until the lack of a session is an error."""
         options = self._pool.options
         limit = self._options.poll_timeout if self._had_session else options.operation_timeout
-        if not can_pass(error) or self.down >= limit:
+        return limit - self.down
+
+    def _attempt_seconds(self) -> float:
+        longest = max(_PATIENCE, self._pool.options.operation_timeout)
+        return max(min(longest, self._time_left()), 0.001)
+
+    def _on_refused(self, error: PulsarError) -> None:
+        before, self._refused = self._refused, error
+        self._failures += 1
+        if not can_pass(error):
             raise error
+        left = self._time_left()
+        pause = min(self._backoff.next(), max(left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
+        if pause >= left:
+            raise after_attempts(error, self._failures, before) from error
+        self._retry_at = time.monotonic() + pause
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
 
     def _begin(self, position: Position, deadline: Deadline) -> Operation[None]:
