@@ -45,6 +45,19 @@ def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
     return shown
 
 
+_LEAST_SECRET = 8
+
+
+def holds_secret(text: str | bytes, secrets: Iterable[str | bytes]) -> bool:
+    """Whether a name that a peer gave contains one of `secrets`, in any case of letters.
+
+    Short ones do not count: they can be a part of a real name by chance.
+    """
+    shown = _printable(text).casefold()
+    known = (_printable(secret).casefold() for secret in secrets)
+    return any(len(secret) >= _LEAST_SECRET and secret in shown for secret in known)
+
+
 def listed(texts: Iterable[str], most: int = 5) -> str:
     """Return the first of some texts, and how many more there are: "a, b and 3 more"."""
     found = list(texts)

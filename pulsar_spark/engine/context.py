@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
@@ -147,12 +147,20 @@ class ConnectionPool(Closing):
             return connection
         raise unreachable(errors)
 
-    def broker_host(self, plain: str | bytes, secure: str | bytes, *, proxied: bool = False) -> str:
+    def broker_host(
+        self,
+        plain: str | bytes,
+        secure: str | bytes,
+        secrets: Iterable[str | bytes],
+        *,
+        proxied: bool = False,
+    ) -> str:
         """Choose the broker's host from a lookup's URLs without and with TLS.
 
-        Raises RemoteProtocolError if none has the service URL's scheme. The URL of a `proxied`
-        broker is not connected to: Pulsar's proxy returns the URL that it uses itself, with or
-        without TLS, in both places.
+        Raises RemoteProtocolError if none has the service URL's scheme, or if it contains
+        `secrets`, credentials that were sent with the lookup. The URL of a `proxied` broker is not
+        connected to: Pulsar's proxy returns the URL that it uses itself, with or without TLS, in
+        both places.
         """
         tls = self.service_url.tls
         named = secure if tls else plain
@@ -166,13 +174,22 @@ class ConnectionPool(Closing):
                 if tls
                 else f"Write service.url as {secure_form}.",
             )
-        url = parse_broker_url(named)
+        url = parse_broker_url(named, secrets)
         if url.tls != tls and not proxied:
             raise RemoteProtocolError(
                 "the lookup named an address of another scheme than service.url's",
                 "Check the advertised addresses of the brokers.",
             )
         return url.hosts[0]
+
+    def assigned_broker(
+        self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: ClientConnection
+    ) -> BrokerAddress | None:
+        """Return the broker that `old`'s broker names when it closes a producer or consumer.
+
+        None if a lookup must decide; see `addresses.assigned_broker`.
+        """
+        return assigned_broker(command, old.address, self.service_url.tls, old.secrets)
 
     def service(self) -> ClientConnection:
         """Return a connection to a host of the service URL; raises as `get`."""
@@ -453,10 +470,10 @@ class ClientContext(Closing):
             raise error.with_context(topic=topic) from error.__cause__
 
     def assigned_broker(
-        self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: BrokerAddress
+        self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: ClientConnection
     ) -> BrokerAddress | None:
-        """Return the broker that the broker at `old` names when it closes a producer or consumer.
+        """Return the broker that `old`'s broker names when it closes a producer or consumer.
 
         None if a lookup must decide; see `addresses.assigned_broker`.
         """
-        return assigned_broker(command, old, self.pool.service_url.tls)
+        return self.pool.assigned_broker(command, old)

@@ -87,6 +87,18 @@ def test_a_broker_names_exactly_one_address() -> None:
             parse_broker_url(text)
 
 
+@pytest.mark.fault(97)
+def test_a_brokers_address_must_not_contain_credentials_but_short_ones_can_be_there_by_chance() -> (
+    None
+):
+    secrets = (b"Correct-Horse", "pulsar", "")
+    for text in ("pulsar://correct-horse:1", "pulsar+ssl://a.Correct-Horse.example"):
+        with pytest.raises(RemoteProtocolError) as caught:
+            parse_broker_url(text, secrets)
+        assert "orse" not in str(caught.value)
+    assert parse_broker_url("pulsar://pulsar-1:1", secrets).hosts == ("pulsar-1:1",)
+
+
 def test_hosts_are_split_from_ports() -> None:
     assert split_host_port("h:1") == ("h", 1)
     assert split_host_port("[::1]:2") == ("::1", 2)

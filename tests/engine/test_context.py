@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
@@ -18,6 +19,10 @@ from tests.engine.producing import TOPIC, TopicScript, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 OLD = BrokerAddress("old:6650", "old:6650")
+
+
+def connected_to(address: BrokerAddress) -> ClientConnection:
+    return ClientConnection(address, ClientOptions("pulsar://h:1"))
 
 
 def test_nothing_is_connected_or_started_by_making_one() -> None:
@@ -68,7 +73,7 @@ def test_an_assigned_broker_is_of_the_service_urls_scheme(
         assignedBrokerServiceUrlTls=tls_url,
     )
     with ClientContext(ClientOptions("pulsar://h:1")) as context:
-        found = context.assigned_broker(command, OLD)
+        found = context.assigned_broker(command, connected_to(OLD))
     assert found == (None if expected is None else BrokerAddress(expected, expected))
 
 
@@ -78,7 +83,9 @@ def test_an_assigned_broker_is_reached_through_the_same_proxy() -> None:
         producer_id=1, request_id=2, assignedBrokerServiceUrl="pulsar://new:6650"
     )
     with ClientContext(ClientOptions("pulsar://h:1")) as context:
-        found = context.assigned_broker(command, BrokerAddress("old:6650", "proxy:6650"))
+        found = context.assigned_broker(
+            command, connected_to(BrokerAddress("old:6650", "proxy:6650"))
+        )
     assert found == BrokerAddress("new:6650", "proxy:6650")
 
 

@@ -284,6 +284,16 @@ def test_redirects_that_lead_nowhere_are_errors(web: WebService, location: str) 
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.fault(97)
+def test_an_address_that_repeats_credentials_is_refused(web: WebService) -> None:
+    web.lookup["brokerUrl"] = f"pulsar://{SECRET}.example:6650"
+    error = refused(web.url, RemoteProtocolError, auth=TOKEN)
+    assert "contains credentials" in str(error)
+    web.answers, web.again = [web.redirect(f"http://{SECRET}.example:80")], True
+    error = refused(web.url, RemoteProtocolError, auth=TOKEN)
+    assert "contains credentials" in str(error)
+
+
 @pytest.mark.fault(96)
 def test_credentials_go_to_the_hosts_of_the_service_url_alone(web: WebService) -> None:
     with WebService("pulsar://owner:6650") as owner:

@@ -6,15 +6,19 @@ import base64
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from urllib.parse import quote
 
 import pytest
 
 from pulsar_spark.engine.authentication.providers import AuthProvider, BasicAuth, TokenAuth
+from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.lookups.lookup import MAX_PARTITIONS, Lookup
 from pulsar_spark.engine.operations import run
+from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -29,6 +33,7 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_command
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, look_up, only, request_of
 from tests.engine.test_lookup import TOPIC, answering
@@ -285,6 +290,64 @@ def test_credentials_that_a_broker_repeats_are_in_no_error(
     assert "xxx" in shown
     for part in (echoed, echoed[:8], "canary"):
         assert part not in shown
+
+
+ECHOED = "CanaryOf20Characters"
+
+
+def names_an_address(session: Session, event: Event, where: str, url: str) -> bool:
+    """Name an address in the answer to LOOKUP of kind `where`, or when a consumer is closed."""
+    kind = kind_of(event)
+    if kind == T.LOOKUP and where in ("Connect", "Redirect"):
+        response = pb.CommandLookupTopicResponse.LookupType.Value(where)
+        answer = answers.lookup_response(request_of(event), response, broker_service_url=url)
+        session.send(answer)
+        return True
+    if kind == T.FLOW and where == "assigned" and session.memo.setdefault("left", True):
+        consumer = event.body.consumer_id  # type: ignore[union-attr]
+        session.memo["left"] = False
+        session.send(commands.close_consumer(consumer, 2**64 - 1, assigned_broker_url=url))
+        return True
+    return False
+
+
+@pytest.mark.fault(97)
+@pytest.mark.parametrize("where", ["Connect", "Redirect", "assigned"])
+@pytest.mark.parametrize("echoed", [ECHOED, ECHOED.lower()])
+@pytest.mark.parametrize("auth", [TokenAuth(ECHOED), BasicAuth("user", ECHOED)])
+def test_an_address_that_repeats_credentials_is_neither_shown_nor_looked_for(
+    auth: AuthProvider,
+    echoed: str,
+    where: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = f"pulsar://x-{echoed}.example:6650"
+    names: list[str] = []
+    opened = ConnectionPool.get_async
+
+    def noting(pool: ConnectionPool, address: BrokerAddress) -> Future[ClientConnection]:
+        names.append(str(address))
+        return opened(pool, address)
+
+    monkeypatch.setattr(ConnectionPool, "get_async", noting)
+    limits = ReaderOptions(poll_timeout=1.0)
+    with ScriptedBroker(lambda at, event: names_an_address(at, event, where, url)) as broker:
+        pool = ConnectionPool(broker.options(operation_timeout=60))
+        pool.auth = auth
+        with (
+            pool,
+            EntryReader(pool, TOPIC, EARLIEST_POSITION, Position(1, 3), limits) as reader,
+            pytest.raises(PulsarError) as caught,
+        ):
+            reader.next_entry()
+    assert isinstance(
+        caught.value, OperationTimeout if where == "assigned" else RemoteProtocolError
+    )
+    shown = f"{caught.value!r} {caught.value} {caught.value.__cause__!r} {caplog.text} {names}"
+    assert "canary" not in shown.lower()
+    assert names
 
 
 class Broken:

@@ -15,7 +15,6 @@ import pytest
 from pulsar_spark.engine import context
 from pulsar_spark.engine.connections import addresses
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.consumers import reader_consumer
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
@@ -162,8 +161,7 @@ def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
         named.append(addresses.assigned_broker(*arguments))
         return named[-1]
 
-    for module in (context, reader_consumer):
-        monkeypatch.setattr(module, "assigned_broker", assigned_broker)
+    monkeypatch.setattr(context, "assigned_broker", assigned_broker)
     topic = cluster.create_topic(cluster.unique_topic())
     with Traffic(cluster.service_url, topic) as traffic:
         for _ in range(4):

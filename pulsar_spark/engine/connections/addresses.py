@@ -7,7 +7,7 @@ CONNECT.proxy_to_broker_url.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pulsar_spark.errors import (
@@ -16,6 +16,7 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
     TlsError,
+    holds_secret,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
@@ -90,11 +91,14 @@ def parse_service_url(text: str) -> ServiceUrl:
     return ServiceUrl(secure, tuple(dict.fromkeys(hosts)), scheme.startswith("http"))
 
 
-def parse_broker_url(text: str | bytes) -> ServiceUrl:
+def parse_broker_url(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> ServiceUrl:
     """Parse a URL that a broker returned; raises RemoteProtocolError if it is invalid.
 
-    Protobuf returns bytes if a text is not UTF-8.
+    It must not contain `secrets`, credentials that the broker was sent: the name service would be
+    asked for them, and errors and logs would show them. Protobuf returns bytes if a text is not
+    UTF-8.
     """
+    refuse_secret(text, secrets)
     try:
         url = parse_service_url(text) if isinstance(text, str) else None
     except OptionError:
@@ -104,19 +108,31 @@ def parse_broker_url(text: str | bytes) -> ServiceUrl:
     return url
 
 
+def refuse_secret(address: str | bytes, secrets: Iterable[str | bytes]) -> None:
+    """Raise RemoteProtocolError if an address that a broker returned contains credentials."""
+    if holds_secret(address, secrets):
+        raise RemoteProtocolError(
+            "the broker named an address that contains credentials which it was sent",
+            "Check the advertised addresses of the brokers, and change these credentials.",
+        )
+
+
 def assigned_broker(
-    command: pb.CommandCloseConsumer | pb.CommandCloseProducer, old: BrokerAddress, tls: bool
+    command: pb.CommandCloseConsumer | pb.CommandCloseProducer,
+    old: BrokerAddress,
+    tls: bool,
+    secrets: Iterable[str | bytes] = (),
 ) -> BrokerAddress | None:
     """Return the broker that the broker at `old` names when it closes a consumer or producer.
 
-    None, so that a lookup decides, if it names none or its scheme is not the service URL's
-    (`tls`): a TLS connection must never become a plain one.
+    None, so that a lookup decides, if it names none or one with `secrets`, or if its scheme is not
+    the service URL's (`tls`): a TLS connection must never become a plain one.
     """
     text = command.assignedBrokerServiceUrlTls if tls else command.assignedBrokerServiceUrl
     if not text:
         return None
     try:
-        url = parse_broker_url(text)
+        url = parse_broker_url(text, secrets)
     except RemoteProtocolError:
         return None
     if url.tls != tls:

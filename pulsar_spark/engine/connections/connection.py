@@ -271,6 +271,11 @@ class ClientConnection:
                 request.set_exception(error)
         return request
 
+    @property
+    def secrets(self) -> frozenset[str | bytes]:
+        """Credentials that the broker was sent, in every form in which it might repeat them."""
+        return self._secrets
+
     def refusal(self, code: int, text: str | bytes, **context: Any) -> BrokerError:
         """Return the broker's error, with our credentials removed from its text."""
         context.setdefault("broker", self.address.logical)

@@ -29,7 +29,12 @@ from pulsar_spark.engine.authentication.providers import (
     forms_of,
     http_headers,
 )
-from pulsar_spark.engine.connections.addresses import ServiceUrl, parse_service_url, unreachable
+from pulsar_spark.engine.connections.addresses import (
+    ServiceUrl,
+    parse_service_url,
+    refuse_secret,
+    unreachable,
+)
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.forks import fork_count
@@ -289,11 +294,18 @@ class HttpClient:
             self._hosts.remove(host)
             self._hosts.append(host)
 
+    @property
+    def secrets(self) -> frozenset[str | bytes]:
+        """Credentials that were sent recently, in every form in which a host might repeat them."""
+        with self._lock:
+            return frozenset().union(*self._secrets)
+
     def _redirected(self, answer: _Answer, target: str) -> tuple[str, str]:
         """Return the host and path that a redirect leads to."""
         here = f"{self._scheme}://{answer.host}"
         try:
             url = urlsplit(urljoin(here + target, answer.location[:_MAX_LOCATION]))
+            refuse_secret(url.netloc, self.secrets)
             host = parse_service_url(f"{url.scheme}://{url.netloc}")
         except (ValueError, OptionError):
             host = ServiceUrl(False, ())
@@ -419,9 +431,7 @@ class HttpClient:
             # The server has accepted the credentials, but this role lacks the permission.
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
-        with self._lock:
-            secrets = frozenset().union(*self._secrets)
-        return from_server_error(kind.code, text, secrets, broker=host)
+        return from_server_error(kind.code, text, self.secrets, broker=host)
 
 
 def _reason(body: bytes) -> tuple[str, bool]:

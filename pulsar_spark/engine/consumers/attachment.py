@@ -245,7 +245,7 @@ class AttachedConsumer:
             self._attachment = None
             if command is not None:
                 self._moved_to = self._context.assigned_broker(
-                    command, attachment.session.connection.address
+                    command, attachment.session.connection
                 )
             lost = attachment.subscribed and not self._closed
         if lost and self._on_lost is not None:

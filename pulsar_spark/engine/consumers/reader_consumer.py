@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from pulsar_spark.engine.connections.addresses import BrokerAddress, assigned_broker
+from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
@@ -258,15 +258,14 @@ class ReaderConsumer:
             raise ended.error
         if session is None:
             return
-        address = session.connection.address
         if ended.overrun:
             logger.info(
                 "%s: the broker sent more than the memory limit allows; subscribing again",
                 self.topic,
             )
-            self._moved_to = address
+            self._moved_to = session.connection.address
         elif ended.moved_to is not None:
-            self._moved_to = assigned_broker(ended.moved_to, address, self._pool.service_url.tls)
+            self._moved_to = self._pool.assigned_broker(ended.moved_to, session.connection)
         if self._moved_to is None:
             # Many readers may have lost the same broker now.
             self._retry_at = time.monotonic() + self._backoff.next()

@@ -84,6 +84,7 @@ class BinaryLookupService:
         return self._pool.broker_host(
             answer.brokerServiceUrl,
             answer.brokerServiceUrlTls,
+            connection.secrets,
             proxied=answer.proxy_through_service_url and answer.response == _LookupType.Connect,
         )
 

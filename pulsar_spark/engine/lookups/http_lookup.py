@@ -45,7 +45,9 @@ class HttpLookupService:
         target = f"/lookup/v2/topic/{_topic_path(topic)}"
         data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
         fields = _fields(data, "a lookup")
-        host = self._pool.broker_host(_text(fields, "brokerUrl"), _text(fields, "brokerUrlTls"))
+        host = self._pool.broker_host(
+            _text(fields, "brokerUrl"), _text(fields, "brokerUrlTls"), self._client.secrets
+        )
         return BrokerAddress(host, host)
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:

@@ -408,7 +408,7 @@ class Registrar:
     def _note_assignment(self, lost: ProducerSession) -> None:
         command = lost.close_command
         if command is not None:
-            self._assigned = self._context.assigned_broker(command, lost.connection.address)
+            self._assigned = self._context.assigned_broker(command, lost.connection)
 
     def _register(self, deadline: Deadline) -> Operation[None]:
         assigned, self._assigned = self._assigned, None
