@@ -299,16 +299,24 @@ class Conversation:
     def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
         body = getattr(command, BODY_FIELDS[kind])
-        if sender is Role.CLIENT and kind in _PRODUCER_REQUESTS:
-            self._open_request(sender, body.request_id, kind, body.producer_id)
-        return self._step(sender, kind, PRODUCER, self._producers, body.producer_id)
+        asks = sender is Role.CLIENT and kind in _PRODUCER_REQUESTS
+        if asks:
+            self._check_request(sender, body.request_id)
+        applied = self._step(sender, kind, PRODUCER, self._producers, body.producer_id)
+        if asks:
+            self._requests[body.request_id] = (kind, body.producer_id)
+        return applied
 
     def _apply_consumer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
         body = getattr(command, BODY_FIELDS[kind])
-        if sender is Role.CLIENT and kind in _CONSUMER_REQUESTS:
-            self._open_request(sender, body.request_id, kind, body.consumer_id)
-        return self._step(sender, kind, CONSUMER, self._consumers, body.consumer_id)
+        asks = sender is Role.CLIENT and kind in _CONSUMER_REQUESTS
+        if asks:
+            self._check_request(sender, body.request_id)
+        applied = self._step(sender, kind, CONSUMER, self._consumers, body.consumer_id)
+        if asks:
+            self._requests[body.request_id] = (kind, body.consumer_id)
+        return applied
 
     def _apply_answer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
@@ -335,13 +343,12 @@ class Conversation:
         self._step(sender, kind, table, states, owner)
         return True
 
-    def _open_request(self, sender: Role, request_id: int, kind: int, owner: int) -> None:
+    def _check_request(self, sender: Role, request_id: int) -> None:
         error = LocalProtocolError if sender is self._role else RemoteProtocolError
         if len(self._requests) >= MAX_OPEN_REQUESTS:
             raise error(f"more than {MAX_OPEN_REQUESTS} requests are without an answer")
         if request_id in self._requests:
             raise error(f"request id {request_id} is used again before its answer")
-        self._requests[request_id] = (kind, owner)
 
     def _step(
         self, sender: Role, kind: int, table: Table, states: dict[int, State], owner: int

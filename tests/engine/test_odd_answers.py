@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -24,6 +25,7 @@ from pulsar_spark.errors import (
     AuthorizationError,
     ConnectError,
     ConnectionLost,
+    LocalProtocolError,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
@@ -34,6 +36,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.states import State
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, look_up, only, request_of
 from tests.engine.test_lookup import TOPIC, answering
@@ -104,11 +107,53 @@ def test_many_requests_without_an_answer_are_forgotten() -> None:
             assert isinstance(request.exception(30), OperationTimeout)
         with pytest.raises(OperationTimeout):
             connection.request(lambda r: commands.subscribe("t", "s", 99, r), 0.01)
-        wait_until(lambda: not connection._requests._open)
-        conversation = connection._core.conversation
-        wait_until(lambda: not conversation._requests)
-        assert set(conversation._consumers) <= {99}
+        wait_until(lambda: open_requests(connection) == (set(), set()))
+        assert set(connection._core.conversation._consumers) <= {99}
         connection.close()
+
+
+@pytest.mark.fault(24)
+def test_a_request_that_must_not_be_sent_now_is_forgotten() -> None:
+    with ScriptedBroker(only(T.SEEK)) as broker:
+        connection = connected(broker)
+        connection.request(lambda r: commands.subscribe("t", "s", 7, r))
+
+        def seek() -> Future[Any]:
+            return connection.request_async(lambda r: commands.seek(7, r, publish_time=1), 600)
+
+        waiting = seek()
+        for _ in range(20):
+            assert isinstance(seek().exception(60), LocalProtocolError)
+        assert open_requests(connection) == ({waiting.request_id}, {waiting.request_id})  # type: ignore[attr-defined]
+        connection.close()
+
+
+@pytest.mark.fault(24)
+def test_a_request_that_was_answered_with_the_wrong_kind_is_forgotten() -> None:
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) not in (T.SUBSCRIBE, T.CLOSE_CONSUMER):
+            return False
+        wrong = answers.partitioned_metadata_response(request_of(event), partitions=3)
+        session.send_unchecked(wrong)
+        return True
+
+    with ScriptedBroker(script) as broker:
+        connection = connected(broker)
+        asked: list[Answer] = [
+            lambda r: commands.subscribe("t", "s", 7, r),
+            lambda r: commands.close_consumer(7, r),
+        ]
+        for request in asked:
+            with pytest.raises(RemoteProtocolError, match="answered"):
+                connection.request(request, 60)
+        assert open_requests(connection) == (set(), set())
+        assert connection._core.conversation.consumer(7) is State.ABSENT
+        connection.close()
+
+
+def open_requests(connection: ClientConnection) -> tuple[set[int], set[int]]:
+    """Return the ids of requests that wait for an answer, and of those that change a state."""
+    return set(connection._requests._open), set(connection._core.conversation._requests)
 
 
 # --- text that is not UTF-8 -------------------------------------------------------------------

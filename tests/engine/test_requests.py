@@ -24,12 +24,12 @@ from pulsar_spark.protocol.validation import ANSWERS
 
 
 def test_ids_are_never_used_twice() -> None:
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     assert [table.next_id() for _ in range(4)] == [0, 1, 2, 3]
 
 
 def test_a_request_is_taken_once() -> None:
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     request = Request(7, pb.BaseCommand.LOOKUP, 5)
     table.add(request)
     assert table.get(7) is request
@@ -39,8 +39,22 @@ def test_a_request_is_taken_once() -> None:
     assert len(table) == 0
 
 
+def test_however_a_request_ends_the_protocol_core_forgets_it() -> None:
+    forgotten: list[int] = []
+    table = RequestTable(forgotten.append)
+    for number in range(5):
+        about = 7 if number == 2 else None
+        timeout = 0.0 if number == 1 else 60
+        table.add(Request(number, pb.BaseCommand.CONSUMER_STATS, timeout, about))
+    table.take(0)
+    table.take_expired(time.monotonic())
+    table.take_asked(7)
+    table.take_all()
+    assert forgotten == [0, 1, 2, 3, 4]
+
+
 def test_the_questions_about_a_consumer_are_taken_together() -> None:
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     about = {
         number: Request(number, pb.BaseCommand.CONSUMER_STATS, 5, number % 2) for number in range(4)
     }
@@ -54,7 +68,7 @@ def test_the_questions_about_a_consumer_are_taken_together() -> None:
 
 
 def test_a_question_that_expired_is_not_taken_again() -> None:
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     request = Request(1, pb.BaseCommand.CONSUMER_STATS, 0.0, 7)
     table.add(request)
     assert table.take_expired(time.monotonic()) == [request]
@@ -66,7 +80,7 @@ def test_a_request_cannot_be_cancelled_from_outside() -> None:
 
 
 def test_requests_expire_one_by_one() -> None:
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     first, second = Request(1, pb.BaseCommand.LOOKUP, 0.0), Request(2, pb.BaseCommand.LOOKUP, 60)
     table.add(first)
     table.add(second)
@@ -78,7 +92,7 @@ def test_requests_expire_one_by_one() -> None:
 
 def test_the_number_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_REQUESTS", 2)
-    table = RequestTable()
+    table = RequestTable(lambda request_id: None)
     table.add(Request(1, pb.BaseCommand.LOOKUP, 5))
     table.add(Request(2, pb.BaseCommand.LOOKUP, 5))
     with pytest.raises(LocalProtocolError, match="2 requests wait"):

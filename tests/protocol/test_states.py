@@ -188,6 +188,17 @@ def test_unanswered_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         conversation.apply(C, commands.subscribe("t", "s", 10, 10))
 
 
+def test_a_request_that_is_not_allowed_now_is_not_open() -> None:
+    conversation = ready()
+    play(conversation, *CONSUMER_OPEN, (C, commands.seek(1, 30, publish_time=1)), PRODUCER_OPEN[0])
+    for _ in range(2):
+        # The second time it is not "used again".
+        with pytest.raises(LocalProtocolError, match="is not allowed while"):
+            conversation.apply(C, commands.seek(1, 31, publish_time=1))
+        with pytest.raises(LocalProtocolError, match="is not allowed while"):
+            conversation.apply(C, commands.producer("t", 1, 32))
+
+
 def test_a_request_id_is_not_used_again_before_its_answer() -> None:
     again = commands.subscribe("t", "s", 2, 20)
     with pytest.raises(LocalProtocolError, match="used again"):

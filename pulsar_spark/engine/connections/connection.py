@@ -138,7 +138,7 @@ class ClientConnection:
         self._mutex = threading.Lock()
         # The following are guarded by _mutex.
         self._core = Connection(Role.CLIENT)
-        self._requests = RequestTable()
+        self._requests = RequestTable(self._core.forget_request)
         self._error: PulsarError | None = None
         self._challenges = 0
         # Credentials sent to the broker, in every form in which it might repeat them.
@@ -284,9 +284,7 @@ class ClientConnection:
     def forget(self, request: Future[Any]) -> bool:
         """Stop waiting for a request: a late answer is ignored. Return whether it was open."""
         with self._mutex:
-            request_id = cast(Request, request).request_id
-            self._core.forget_request(request_id)
-            return self._requests.take(request_id) is not None
+            return self._requests.take(cast(Request, request).request_id) is not None
 
     def send(self, command: pb.BaseCommand) -> bool:
         """Queue a command and write what the socket accepts; never waits.
@@ -532,8 +530,6 @@ class ClientConnection:
     def _expire_requests(self, now: float) -> None:
         with self._mutex:
             expired = self._requests.take_expired(now)
-            for request in expired:
-                self._core.forget_request(request.request_id)
         for request in expired:
             request.set_exception(request.timeout_error(self.address.logical))
 
@@ -568,17 +564,14 @@ class ClientConnection:
             error = self._error_in_body(kind, body)
         with self._mutex:
             request = self._requests.get(body.request_id)
-            expected = request is not None and kind in request.answers
             # Pulsar's proxy answers a refused PARTITIONED_METADATA with a LOOKUP_RESPONSE.
-            fits = request is not None and (expected or error is not None)
+            fits = request is not None and (kind in request.answers or error is not None)
             # A producer that must wait for access gets a second answer to its request.
             waits = (
                 fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
             )
             if request is not None and not waits:
                 self._requests.take(body.request_id)
-                if not expected:
-                    self._core.forget_request(body.request_id)
         if request is None:
             self._log_unknown(kind, body.request_id)
         elif not fits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import cache
 from typing import Any
@@ -70,9 +70,14 @@ class Request(Future[Any]):
 
 
 class RequestTable:
-    """The open requests of a connection. Not thread-safe: its owner holds a mutex."""
+    """The open requests of a connection. Not thread-safe: its owner holds a mutex.
 
-    def __init__(self) -> None:
+    The protocol core keeps those whose answers change a state: whenever a request ends, `forget`
+    ends it there too.
+    """
+
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        self._forget = forget
         self._ids = itertools.count()
         self._open: dict[int, Request] = {}
         # Request ids by consumer: a broker may close thousands of consumers at once.
@@ -97,6 +102,7 @@ class RequestTable:
 
     def take(self, request_id: int) -> Request | None:
         """Remove and return a request; None if it is not open (any more)."""
+        self._forget(request_id)
         request = self._open.pop(request_id, None)
         if request is not None and request.asked is not None:
             ids = self._asked[request.asked]
@@ -134,8 +140,8 @@ class RequestTable:
     def take_all(self) -> list[Request]:
         """Remove and return all requests."""
         requests = list(self._open.values())
-        self._open.clear()
-        self._asked.clear()
+        for request in requests:
+            self.take(request.request_id)
         return requests
 
 
