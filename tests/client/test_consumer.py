@@ -31,7 +31,7 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, ReceiverBudget
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
@@ -47,6 +47,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import stored_entry
@@ -320,6 +321,21 @@ def messages_in(delivery: Delivery) -> list[Message]:
     if isinstance(content, ReceivedRows):
         return messages_of_rows(content, MessageValues(BytesSchema()))
     return list(messages_of(content, MessageValues(BytesSchema()), delivery.left))
+
+
+@pytest.mark.fault(91)
+def test_a_small_block_does_not_keep_what_it_was_received_with() -> None:
+    with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
+        consumer = opened(context, broker.create_topic("t"))
+        attachment = consumer._attachment
+        assert attachment is not None
+        received = bytearray(512 * 1024)
+        received[1000:1004] = (96).to_bytes(4, "big")
+        for _ in range(100):
+            small = MessageBlock(1, bytes(received), 1000, 1100, 1)
+            consumer.on_delivered(attachment, small)
+        assert consumer.queued_bytes == 100 * (100 + BLOCK_OVERHEAD)
+        consumer.close()
 
 
 @pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive])

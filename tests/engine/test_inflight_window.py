@@ -6,7 +6,7 @@ import threading
 import time
 import tracemalloc
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -112,6 +112,35 @@ def test_what_is_held_counts_objects_too() -> None:
         sends = [
             PendingSends([payload[:1] + b"%d" % number], number, number) for number in range(1000)
         ]
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held <= sum(one.size for one in sends) < 4 * held
+
+
+def held_callback(number: int) -> Callable[..., None]:
+    """Return a callback as users write them: a closure over an object."""
+    held = number
+
+    def on_result(*result: object) -> None:
+        raise AssertionError(held)
+
+    return on_result
+
+
+@pytest.mark.fault(87)
+@pytest.mark.parametrize("per_message", [False, True])
+def test_what_is_held_counts_callbacks_too(per_message: bool) -> None:
+    def send(number: int) -> PendingSends:
+        if per_message:
+            made = [held_callback(index) for index in range(50)]
+            return PendingSends([b"%d" % number], number, number, 50, callbacks=made)
+        return PendingSends([b"%d" % number], number, number, callback=held_callback(number))
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        sends = [send(number) for number in range(200)]
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

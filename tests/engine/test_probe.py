@@ -16,7 +16,7 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ConnectionLost, CorruptMessage, OperationTimeout, TopicNotFound
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event
-from pulsar_spark.protocol.frames import encode_raw_payload_command
+from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -363,6 +363,14 @@ def test_a_flood_of_entries_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(ConnectionLost, match="far more than was requested"):
             entries.next(session, 1).result(5)
         session.connection.close()
+
+
+@pytest.mark.fault(91)
+def test_a_small_block_does_not_keep_what_it_was_received_with() -> None:
+    entries = module._Entries()
+    for _ in range(3):
+        entries.on_messages(MessageBlock(1, bytes(512 * 1024), 1000, 1100, 1))
+    assert [len(block.data) for block in entries._blocks] == [100] * 3
 
 
 def test_whoever_waits_is_told_when_the_broker_closes_or_the_connection_breaks() -> None:

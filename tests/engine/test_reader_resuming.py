@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_spark.engine import retry
 from pulsar_spark.engine.consumers import reader_consumer
+from pulsar_spark.engine.consumers.consumer_session import ConsumerSession
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
@@ -564,6 +565,20 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found() -> None:
         with pytest.raises(ServiceNotReady, match="after 17 attempts"):
             consumer.subscribe(EARLIEST_POSITION, Deadline(None))
         consumer.close()
+
+
+def test_a_consumer_that_is_closed_while_it_subscribes_has_no_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        # As late as another thread can.
+        monkeypatch.setattr(ConsumerSession, "flow", lambda session, permits: consumer.close())
+        consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+        assert consumer.closed
+        assert consumer.queue is None
+        wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
 @pytest.mark.fault(75)
