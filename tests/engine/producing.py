@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,15 +60,13 @@ class TopicScript:
         self.sends: list[Sent] = []
         self.closed: list[int] = []
         self._entries = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def __call__(self, session: Session, event: Event) -> bool:
         if isinstance(event, SendReceived):
             parts = parse_payload(event.payload)
             sent = Sent(session.number, event.command, parts.metadata, bytes(parts.payload))
-            with self._changed:
-                self.sends.append(sent)
-                self._changed.notify_all()
+            self.sends.append(sent)
             if self.on_send is None or not self.on_send(session, sent):
                 self.acknowledge(session, sent)
             return True
@@ -94,9 +91,7 @@ class TopicScript:
         return False
 
     def _admit(self, session: Session, body: Any) -> None:
-        with self._changed:
-            self.producers.append((session, body))
-            self._changed.notify_all()
+        self.producers.append((session, body))
         if self.on_producer is None or not self.on_producer(session, body):
             self.let_in(session, body)
 
@@ -108,7 +103,7 @@ class TopicScript:
 
     def acknowledge(self, session: Session, sent: Sent, *, duplicate: bool = False) -> None:
         """Send the receipt of a SEND."""
-        with self._changed:
+        with self._lock:
             entry = NO_ID if duplicate else self._entries
             self._entries += 0 if duplicate else 1
         stored = pb.MessageIdData(ledgerId=NO_ID if duplicate else 7, entryId=entry)
@@ -118,14 +113,6 @@ class TopicScript:
                 sent.command.producer_id, sent.command.sequence_id, stored, highest
             )
         )
-
-    def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
-        """Wait until a condition on the received SENDs holds."""
-        end = time.monotonic() + timeout
-        with self._changed:
-            while not condition():
-                assert time.monotonic() < end, "it did not come about"
-                self._changed.wait(0.05)
 
     @property
     def sequence_ids(self) -> list[int]:

@@ -39,7 +39,7 @@ def test_entries_that_are_sent_together_arrive_in_order() -> None:
         connection.write(5)
         assert connection.put_sends(session.producer_id, frames(session.producer_id, 1))
         connection.write_now()
-        script.wait_for(lambda: len(script.sends) == 101)
+        wait_until(lambda: len(script.sends) == 101)
         assert script.sequence_ids == [*range(100), 0]
         assert [sent.payload for sent in script.sends][99] == b"99"
 

@@ -33,6 +33,7 @@ from pulsar_spark.protocol.varints import encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 from tests.protocol.fields import unbatched_fields
+from tests.support.waiting import wait_until
 
 
 def options(**changes: Any) -> ProducerOptions:
@@ -213,7 +214,7 @@ def test_all_producers_can_be_opened_at_once() -> None:
             writer.open()
             assert len(writer.producers) == 30
             assert len(script.producers) == 30
-        script.wait_for(lambda: len(script.closed) == 30)
+        wait_until(lambda: len(script.closed) == 30)
 
 
 def test_what_keeps_one_producer_from_opening_is_raised() -> None:
@@ -561,7 +562,7 @@ def test_a_message_with_fields_that_is_too_large_is_named(unbatched: bool) -> No
         writer = PartitionedProducer(context, "t", chosen)
         with pytest.raises(MessageTooLarge, match="row 130"):
             writer.write(columns)
-        script.wait_for(lambda: len(payloads_of(script)) >= 30)
+        wait_until(lambda: len(payloads_of(script)) >= 30)
         writer.abort()
 
 
@@ -576,7 +577,7 @@ def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
                 with pytest.raises(MessageTooLarge, match="row 130"):
                     writer.write(MessageColumns(payloads, event_times=times, first_row=100))
                 # Written, and received a little later.
-                script.wait_for(lambda: len(payloads_of(script)) >= 30)
+                wait_until(lambda: len(payloads_of(script)) >= 30)
                 assert len(payloads_of(script)) == 30
             bad = [{"a": "\ud800"} if number == 7 else {"a": "b"} for number in range(50)]
             columns = MessageColumns([b""] * 50, properties=bad, first_row=100)

@@ -24,6 +24,7 @@ from tests.engine.producing import (
     single,
     topic,
 )
+from tests.support.waiting import wait_until
 
 
 def test_messages_are_acknowledged_in_order() -> None:
@@ -192,7 +193,7 @@ def test_an_aborted_producer_tells_the_callbacks_of_what_was_pending() -> None:
         producer.send(single(b"", results))
         producer.abort()
         assert [type(error) for error in results.errors] == [ClosedError]
-        script.wait_for(lambda: bool(script.closed))
+        wait_until(lambda: bool(script.closed))
 
 
 def test_the_end_of_the_client_ends_its_producers() -> None:
@@ -215,6 +216,6 @@ def test_close_raises_what_could_not_be_delivered_and_leaves_all_the_same(
         producer.send(single(b""))
         with pytest.raises(OperationTimeout):
             producer.close()
-        script.wait_for(lambda: bool(script.closed))
+        wait_until(lambda: bool(script.closed))
         with pytest.raises(OperationTimeout):
             producer.close()

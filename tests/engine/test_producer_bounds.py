@@ -79,13 +79,13 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
         producer.send(batch(2))
         sender = threading.Thread(target=lambda: producer.send(batch(5)))
         sender.start()
-        script.wait_for(lambda: len(held) == 2)
+        wait_until(lambda: len(held) == 2)
         time.sleep(0.05)
         assert sender.is_alive()
         assert len(script.sends) == 2
         script.acknowledge(*held[0])
         sender.join(5)
-        script.wait_for(lambda: len(held) == 3)
+        wait_until(lambda: len(held) == 3)
         assert script.sequence_ids == [0, 8, 10]
         producer.abort()
 

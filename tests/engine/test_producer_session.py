@@ -49,7 +49,7 @@ from tests.engine.producing import (
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.support.java_server import free_ports
-from tests.support.waiting import finish
+from tests.support.waiting import finish, wait_until
 
 
 class Owner:
@@ -169,7 +169,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
         with pytest.raises(OperationTimeout) as raised:
             ProducerSession(Owner(), connection).open(mine, 0.1)
         assert raised.value.topic in (TOPIC, None)
-        script.wait_for(lambda: bool(script.closed))
+        wait_until(lambda: bool(script.closed))
         session, command = late[0]
         session.send_unchecked(answers.producer_success(command.request_id, "late"))
         ProducerSession(Owner(), connection).open(mine, 5)
@@ -336,7 +336,7 @@ def test_waiting_for_exclusive_access_ends_at_the_deadline_and_frees_the_name() 
         script.on_producer = on_producer
         with pytest.raises(OperationTimeout):
             make(context, access_mode=pb.WaitForExclusive).open()
-        script.wait_for(lambda: bool(script.closed))
+        wait_until(lambda: bool(script.closed))
 
 
 @pytest.mark.fault(24)
@@ -347,7 +347,7 @@ def test_a_broker_that_never_answers_is_an_error_at_the_deadline_and_the_name_is
         with pytest.raises(OperationTimeout):
             make(context).open()
         assert time.monotonic() - began < 15
-        script.wait_for(lambda: bool(script.closed))
+        wait_until(lambda: bool(script.closed))
 
 
 @pytest.mark.fault(14, 21)
@@ -456,6 +456,6 @@ def test_a_client_that_is_closed_ends_the_attempts() -> None:
         producer.send(single(b""))
         refuse_producers(script, pb.ServiceNotReady)
         script.producers[0][0].drop()
-        script.wait_for(lambda: len(script.producers) > 2)
+        wait_until(lambda: len(script.producers) > 2)
         context.close()
         assert [type(error) for error in told] == [ClosedError]

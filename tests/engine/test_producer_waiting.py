@@ -139,7 +139,7 @@ def test_batches_that_are_due_do_not_keep_full_partitions_from_coming_back() -> 
         writer = PartitionedProducer(context, "t", chosen, timed=True)
         for partition in range(partitions):
             writer.send(MessageFields(b"in flight"), results, None, partition, at_once=True)
-        script.wait_for(lambda: len(script.sends) == partitions)
+        wait_until(lambda: len(script.sends) == partitions)
         for partition in range(partitions):
             writer.send(MessageFields(b"due"), results, None, partition)
         # More than the delay of the batches, so that all of them are due.
@@ -269,7 +269,7 @@ def test_opening_many_partitions_ends_when_the_client_is_closed() -> None:
         script.on_producer = lambda session, command: True
         writer = PartitionedProducer(context, "t", options())
         opening = Raised(writer.open)
-        script.wait_for(lambda: len(script.producers) == 20)
+        wait_until(lambda: len(script.producers) == 20)
         context.close()
         finish(opening, seconds=20)
         assert isinstance(opening.error, ClosedError)
@@ -283,12 +283,12 @@ def test_a_client_that_is_closed_while_it_opens_leaves_nothing_on_a_shared_conne
         context = ClientContext.shared(broker.options(operation_timeout=60.0))
         writer = PartitionedProducer(context, "t", options())
         opening = Raised(writer.open)
-        script.wait_for(lambda: len(script.producers) == 3)
+        wait_until(lambda: len(script.producers) == 3)
         context.close()
         finish(opening, seconds=20)
         assert isinstance(opening.error, ClosedError)
         ids = {command.producer_id for _, command in script.producers}
-        script.wait_for(lambda: set(script.closed) == ids)
+        wait_until(lambda: set(script.closed) == ids)
 
 
 @pytest.mark.fault(104)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import Clock, finish, is_in, wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
 CLOCKS = {"monotonic", "perf_counter", "time"}
@@ -39,6 +40,32 @@ def test_threads_are_waited_for_and_named() -> None:
         finish(thread, seconds=0.01)
     release.set()
     finish(thread)
+
+
+def test_where_a_thread_waits_is_seen() -> None:
+    release = threading.Event()
+
+    def work() -> None:
+        release.wait()
+
+    thread = threading.Thread(target=work)
+    assert not is_in(thread, "work")
+    thread.start()
+    wait_until(lambda: is_in(thread, "wait"))
+    assert is_in(thread, "work")
+    assert not is_in(thread, "play")
+    release.set()
+    finish(thread)
+    assert not is_in(thread, "work")
+
+
+def test_a_clock_is_put_forward_and_is_the_systems_otherwise() -> None:
+    clock = Clock()
+    before = time.monotonic()
+    assert before <= clock.monotonic() <= time.monotonic()
+    clock.advance(3600)
+    assert before + 3600 <= clock.monotonic() <= time.monotonic() + 3600
+    assert clock.time_ns() <= time.time_ns()
 
 
 def too_tight(path: Path) -> Iterator[str]:

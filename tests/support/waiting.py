@@ -6,10 +6,11 @@ To check that nothing happens, a test waits for something that would come after 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -37,6 +38,36 @@ def finish(*threads: threading.Thread, seconds: float = PATIENCE) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     assert not _alive(threads), f"{_alive(threads)}: not at an end within {seconds:g} s"
+
+
+def is_in(thread: threading.Thread, function: str) -> bool:
+    """Whether a thread is inside a Python function of this name; "wait": it waits for another one.
+
+    So a test need not hope that a thread has got somewhere after a pause.
+    """
+    # The number of a thread that has ended may be another one's.
+    frame = sys._current_frames().get(thread.ident or 0) if thread.is_alive() else None
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
+class Clock:
+    """Stands in for the module `time` where a test moves on the time, instead of waiting."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        """The system's time, and all that the test has added."""
+        return time.monotonic() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._ahead += seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
 
 
 def _alive(threads: Sequence[threading.Thread]) -> list[str]:
