@@ -41,8 +41,11 @@ class TopicControl(ABC):
     def create_topic(self, name: str, partitions: int = 0, *, ledger_id: int | None = None) -> str:
         """Create a topic, with or without partitions; returns its full name.
 
-        `ledger_id` is its first ledger's id. Raises NotAllowed if it exists.
+        `ledger_id` is its first ledger's id. Raises NotAllowed if it exists, ValueError for a
+        negative number of partitions.
         """
+        if partitions < 0:
+            raise ValueError(f"partitions={partitions}: the number of partitions is 0 or more")
         parsed = TopicName.parse(name)
         self._call(lambda server: server.topics.create(parsed, partitions, ledger_id))
         return str(parsed)

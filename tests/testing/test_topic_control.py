@@ -41,6 +41,17 @@ def test_wrong_names_are_errors(broker: EmbeddedBroker) -> None:
         broker.add_partitions("p", 1)
 
 
+@pytest.mark.parametrize("partitions", [-1, -4])
+def test_a_topic_cannot_have_a_negative_number_of_partitions(
+    partitions: int, broker: EmbeddedBroker
+) -> None:
+    with pytest.raises(ValueError, match=f"partitions={partitions}"):
+        broker.create_topic("p", partitions=partitions)
+    assert broker.topics() == []
+    # The name is still free.
+    broker.create_topic("p", partitions=1)
+
+
 def test_partitions_are_added(broker: EmbeddedBroker, client: WireClient) -> None:
     broker.create_topic("p", partitions=2)
     broker.add_partitions("p", 4)
