@@ -17,11 +17,12 @@ from pulsar_spark.cli.arguments import (
     resolved,
 )
 from pulsar_spark.cli.output import print_json, print_table, progress
-from pulsar_spark.errors import OptionError, PulsarError
+from pulsar_spark.errors import OptionError, PulsarError, SinkStateError, TopicNotFound
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.resolve import Values
+    from pulsar_spark.spark.writing.exactly_once import SinkOptions
 
 _DESCRIPTION = """\
 Show the exactly-once sinks of --topic (or those recorded on the topic of --option
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.finish is not None:
         sink = sink_options(arguments.finish, given, topic, values["transactionTimeout"])
         with progress("committing", quiet=arguments.json):
+            with ClientContext(client) as context:
+                _check_known(context, sink)
             check_sink(client, sink, finish=True)
     with ClientContext(client) as context:
         states = [sink.state_topic] if arguments.finish else _state_topics(context, values, topic)
@@ -74,6 +77,25 @@ def run(arguments: argparse.Namespace) -> int:
         columns = ("sink", "committed", "unfinished", "transactions", "topic")
         print_table(columns, [tuple(row.values()) for row in rows])
     return 0 if all(row["sink"] is not None for row in rows) else 1
+
+
+def _check_known(context: ClientContext, sink: SinkOptions) -> None:
+    """Raise SinkStateError unless the sink has records. Creates nothing and takes nothing over."""
+    from pulsar_spark.spark.writing.decision_log import read_state
+
+    try:
+        known = read_state(context, sink.state_topic).sink_id
+    except TopicNotFound:
+        known = None
+    if known == sink.sink_id:
+        return
+    raise SinkStateError(
+        f"there are no records of a sink with the sinkId {sink.sink_id!r}"
+        + ("" if known is None else f", but of {known!r}"),
+        "See which sinks there are: sink --list. If a sink has sinkStateTopic, give that too: "
+        "--option sinkStateTopic=TOPIC.",
+        topic=sink.state_topic,
+    )
 
 
 def _state_topics(context: ClientContext, values: Values, topic: str | None) -> list[str]:

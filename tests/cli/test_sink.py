@@ -87,6 +87,62 @@ def test_what_has_expired_in_part_before_a_commit_is_dropped_with_an_error(
     assert (status, row["committed"], row["unfinished"]) == (0, "batch 0", None)
 
 
+@pytest.fixture
+def refused(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that fails with status 1, and return its error: it has changed nothing."""
+
+    def command(*arguments: str) -> str:
+        before = state(broker)
+        place = ["--service-url", broker.service_url, "--topic", "t"]
+        assert cli.main(["sink", *place, *arguments]) == 1
+        assert state(broker) == before
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        return shown.err
+
+    return command
+
+
+def state(broker: EmbeddedBroker) -> dict[str, tuple[object, int]]:
+    """Return each topic's durable subscriptions and number of messages."""
+    return {
+        name: (set(broker.subscriptions(name)), broker.stats(name).messages_in)
+        for name in broker.topics()
+    }
+
+
+def test_an_unknown_id_is_an_error_and_creates_nothing(
+    broker: EmbeddedBroker, run: Run, refused: Callable[..., str]
+) -> None:
+    Sink(broker.service_url, "t", "orders").run(0)
+    error = refused("--finish", "oders")
+    assert "'oders'" in error
+    assert "--list" in error
+    assert "sinkStateTopic" in error
+    assert [row["sink"] for row in run("--list")[1]] == ["orders"]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_an_id_is_unknown_on_a_topic_without_records(
+    partitions: int, broker: EmbeddedBroker, refused: Callable[..., str]
+) -> None:
+    broker.create_topic("empty", partitions=partitions)
+    assert "'orders'" in refused("--finish", "orders", "--option", "sinkStateTopic=empty")
+
+
+def test_the_records_of_another_sink_are_left_alone(
+    broker: EmbeddedBroker, refused: Callable[..., str]
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.options["sinkStateTopic"] = "records"
+    sink.run(0)
+    error = refused("--finish", "oders", "--option", "sinkStateTopic=records")
+    assert "'oders'" in error
+    assert "'orders'" in error
+    # Its query can go on.
+    sink.run(1)
+
+
 def test_a_topic_of_something_else_is_told(broker: EmbeddedBroker, run: Run) -> None:
     Sink(broker.service_url, "records", "s").run(0)
     broker.create_topic("other")
