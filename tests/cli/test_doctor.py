@@ -121,10 +121,19 @@ def test_all_steps_are_told_in_order(broker: EmbeddedBroker, examine: Examine) -
     assert "2 partitions" in report.steps["partitions"]["detail"]
 
 
-def test_what_runs_here_is_told(broker: EmbeddedBroker, examine: Examine) -> None:
-    here = examine(broker.service_url).body["environment"]
-    assert {"python", "pyspark", "java", "implementation", "codecs"} <= here.keys()
-    assert "ZSTD" in here["codecs"]
+def test_its_json_has_the_steps_and_whether_all_is_well(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    for arguments in ([], ["--topic", "orders"], ["--topic", "missing"]):
+        assert list(examine(broker.service_url, *arguments).body) == ["steps", "ok"]
+
+
+def test_what_runs_here_is_told(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--service-url", broker.service_url]) == 0
+    here = capsys.readouterr().out.splitlines()[0]
+    for name in ("python", "pyspark", "java", "implementation", "codecs"):
+        assert f"{name} " in here
+    assert "ZSTD" in here
 
 
 def test_it_reads_as_text_too(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:

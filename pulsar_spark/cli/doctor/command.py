@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--master and --tasks are for --executors", "Add --executors.")
     admin_url = take_admin_url(arguments, options)
     steps = [step.to_json() for step in examine(options, admin_url, quiet=arguments.json)]
-    report: dict[str, Any] = {"steps": steps, "ok": True, "environment": environment()}
+    report: dict[str, Any] = {"steps": steps, "ok": True}
     if arguments.executors:
         from pulsar_spark.cli.doctor.executors import examine_executors
 
@@ -122,7 +122,7 @@ def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    here = ", ".join(f"{name} {version}" for name, version in report["environment"].items())
+    here = ", ".join(f"{name} {version}" for name, version in environment().items())
     print(printable(here))
     print()
     columns = ("step", "status", "seconds", "detail")
