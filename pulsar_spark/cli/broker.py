@@ -23,6 +23,22 @@ read it:     spark.read.format("pulsar")
 stop it:     Ctrl-C"""
 
 
+# All other commands take them.
+_OF_CLUSTERS = ("--service-url", "--option", "--token-file")
+
+
+class _OfClusters(argparse.Action):
+    """Refuses an argument. Its value is not shown: it may be a credential."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: object, __: object, name: str | None = None
+    ) -> None:
+        parser.error(
+            f"argument {name}: this command runs a broker of its own, and connects to none; --port "
+            "is where it listens, --topic creates a topic"
+        )
+
+
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = add_command(
@@ -41,6 +57,7 @@ def add_parser(commands: Commands) -> None:
         metavar="NAME[:PARTITIONS]",
         help="create a topic at the start; can be repeated",
     )
+    parser.add_argument(*_OF_CLUSTERS, action=_OfClusters, nargs="?", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from pulsar_spark.spark.writing.exactly_once import SinkOptions
 
 _DESCRIPTION = """\
-Show the exactly-once sinks of --topic (or those recorded on the topic of --option
-sinkStateTopic=TOPIC): the last micro-batch or job that was committed, and one that is decided but
-may not be committed yet. --finish ID commits that one now, as the next start of its query or the
-next write would. If its transactions have timed out and none was committed, it is dropped instead,
-with an error. Don't use it while the query runs: it takes the sink over from the query.
+Show the exactly-once sinks of the namespace of --topic (public/default without one), or of the
+topic of --option sinkStateTopic=TOPIC: the last micro-batch or job that was committed, and one that
+is decided but may not be committed yet. --finish ID commits that one now, as the next start of its
+query or the next write would. If its transactions have timed out and none was committed, it is
+dropped instead, with an error. Don't use it while the query runs: it takes the sink over from the
+query.
 """
+
+# Where topics with short names are.
+_NAMESPACE = "public/default"
 
 
 def add_parser(commands: Commands) -> None:
@@ -56,9 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     values = resolved(given_options(arguments), Scope.WRITE)
     topic, client = single_topic(values), client_options(values)
     given: str | None = values["sinkStateTopic"]
-    if topic is None and given is None:
-        raise OptionError("no topic is given", "Give --topic TOPIC.")
     if arguments.finish is not None:
+        if topic is None and given is None:
+            raise OptionError("no topic is given", "Give --topic TOPIC, one that it writes to.")
         sink = sink_options(arguments.finish, given, topic, values["transactionTimeout"])
         with progress("committing", quiet=arguments.json):
             with ClientContext(client) as context:
@@ -104,8 +108,7 @@ def _state_topics(context: ClientContext, values: Values, topic: str | None) -> 
 
     if values["sinkStateTopic"] is not None:
         return [str(TopicName.parse(values["sinkStateTopic"]))]
-    assert topic is not None
-    namespace = TopicName.parse(topic).namespace_name
+    namespace = _NAMESPACE if topic is None else TopicName.parse(topic).namespace_name
     names = context.lookup.topics_of_namespace(namespace)
     return [name for name in names if TopicName.parse(name).local_name.startswith(STATE_PREFIX)]
 

@@ -125,7 +125,11 @@ def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | No
     named = bool(arguments.subscription or arguments.checkpoint)
     if not named and (admin_url is None or arguments.drop):
         raise OptionError(
-            "no subscription is named", "Give --subscription NAME, or --checkpoint FOLDER."
+            "no subscription is named, and brokers list them by the admin REST only",
+            "Give --subscription NAME or --checkpoint FOLDER."
+            if arguments.drop
+            else "Give --subscription NAME, --checkpoint FOLDER, or --admin-url "
+            "http://HOST:8080 to see all subscriptions of --topic.",
         )
     if arguments.subscription and arguments.checkpoint:
         raise OptionError(

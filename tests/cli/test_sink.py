@@ -151,6 +151,12 @@ def test_a_topic_of_something_else_is_told(broker: EmbeddedBroker, run: Run) -> 
     assert "another sink" in row["unfinished"]
 
 
-def test_it_needs_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sink", "--service-url", "pulsar://127.0.0.1:1"]) == 2
-    assert "--topic" in capsys.readouterr().err
+def test_without_a_topic_the_sinks_of_the_default_namespace_are_shown(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("a/b/t")
+    Sink(broker.service_url, "t", "ours").run(0)
+    Sink(broker.service_url, "a/b/t", "theirs").run(0)
+    for place, expected in (([], "ours"), (["--topic", "a/b/t"], "theirs")):
+        assert cli.main(["sink", "--service-url", broker.service_url, *place, "--json"]) == 0
+        assert [row["sink"] for row in json.loads(capsys.readouterr().out)] == [expected]
