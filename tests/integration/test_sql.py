@@ -36,7 +36,7 @@ def sql(spark: SparkSession, own: EmbeddedBroker) -> Iterator[Callable[[str], li
 
 def tables(spark: SparkSession) -> set[tuple[str, bool]]:
     """Return the names of tables and views, and which are views."""
-    # Spark's catalog.listTables fails for tables of Python data sources.
+    # Spark's catalog.listTables needs generated code, which this session goes without.
     return {(row["tableName"], row["isTemporary"]) for row in spark.sql("SHOW TABLES").collect()}
 
 
