@@ -25,7 +25,7 @@ from pulsar_spark.cli.output import Bar, print_json_line, print_table, progress
 from pulsar_spark.errors import MessageTooLarge
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -279,9 +279,10 @@ def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None
 
     def show(rows: list[Row]) -> None:
         nonlocal shown
+        rows = [_objects(row, schema) for row in rows]
         for row in rows:
             row["__messageId"] = str(MessageIdAdv.deserialize(row["__messageId"]))
-            row["__messageProperties"] = dict(row["__messageProperties"] or ())
+            row["__messageProperties"] = row["__messageProperties"] or {}
             if as_json:
                 print_json_line(row, _text)
         if as_json or (shown and not rows):
@@ -293,6 +294,27 @@ def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None
         shown = columns
 
     return show
+
+
+def _objects(value: Any, kind: DataType) -> Any:
+    """Return a value with objects for its maps, which are pairs in Arrow.
+
+    JSON's objects only have keys of text: maps with other keys stay pairs.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        return {field.name: _objects(value[field.name], field.dataType) for field in kind.fields}
+    if isinstance(kind, ArrayType):
+        return [_objects(item, kind.elementType) for item in value]
+    if isinstance(kind, MapType):
+        pairs = [
+            (_objects(key, kind.keyType), _objects(item, kind.valueType)) for key, item in value
+        ]
+        return dict(pairs) if isinstance(kind.keyType, StringType) else pairs
+    return value
 
 
 def _cell(value: object) -> object:
@@ -309,5 +331,6 @@ def _text(value: object) -> str:
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
+        return value.isoformat(timespec=digits).replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date | time_of_day) else str(value)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli import peek as module
 from pulsar_spark.client import PulsarClient
-from pulsar_spark.client.schema import StringSchema
+from pulsar_spark.client.schema import AvroSchema, StringSchema
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
@@ -86,6 +88,42 @@ def test_a_row_has_all_columns_in_a_form_for_json(broker: EmbeddedBroker, peek: 
     }
     # In the form that offsets accept.
     assert MessageIdAdv.parse(row["__messageId"]).entry_id == 0
+
+
+def test_times_keep_their_digits_and_maps_are_objects(broker: EmbeddedBroker, peek: Peek) -> None:
+    fields = """[
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "whole", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "none", "type": ["null", {"type": "map", "values": "long"}]},
+        {"name": "nested", "type": {"type": "array", "items": {"type": "record", "name": "i",
+            "fields": [{"name": "m", "type": {"type": "map",
+                "values": {"type": "map", "values": "bytes"}}}]}}}
+    ]"""
+    definition = f'{{"type": "record", "name": "r", "fields": {fields}}}'
+    schema = AvroSchema(None, schema_definition=definition)
+    at = datetime(2026, 11, 20, 10, 0, 0, 123456, timezone.utc)
+    value = {
+        "at": at,
+        "whole": at.replace(microsecond=0),
+        "counts": {"a": 1, "b": 2},
+        "none": None,
+        "nested": [{"m": {"x": {"y": b"z"}, "empty": {}}}],
+    }
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer("t", schema=schema).send(value)
+    (row,) = peek("--topic", "t")
+    assert {name: row[name] for name in value} == {
+        **value,
+        "at": "2026-11-20T10:00:00.123456Z",
+        "whole": "2026-11-20T10:00:00.000Z",
+        "nested": [{"m": {"x": {"y": "z"}, "empty": {}}}],
+    }
+
+
+def test_maps_with_other_keys_than_text_stay_pairs() -> None:
+    kind = MapType(IntegerType(), MapType(StringType(), LongType()))
+    assert module._objects([(1, [("a", 2)]), (3, None)], kind) == [(1, {"a": 2}), (3, None)]
 
 
 def test_values_are_decoded_by_the_topics_schema_and_shown_where_they_do_not_decode(
