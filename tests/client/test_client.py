@@ -29,6 +29,7 @@ from pulsar_spark.testing import EmbeddedBroker
 def test_the_package_gives_what_users_need_by_name() -> None:
     for name in package.__all__:
         assert isinstance(getattr(package, name), type)
+    assert {*package.__all__, "exceptions", "schema"} <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = package.Nothing
 
