@@ -97,7 +97,10 @@ class PulsarProducer(Closing):
         return next(names, "")
 
     def last_sequence_id(self) -> int:
-        """The highest acknowledged sequence id, -1 if there is none."""
+        """That of the message that was stored last; with partitions, the highest of theirs.
+
+        Before any it is `initial_sequence_id`, else what the broker knows of the name, else -1.
+        """
         producers = self._writer.producers
         return max((producer.last_sequence_id for producer in producers), default=-1)
 

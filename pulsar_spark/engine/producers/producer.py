@@ -146,7 +146,10 @@ class Producer:
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest sequence id known to be stored, -1 if none is."""
+        """That of the message that was stored last, by an earlier producer of the name, too.
+
+        Before any, it is the options' initial one, or -1.
+        """
         return self._receipt_log.last_sequence_id
 
     @property
@@ -660,8 +663,7 @@ class Producer:
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
         initial = self._options.initial_sequence_id
-        self._receipt_log.begin(last_sequence_id)
-        self._next_sequence_id = (last_sequence_id if initial is None else initial) + 1
+        self._next_sequence_id = self._receipt_log.begin(last_sequence_id, initial) + 1
 
     # --- on the receive thread ----------------------------------------------------------------
 

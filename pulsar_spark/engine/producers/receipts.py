@@ -18,7 +18,7 @@ class ReceiptLog:
 
     def __init__(self, partition: int, *, resumes: bool) -> None:
         self.last_sequence_id = -1
-        """The highest sequence id known to be stored, -1 if none is."""
+        """The highest sequence id of the entry that was stored last; before, where ids start."""
         self.last_message_id: MessageIdAdv | None = None
         """Where the last acknowledged entry is stored."""
         self.duplicates = 0
@@ -29,9 +29,11 @@ class ReceiptLog:
         self._known_sequence_id = -1
         self._first_chunk: MessageIdAdv | None = None
 
-    def begin(self, last_sequence_id: int) -> None:
-        """Start with the last sequence id that the broker stored before the producer was opened."""
-        self.last_sequence_id = self._known_sequence_id = last_sequence_id
+    def begin(self, known: int, initial: int | None) -> int:
+        """Start after `initial`, or after the last id that the broker stored before; return it."""
+        self._known_sequence_id = known
+        self.last_sequence_id = known if initial is None else initial
+        return self.last_sequence_id
 
     def was_known(self, sequence_id: int) -> bool:
         """Whether a message with this id was stored before the producer was opened."""
@@ -45,7 +47,7 @@ class ReceiptLog:
             self._first_chunk = message_id
         elif sends.chunk is not None:
             message_id = replace(message_id, first_chunk=self._first_chunk)
-        self.last_sequence_id = max(self.last_sequence_id, taken.last)
+        self.last_sequence_id = taken.last
         # A duplicate is acknowledged without an id.
         if min(receipts[2::4]) >= 0:
             self.last_message_id = message_id

@@ -1,0 +1,66 @@
+"""The official client and ours side by side, on one embedded broker: the same calls end alike."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+
+pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+
+
+@pytest.fixture(params=["pulsar", "pulsar_spark.client"])
+def module(request: pytest.FixtureRequest) -> Any:
+    """The client package that the test's code uses: the official one or ours."""
+    return importlib.import_module(request.param)
+
+
+@pytest.fixture
+def client(module: Any, broker: EmbeddedBroker) -> Iterator[Any]:
+    made = module.Client(broker.service_url, operation_timeout_seconds=60)
+    yield made
+    made.shutdown()
+
+
+def sent(producer: Any, *sequence_ids: int | None) -> list[int]:
+    """Send messages with these ids, and return the last sequence id after each."""
+    found = []
+    for sequence_id in sequence_ids:
+        producer.send(b"x", sequence_id=sequence_id)
+        found.append(producer.last_sequence_id())
+    return found
+
+
+def test_the_last_sequence_id_is_that_of_the_last_stored_message(client: Any) -> None:
+    producer = client.create_producer("t")
+    assert producer.last_sequence_id() == -1
+    assert sent(producer, None, None, 99, 5, 7) == [0, 1, 99, 5, 7]
+    producer.close()
+    assert producer.last_sequence_id() == 7
+
+
+def test_before_a_message_the_last_sequence_id_is_the_initial_one(client: Any) -> None:
+    producer = client.create_producer("t", initial_sequence_id=41)
+    assert producer.last_sequence_id() == 41
+    assert sent(producer, None, None) == [42, 43]
+
+
+def test_a_batch_leaves_its_last_sequence_id(client: Any) -> None:
+    producer = client.create_producer("t", initial_sequence_id=10, batching_enabled=True)
+    for _ in range(5):
+        producer.send_async(b"x", lambda *_: None)
+    producer.flush()
+    assert producer.last_sequence_id() == 15
+
+
+def test_with_partitions_the_last_sequence_id_is_the_highest_of_them(
+    broker: EmbeddedBroker, client: Any
+) -> None:
+    broker.create_topic("parts", partitions=3)
+    producer = client.create_producer("parts", initial_sequence_id=10)
+    assert producer.last_sequence_id() == 10
+    assert sent(producer, None, None, None, None, 50, 7) == [11, 11, 11, 12, 50, 50]
