@@ -181,8 +181,9 @@ class PulsarClient(Closing):
 
         Keys are routed by JavaStringHash, as in the Java client. Messages are encrypted for the
         names in `encryption_key`. New partitions are looked for every
-        `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error,
-        OptionError for invalid or contradictory values, CryptoError for keys that cannot be used.
+        `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error
+        (ProducerBusy at once if another producer has the name), OptionError for invalid or
+        contradictory values, CryptoError for keys that cannot be used.
         """
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
@@ -210,6 +211,7 @@ class PulsarClient(Closing):
             encryption=encryption,
             # Others announce their transactions by a second producer, which this one keeps out.
             txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
+            waits_for_name=False,
         )
         writer = PartitionedProducer(
             self._context, topic, options, partitions=partitions, timed=True, survives_timeouts=True

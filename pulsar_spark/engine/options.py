@@ -402,7 +402,8 @@ class ProducerOptions:
     limit applies. A topic created for the producer gets `initial_subscription`. With `resumes`,
     messages with their own sequence ids go to the same partitions in every run, and ids that the
     broker already has from `producer_name` are not sent again. With `txn_enabled` the broker
-    expects messages of transactions.
+    expects messages of transactions. With `waits_for_name` a name in use is tried again for some
+    seconds: it may be an earlier attempt's, whose end the broker has not noticed.
     """
 
     compression: int = pb.NONE
@@ -426,6 +427,7 @@ class ProducerOptions:
     initial_subscription: str | None = None
     resumes: bool = False
     txn_enabled: bool = False
+    waits_for_name: bool = True
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

@@ -64,3 +64,11 @@ def test_with_partitions_the_last_sequence_id_is_the_highest_of_them(
     producer = client.create_producer("parts", initial_sequence_id=10)
     assert producer.last_sequence_id() == 10
     assert sent(producer, None, None, None, None, 50, 7) == [11, 11, 11, 12, 50, 50]
+
+
+def test_a_name_in_use_is_refused_at_once(module: Any, broker: EmbeddedBroker, client: Any) -> None:
+    client.create_producer("t", "taken")
+    asked = broker.faults.seen("PRODUCER")
+    with pytest.raises(module.ProducerBusy):
+        client.create_producer("t", "taken")
+    assert broker.faults.seen("PRODUCER") == asked + 1

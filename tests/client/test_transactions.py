@@ -16,7 +16,6 @@ from pulsar_spark.client import (
     TransactionState,
 )
 from pulsar_spark.client import client as client_module
-from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.errors import (
     InvalidTxnStatus,
     MessageTooLarge,
@@ -87,9 +86,8 @@ def test_a_broker_hears_of_transactions_before_a_topic_is_part_of_one(
 
 
 def test_a_topic_that_takes_no_second_producer_takes_transactions_all_the_same(
-    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
-    monkeypatch.setattr(producer_session, "BUSY_SECONDS", 0.2)
     with client.create_producer("t") as producer, client.new_transaction() as txn:
         broker.faults.error(
             "PRODUCER", "ProducerBusy", times=None, when=lambda seen: seen.body.txn_enabled

@@ -271,6 +271,33 @@ def test_a_name_that_is_taken_is_tried_again_for_some_seconds(
 
 
 @pytest.mark.fault(88)
+def test_a_name_that_is_not_waited_for_is_refused_at_once() -> None:
+    with topic() as (script, context, _):
+        asked = refuse_producers(script, pb.ProducerBusy)
+        with pytest.raises(ProducerBusy):
+            make(context, producer_name="taken", waits_for_name=False).open()
+        assert len(asked) == 1
+
+
+@pytest.mark.fault(88)
+def test_a_name_is_waited_for_if_an_own_attempt_may_have_it() -> None:
+    with topic() as (script, context, _):
+        epochs: list[int] = []
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            epochs.append(command.epoch)
+            if command.epoch == 0:
+                session.drop()
+            elif command.epoch == 1:
+                session.send(answers.error(command.request_id, pb.ProducerBusy, "not yet"))
+            return command.epoch < 2
+
+        script.on_producer = on_producer
+        make(context, producer_name="mine", waits_for_name=False).open()
+        assert epochs == [0, 1, 2]
+
+
+@pytest.mark.fault(88)
 def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline() -> None:
     with topic(operation_timeout=0.6) as (script, context, _):
         refuse_producers(script, pb.ProducerBlockedQuotaExceededError)

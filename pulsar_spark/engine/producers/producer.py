@@ -102,7 +102,9 @@ class Producer:
         self.partition = self._topic.partition_index
         self._on_failure = on_failure
         self._forks = fork_count()
-        self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
+        identity = Identity.of(self.topic, self._options)
+        waits = self._options.waits_for_name
+        self._registrar = Registrar(context, self, identity, waits_for_name=waits)
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
         self._encoding: Encoding | None = None
@@ -199,8 +201,9 @@ class Producer:
     def open(self, timeout: float | None = None) -> Producer:
         """Register with the broker, within `timeout` (default: the operation timeout) seconds.
 
-        Temporary errors are retried, a name in use only for some seconds. Raises the broker's
-        error, or OperationTimeout with the last error as its cause.
+        Temporary errors are retried, a name in use only for some seconds, or not at all without
+        the option `waits_for_name`. Raises the broker's error, or OperationTimeout with the last
+        error as its cause.
         """
         self._check_process()
         seconds = timeout or self._context.options.operation_timeout

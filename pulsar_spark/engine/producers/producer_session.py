@@ -291,8 +291,16 @@ class Registrar:
     through again.
     """
 
-    def __init__(self, context: ClientContext, owner: RegistrarOwner, identity: Identity) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        owner: RegistrarOwner,
+        identity: Identity,
+        *,
+        waits_for_name: bool = True,
+    ) -> None:
         self.identity = identity
+        self._waits_for_name = waits_for_name
         self.trouble: PulsarError | None = None
         self._context = context
         self._owner = owner
@@ -328,7 +336,7 @@ class Registrar:
                 return
             except PulsarError as error:
                 trouble = error.with_context(topic=self.identity.topic)
-            if not self._may_pass(trouble):
+            if self._is_others_name(trouble) or not self._may_pass(trouble):
                 raise trouble
             delay = self._pause(trouble, deadline.remaining())
             if deadline.remaining() <= delay:
@@ -432,6 +440,14 @@ class Registrar:
         except PulsarError:
             self._note_assignment(session)
             raise
+
+    def _is_others_name(self, error: PulsarError) -> bool:
+        """Whether the name is another producer's, and is not waited for.
+
+        After the first attempt it may be this one's own, by a connection that was lost.
+        """
+        first = not self.identity.epoch
+        return isinstance(error, ProducerBusy) and first and not self._waits_for_name
 
     def _may_pass(self, error: PulsarError) -> bool:
         """Whether another attempt can succeed; also limits how long a name may be in use."""
