@@ -205,6 +205,16 @@ class InvalidRow(PulsarError, ValueError):
     """
 
 
+class WrongType(InvalidRow, TypeError):
+    """A value has another Python type than the producer's schema takes.
+
+    Cause: `PulsarProducer.send` takes bytes without a schema, and what its schema describes with
+    one.
+
+    Remedy: encode the value, or create the producer with a schema for it.
+    """
+
+
 class SchemaMismatch(PulsarError, ValueError):
     """The DataFrame does not match the topic's schema, or Spark cannot represent the schema.
 

@@ -126,8 +126,9 @@ class PulsarProducer(Closing):
         """Publish a message (None is a null value), and return its id when it is stored.
 
         Within `txn` it becomes visible at commit, and is not batched. Times are milliseconds since
-        the epoch. The current batch is sent with it. Raises MessageTooLarge, InvalidRow,
-        ProducerQueueFull, OperationTimeout without a receipt in time, and the broker's error.
+        the epoch. The current batch is sent with it. Raises MessageTooLarge, InvalidRow (WrongType
+        for a value of another type than the schema's), ProducerQueueFull, OperationTimeout without
+        a receipt in time, and the broker's error.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp

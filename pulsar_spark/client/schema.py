@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
-from pulsar_spark.errors import CorruptMessage, InvalidRow, OptionError, UnsupportedFeature
+from pulsar_spark.errors import (
+    CorruptMessage,
+    InvalidRow,
+    OptionError,
+    UnsupportedFeature,
+    WrongType,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.schema_info import (
@@ -39,7 +45,10 @@ class Schema:
         raise NotImplementedError
 
     def encode(self, obj: Any) -> bytes:
-        """Encode a value; raises InvalidRow if the value does not match the schema."""
+        """Encode a value; raises InvalidRow if it does not match the schema.
+
+        That is a WrongType, which is a TypeError too, for a value of another type.
+        """
         raise NotImplementedError
 
     def decode(self, data: bytes) -> Any:
@@ -64,7 +73,7 @@ class BytesSchema(Schema):
     def encode(self, data: Any) -> bytes:
         """Return `data`, which must be bytes."""
         if not isinstance(data, bytes):
-            raise InvalidRow(f"a value is {type(data).__name__}, the schema takes bytes")
+            raise _wrong_type(data, bytes)
         return data
 
     def decode(self, data: bytes) -> bytes:
@@ -82,7 +91,7 @@ class StringSchema(Schema):
     def encode(self, obj: Any) -> bytes:
         """Return the UTF-8 of `obj`, which must be text."""
         if not isinstance(obj, str):
-            raise InvalidRow(f"a value is {type(obj).__name__}, the schema takes str")
+            raise _wrong_type(obj, str)
         try:
             return obj.encode()
         except UnicodeEncodeError:
@@ -205,9 +214,7 @@ class RecordSchema(DefinedSchema):
     def encode(self, obj: Any) -> bytes:
         """Encode a dict, or an object of `record_cls`."""
         if self._record_cls is not None and not isinstance(obj, self._record_cls):
-            raise InvalidRow(
-                f"a value is {type(obj).__name__}, the schema takes {self._record_cls.__name__}"
-            )
+            raise _wrong_type(obj, self._record_cls)
         return super().encode(obj)
 
     def made(self, value: Any) -> Any:
@@ -307,9 +314,7 @@ class ProtobufNativeSchema(Schema):
     def encode(self, obj: Any) -> bytes:
         """Return the bytes of a message of the class."""
         if not isinstance(obj, self._record_cls):
-            raise InvalidRow(
-                f"a value is {type(obj).__name__}, the schema takes {self._record_cls.__name__}"
-            )
+            raise _wrong_type(obj, self._record_cls)
         return obj.SerializeToString()
 
     def decode(self, data: bytes) -> Message:
@@ -365,6 +370,10 @@ def _add_files(file: Any, files: descriptor_pb2.FileDescriptorSet, known: set[st
     for dependency in file.dependencies:
         _add_files(dependency, files, known)
     file.CopyToProto(files.file.add())
+
+
+def _wrong_type(value: object, wanted: type) -> WrongType:
+    return WrongType(f"a value is {type(value).__name__}, the schema takes {wanted.__name__}")
 
 
 def _invalid(mismatch: Mismatch, info: SchemaInfo) -> InvalidRow:

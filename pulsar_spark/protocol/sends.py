@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from google.protobuf.message import EncodeError
 
-from pulsar_spark.errors import InvalidRow, MessageTooLarge
+from pulsar_spark.errors import InvalidRow, MessageTooLarge, WrongType
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import (
@@ -325,7 +325,8 @@ def _metadata(
     try:
         _set_message_fields(metadata, entry)
     except (ValueError, TypeError) as error:
-        raise InvalidRow(
+        kind = WrongType if isinstance(error, TypeError) else InvalidRow
+        raise kind(
             f"a message's key, property or time cannot be sent: {error}",
             "Keys and properties are text that UTF-8 can express, times are not negative.",
             topic=limits.topic,

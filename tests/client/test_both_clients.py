@@ -72,3 +72,27 @@ def test_a_name_in_use_is_refused_at_once(module: Any, broker: EmbeddedBroker, c
     with pytest.raises(module.ProducerBusy):
         client.create_producer("t", "taken")
     assert broker.faults.seen("PRODUCER") == asked + 1
+
+
+@pytest.mark.parametrize("content", ["text", 5, 1.5, bytearray(b"x"), [b"x"]])
+def test_a_value_that_is_not_bytes_is_a_type_error(client: Any, content: Any) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(TypeError):
+        producer.send(content)
+    with pytest.raises(TypeError):
+        producer.send_async(content, None)
+
+
+def test_a_value_must_be_of_its_schemas_type(module: Any, client: Any) -> None:
+    schemas = importlib.import_module(f"{module.__name__}.schema")
+    records = importlib.import_module("pulsar.schema")
+
+    class Sale(records.Record):  # type: ignore[misc, name-defined]
+        item = records.String()
+
+    for schema in (schemas.StringSchema(), schemas.JsonSchema(Sale), schemas.AvroSchema(Sale)):
+        producer = client.create_producer(f"typed-{type(schema).__name__}", schema=schema)
+        with pytest.raises(TypeError):
+            producer.send(b"bytes")
+    with pytest.raises(TypeError):
+        client.create_producer("t").send(b"x", properties={"number": 5})

@@ -187,9 +187,12 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
 
 def test_values_must_fit_the_schema(client: PulsarClient) -> None:
     producer = client.create_producer("t")
-    with pytest.raises(InvalidRow):
+    with pytest.raises(InvalidRow) as raised:
         producer.send("text")
-    with pytest.raises(InvalidRow):
+    # As in the official client, and as any invalid value.
+    assert isinstance(raised.value, TypeError)
+    assert isinstance(raised.value, ValueError)
+    with pytest.raises(TypeError):
         producer.send_async("text", Outcomes())
 
 
