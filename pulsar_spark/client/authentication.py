@@ -36,6 +36,8 @@ class AuthenticationTLS(Authentication):
     """Log in with a certificate, on a TLS connection."""
 
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        if not all(isinstance(given, str) for given in (certificate_path, private_key_path)):
+            raise OptionError("certificate_path and private_key_path must be text")
         super().__init__(
             AuthOptions(method="tls", certificate_file=certificate_path, key_file=private_key_path)
         )
@@ -77,8 +79,8 @@ class AuthenticationBasic(Authentication):
                 raise OptionError(
                     "auth_params_string is not JSON with username and password"
                 ) from None
-        if not isinstance(username, str) or not isinstance(password, str):
-            raise OptionError("username and password must be text")
+        if not all(isinstance(given, str) for given in (username, password, method)):
+            raise OptionError("username, password and method must be text")
         if method != "basic":
             raise UnsupportedFeature("other method names than basic are not supported yet")
         super().__init__(AuthOptions(method="basic", username=username, password=password))

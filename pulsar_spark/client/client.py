@@ -15,6 +15,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_spark.client.arguments import (
+    CLIENT,
+    CONSUMER,
+    PRODUCER,
+    READER,
+    TABLE_VIEW,
+    check_type,
+    check_types,
+)
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer import PulsarConsumer, ReceivingRules
@@ -120,8 +129,7 @@ class PulsarClient(Closing):
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
     ) -> None:
-        if authentication is not None and not isinstance(authentication, Authentication):
-            raise OptionError("authentication is not one of this package's Authentication classes")
+        check_types(locals(), CLIENT)
         options = ClientOptions(
             service_url,
             operation_timeout=operation_timeout_seconds,
@@ -185,6 +193,7 @@ class PulsarClient(Closing):
         (ProducerBusy at once if another producer has the name), OptionError for invalid or
         contradictory values, CryptoError for keys that cannot be used.
         """
+        check_types(locals(), PRODUCER)
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
         encryption = encryption_options(encryption_key, crypto_key_reader)
@@ -264,8 +273,7 @@ class PulsarClient(Closing):
         `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error;
         with FAIL, EncryptedMessage for a message that cannot be decrypted.
         """
-        if not isinstance(start_message_id, MessageId):
-            raise OptionError("start_message_id is not a MessageId of this package")
+        check_types(locals(), READER)
         name = TopicName.parse(topic)
         if not name.is_persistent:
             raise UnsupportedFeature(
@@ -363,6 +371,7 @@ class PulsarClient(Closing):
         cannot be read, and tells the broker why. Raises the broker's error, and OptionError for
         invalid values.
         """
+        check_types(locals(), CONSUMER)
         keys = key_reader(crypto_key_reader)
         checked = check_schema(schema)
         backoff = negative_ack_redelivery_backoff
@@ -458,6 +467,7 @@ class PulsarClient(Closing):
         On a compacted topic it reads the compacted view. Follows new partitions, and raises, as
         `create_reader`.
         """
+        check_types(locals(), TABLE_VIEW)
         checked = check_schema(schema)
         reader = self.create_reader(
             topic,
@@ -481,6 +491,7 @@ class PulsarClient(Closing):
 
         Raises UnsupportedFeature if the brokers do not support transactions.
         """
+        check_type(int, timeout_millis, "timeout_millis")
         if timeout_millis <= 0:
             raise OptionError("timeout_millis must be more than 0")
         seconds = self._context.options.operation_timeout
@@ -490,6 +501,7 @@ class PulsarClient(Closing):
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or of the topic if it has none."""
+        check_type(str, topic, "topic")
         name = TopicName.parse(topic)
         count = self._context.partitions_for_writing(topic)
         if not count:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
@@ -146,12 +147,9 @@ class PulsarConsumer(Closing):
         unacknowledged, and the next call returns the message after it.
         """
         self._check_receiving()
-        seconds = None
-        if timeout_millis is not None:
-            if not self._options.receiver_queue_size:
-                raise OptionError("a consumer with no receiver queue cannot wait with a timeout")
-            seconds = timeout_millis / 1000
-        deadline = Deadline(seconds)
+        deadline = Deadline(seconds(timeout_millis))
+        if timeout_millis is not None and not self._options.receiver_queue_size:
+            raise OptionError("a consumer with no receiver queue cannot wait with a timeout")
         while (message := self._incoming.next()) is None:
             self._pull()
             if not self._inbox.wait(deadline) and deadline.expired():

@@ -40,6 +40,8 @@ class CryptoKeyReader(KeyReader):
 
 
 def _pem(option: str, path: str | None) -> PemKeys:
+    if path is not None and not isinstance(path, str):
+        raise OptionError(f"{option} of CryptoKeyReader must be text")
     return PemKeys(f"{option} of CryptoKeyReader", () if path is None else (("", path),))
 
 

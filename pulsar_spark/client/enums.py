@@ -47,7 +47,7 @@ class _Choice(IntEnum):
         return f"{type(self).__name__}.{self.name}"
 
 
-ChoiceT = TypeVar("ChoiceT", bound=_Choice)
+ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 
 def choice(kind: type[ChoiceT], value: object, name: str) -> ChoiceT:

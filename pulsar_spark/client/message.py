@@ -10,7 +10,7 @@ from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.values import AnyMetadata, MessageValues, checked, key_of
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.rows import ReceivedRows
-from pulsar_spark.errors import CorruptMessage, PulsarError
+from pulsar_spark.errors import CorruptMessage, InvalidMessageId, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
@@ -74,6 +74,11 @@ class MessageId:
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Return the id that `serialize` encoded; raises InvalidMessageId for other bytes."""
+        if not isinstance(message_id_bytes, bytes | bytearray | memoryview):
+            raise InvalidMessageId(
+                f"a message id is in bytes, not in a {type(message_id_bytes).__name__}",
+                "Give what serialize() returned.",
+            )
         made = MessageId.wrap(wire.MessageIdAdv.deserialize(message_id_bytes))
         made._topic = topic
         return made

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pulsar_spark.client.arguments import check_type
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
@@ -46,6 +47,8 @@ MessageRouter = Callable[[Message, int], int]
 # Brokers read this as "replicate to no other cluster".
 _LOCAL_ONLY = ("__local__",)
 _GRACE = 5.0
+# Brokers count in signed numbers of 64 bits.
+_MAX_SEQUENCE_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,21 +283,20 @@ class PulsarProducer(Closing):
         message = MessageFields(None) if content is None else self._schema.message_of(content)
         # As in the official client, an empty text is no key, and 0 is no time.
         if partition_key:
-            _check(str, partition_key, "partition_key")
+            check_type(str, partition_key, "partition_key")
             if message.key is not None or message.null_key:
                 raise OptionError("the schema has the key in its values: leave partition_key out")
             message.key = partition_key
         if ordering_key:
-            _check(str, ordering_key, "ordering_key")
+            check_type(str, ordering_key, "ordering_key")
             message.ordering_key = ordering_key.encode("utf-8", "surrogateescape")
         if properties:
-            _check(dict, properties, "properties")
+            check_type(dict, properties, "properties")
             message.properties = pairs(properties)
         if sequence_id is not None:
-            _check(int, sequence_id, "sequence_id")
-            message.sequence_id = sequence_id
+            message.sequence_id = _sequence_id(sequence_id)
         if event_timestamp:
-            _check(int, event_timestamp, "event_timestamp")
+            check_type(int, event_timestamp, "event_timestamp")
             message.event_time = event_timestamp
         return message
 
@@ -377,9 +379,14 @@ def _unbatched_fields(
     txn: Transaction | None,
 ) -> UnbatchedFields | None:
     if txn is not None:
-        _check(Transaction, txn, "txn")
+        check_type(Transaction, txn, "txn")
+    if replication_clusters is not None:
+        check_type((list, tuple), replication_clusters, "replication_clusters")
+    check_type(bool, disable_replication, "disable_replication")
+    if deliver_at is not None:
+        check_type(int, deliver_at, "deliver_at")
     if deliver_after is not None:
-        _check(timedelta, deliver_after, "deliver_after")
+        check_type(timedelta, deliver_after, "deliver_after")
         deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
     replicate_to = _LOCAL_ONLY if disable_replication else tuple(replication_clusters or ())
     if not deliver_at and not replicate_to and txn is None:
@@ -388,15 +395,16 @@ def _unbatched_fields(
     return UnbatchedFields(deliver_at=deliver_at or 0, replicate_to=replicate_to, txn=txn_id)
 
 
+def _sequence_id(given: int) -> int:
+    check_type(int, given, "sequence_id")
+    if not 0 <= given <= _MAX_SEQUENCE_ID:
+        raise OptionError(f"sequence_id is {given}, it must be from 0 to {_MAX_SEQUENCE_ID}")
+    # True is a number too.
+    return int(given)
+
+
 def _wrap(message_id: wire.MessageIdAdv | None) -> MessageId:
     return MessageId() if message_id is None else MessageId.wrap(message_id)
-
-
-def _check(kind: type, value: Any, name: str) -> None:
-    if not isinstance(value, kind):
-        raise OptionError(
-            f"{name} is a value of the type {type(value).__name__}, it must be {kind.__name__}"
-        )
 
 
 # The official client's name.

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any
 
+from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
@@ -236,8 +237,7 @@ class PulsarReader(Closing):
         Raises OperationTimeout if no message arrived, CorruptMessage for one that cannot be read,
         ClosedError after `close`, and the broker's error.
         """
-        seconds = None if timeout_millis is None else timeout_millis / 1000
-        deadline = Deadline(seconds)
+        deadline = Deadline(seconds(timeout_millis))
         while True:
             self._check_open()
             self._read_found()

@@ -395,7 +395,10 @@ def undecodable(found: Any, info: SchemaInfo, version: str = "") -> CorruptMessa
 
 
 def check_schema(schema: Any, *, writing: bool = False) -> Schema:
-    """Check a user's schema; None becomes BytesSchema. Raises UnsupportedFeature."""
+    """Check a user's schema; None becomes BytesSchema.
+
+    Raises OptionError for other classes, UnsupportedFeature for one that cannot write.
+    """
     if schema is None:
         return BytesSchema()
     if writing and isinstance(schema, AutoConsumeSchema):
@@ -403,7 +406,7 @@ def check_schema(schema: Any, *, writing: bool = False) -> Schema:
             "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
         )
     if not isinstance(schema, Schema):
-        raise UnsupportedFeature(
+        raise OptionError(
             f"a schema is an object of the class {type(schema).__module__}."
             f"{type(schema).__qualname__}",
             "Use the classes of pulsar_spark.client.schema.",

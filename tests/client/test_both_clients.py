@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,3 +97,78 @@ def test_a_value_must_be_of_its_schemas_type(module: Any, client: Any) -> None:
             producer.send(b"bytes")
     with pytest.raises(TypeError):
         client.create_producer("t").send(b"x", properties={"number": 5})
+
+
+def parameters(theirs: Any, own: Any) -> Iterator[str]:
+    """Yield the names of the parameters that a method has in both clients."""
+    found = inspect.signature(own).parameters
+    yield from (name for name in inspect.signature(theirs).parameters if name in found)
+
+
+def calls(client: Any, module: Any, url: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The methods of one client that take arguments, each with those that it needs."""
+    earliest = module.MessageId.earliest
+    reader = client.create_reader("t", earliest)
+    consumer = client.subscribe("t", module.__name__)
+    producer = client.create_producer("t")
+    return {
+        "Client": (module.Client, {"service_url": url}),
+        "create_producer": (client.create_producer, {"topic": "t"}),
+        "create_reader": (client.create_reader, {"topic": "t", "start_message_id": earliest}),
+        "create_table_view": (client.create_table_view, {"topic": "t"}),
+        "subscribe": (client.subscribe, {"topic": "t", "subscription_name": "s"}),
+        "get_topic_partitions": (client.get_topic_partitions, {}),
+        "send": (producer.send, {"content": b"x"}),
+        "send_async": (producer.send_async, {"content": b"x", "callback": None}),
+        "receive": (consumer.receive, {}),
+        "Consumer.seek": (consumer.seek, {}),
+        "read_next": (reader.read_next, {}),
+        "Reader.seek": (reader.seek, {}),
+        "deserialize": (module.MessageId.deserialize, {}),
+        "AuthenticationToken": (module.AuthenticationToken, {}),
+        "AuthenticationTLS": (module.AuthenticationTLS, {"private_key_path": "k"}),
+        "AuthenticationBasic": (module.AuthenticationBasic, {"username": "u", "password": "p"}),
+        "AuthenticationOauth2": (module.AuthenticationOauth2, {}),
+        "CryptoKeyReader": (module.CryptoKeyReader, {"private_key_path": "k"}),
+        "FileLogger": (module.FileLogger, {"log_level": module.LoggerLevel.Info}),
+    }
+
+
+def raised_by(call: Any, arguments: dict[str, Any]) -> type[BaseException] | None:
+    try:
+        call(**arguments)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def test_an_argument_of_a_wrong_type_is_a_value_error_where_it_is_one_there() -> None:
+    """Also what the official client lets pass, or raises otherwise, may be a ValueError here."""
+    official, own = (importlib.import_module(name) for name in ("pulsar", "pulsar_spark.client"))
+    checked, let_through = 0, []
+    with EmbeddedBroker() as broker:
+        url = broker.service_url
+        theirs, ours = official.Client(url), own.Client(url)
+        all_theirs, all_ours = calls(theirs, official, url), calls(ours, own, url)
+        for method, (call, needed) in all_theirs.items():
+            for name in parameters(call, all_ours[method][0]):
+                wrong = {name: object()}
+                if raised_by(call, {**needed, **wrong}) is not ValueError:
+                    continue
+                checked += 1
+                found = raised_by(all_ours[method][0], {**all_ours[method][1], **wrong})
+                if found is None or not issubclass(found, ValueError):
+                    let_through.append((method, name, found))
+        theirs.shutdown()
+        ours.shutdown()
+    assert let_through == []
+    assert checked > 90
+
+
+@pytest.mark.parametrize("sequence_id", [-1, 2**63])
+def test_a_sequence_id_out_of_range_is_refused(client: Any, sequence_id: int) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises((ValueError, TypeError)):
+        producer.send(b"x", sequence_id=sequence_id)
+    producer.send(b"x")
+    assert producer.last_sequence_id() == 0

@@ -112,7 +112,7 @@ def test_what_is_no_schema_is_refused_by_name() -> None:
     assert isinstance(check_schema(None), BytesSchema)
     schema = StringSchema()
     assert check_schema(schema) is schema
-    with pytest.raises(UnsupportedFeature, match=r"builtins\.object"):
+    with pytest.raises(OptionError, match=r"builtins\.object"):
         check_schema(object())
 
 
