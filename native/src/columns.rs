@@ -442,6 +442,18 @@ impl Rows {
             || self.ordering_key.is_some()
     }
 
+    /// How many bytes the columns repeat for each message of a batch.
+    pub fn row_size(&self, shared: &Shared) -> usize {
+        [
+            (&self.producer_name, shared.producer_name),
+            (&self.schema_version, shared.schema_version),
+            (&self.replicated_from, shared.replicated_from.unwrap_or_default()),
+        ]
+        .iter()
+        .map(|(column, text)| if column.is_some() { text.len() } else { 0 })
+        .sum()
+    }
+
     /// Add what a message has of its own; its id begins with `id`.
     #[inline]
     pub fn push<'a>(

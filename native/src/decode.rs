@@ -155,8 +155,21 @@ impl Decoder {
                 NONE => parts.payload.len(),
                 _ => metadata.uncompressed_size as usize,
             };
+        let shared = Shared {
+            ledger: key.0,
+            entry: key.1,
+            publish_time: metadata.publish_time,
+            producer_name: metadata.producer_name,
+            schema_version: metadata.schema_version,
+            replicated_from: metadata.replicated_from,
+            redelivery_count: command.redelivery_count,
+        };
+        // A message alone has them once, in its metadata.
+        let row_size = if metadata.count > 0 { self.rows.row_size(&shared) } else { 0 };
+        let rows = (stop - first).max(0) as usize;
         let begun = self.begun.take().filter(|begun| begun.at == at && begun.index == first);
-        if taken && first < stop && !self.has_room((stop - first) as usize, size) {
+        let needed = size.saturating_add(row_size.saturating_mul(rows));
+        if taken && rows > 0 && !self.has_room(rows, needed) {
             self.begun = begun;
             return Ok(Taken::Full(position));
         }
@@ -174,21 +187,12 @@ impl Decoder {
             if !taken {
                 return Ok(stop);
             }
-            let shared = Shared {
-                ledger: key.0,
-                entry: key.1,
-                publish_time: metadata.publish_time,
-                producer_name: metadata.producer_name,
-                schema_version: metadata.schema_version,
-                replicated_from: metadata.replicated_from,
-                redelivery_count: command.redelivery_count,
-            };
             if metadata.count == 0 {
                 self.add_message(payload, &metadata, &shared, parts.index, size)?;
                 return Ok(stop);
             }
-            let range = (first, stop, parts.metadata.len());
-            self.add_messages(payload, &metadata, &shared, parts.index, range, begun, at)
+            let (range, sizes) = ((first, stop), (parts.metadata.len(), row_size));
+            self.add_messages(payload, &metadata, &shared, parts.index, range, sizes, begun, at)
         });
         body.shrink_to(self.options.max_bytes);
         self.body = body;
@@ -296,7 +300,8 @@ impl Decoder {
         metadata: &Metadata,
         shared: &Shared,
         last_index: Option<i64>,
-        (first, stop, metadata_size): (i32, i32, usize),
+        (first, stop): (i32, i32),
+        (metadata_size, row_size): (usize, usize),
         begun: Option<Begun>,
         at: usize,
     ) -> Result<i32> {
@@ -305,7 +310,9 @@ impl Decoder {
             return Err(Unusual);
         }
         let (max_rows, max_bytes) = (self.options.max_rows, self.options.max_bytes);
-        let whole = (stop - first) as usize <= max_rows && metadata_size + body.len() <= max_bytes;
+        let repeated = |rows: i32| row_size.saturating_mul(rows as usize);
+        let size = (metadata_size + body.len()).saturating_add(repeated(stop - first));
+        let whole = (stop - first) as usize <= max_rows && size <= max_bytes;
         let checked = begun.is_some();
         let (start, mut offset) = begun.map_or((0, 0), |begun| (begun.index, begun.offset));
         let mut id = self.id(shared);
@@ -322,7 +329,8 @@ impl Decoder {
             if index >= first && index < stop && !full {
                 full = !whole
                     && index > first
-                    && ((index - first) as usize >= max_rows || end - begin > max_bytes);
+                    && ((index - first) as usize >= max_rows
+                        || (end - begin).saturating_add(repeated(index + 1 - first)) > max_bytes);
             }
             let taken = index >= first && index < stop && !full;
             if taken {
@@ -362,7 +370,7 @@ impl Decoder {
             return Err(Unusual);
         }
         self.rows.finish(shared, first, (reached - first) as usize, count)?;
-        self.rows.nbytes += reached_at - begin + metadata_size;
+        self.rows.nbytes += reached_at - begin + metadata_size + repeated(reached - first);
         if reached < stop {
             self.begun = Some(Begun { at, index: reached, offset: reached_at });
         }

@@ -118,6 +118,24 @@ class UnpackedBatch:
             return (index + 1) * self._stride
         return self.edges[2 * index + 1] if index >= 0 else 0
 
+    def fitting(
+        self, first: int, stop: int, max_rows: int, max_bytes: int, row_size: int = 0
+    ) -> int:
+        """Return how far messages from `first` on, before `stop`, fit into so many rows and bytes.
+
+        Each has `row_size` bytes besides its part of the body. The first one always fits.
+        """
+        begin = self.end(first - 1)
+        stop = min(stop, first + max_rows)
+
+        def size(high: int) -> int:
+            return self.end(high - 1) - begin + row_size * (high - first)
+
+        if size(stop) <= max_bytes:
+            return stop
+        ends = range(first + 1, stop)
+        return first + max(bisect_right(ends, max_bytes, key=size), 1)
+
     @property
     def has_extras(self) -> bool:
         """Whether `extras` returns any."""

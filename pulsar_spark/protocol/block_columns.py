@@ -134,6 +134,9 @@ class PendingRows:
         self.needs_metadata = not _NEEDS_METADATA.isdisjoint(wanted)
         self._wants_names = "producer_name" in wanted
         self._wants_origins = "replicated_from" in wanted
+        self._wants_versions = "schema_version" in wanted
+        # Whether columns repeat texts of a batch for its messages.
+        self.repeats = self._wants_names or self._wants_origins or self._wants_versions
         self._wants_properties = "properties" in wanted
         self._wants_sequences = "sequence_id" in wanted
         self._wants_sizes = "size" in wanted
@@ -169,6 +172,15 @@ class PendingRows:
             self.rows + count <= self.options.max_rows
             and self.nbytes + size <= self.options.max_bytes
         )
+
+    def row_size(self, metadata: Metadata, name_size: int = 0) -> int:
+        """Return how many bytes columns repeat for each message of a batch."""
+        size = name_size if self._wants_names else 0
+        if self._wants_versions:
+            size += len(metadata.schema_version)
+        if self._wants_origins and metadata.replicated_from is not None:
+            size += len(metadata.replicated_from)
+        return size
 
     def add_message(
         self,
@@ -279,6 +291,7 @@ class PendingRows:
         head: bytes,
         entry: EntryFields,
         metadata_size: int,
+        row_size: int,
     ) -> int:
         """Add a batch's messages from `first` up to `stop`, or as many as fit.
 
@@ -286,11 +299,11 @@ class PendingRows:
         """
         count = batch.count
         begin = batch.end(first - 1)
-        options = self.options
+        max_rows, max_bytes = self.options.max_rows, self.options.max_bytes
         high = stop
-        if stop - first > options.max_rows or metadata_size + len(batch.body) > options.max_bytes:
-            fitting = bisect_right(batch.edges, begin + options.max_bytes) // 2
-            high = min(max(fitting, first + 1), first + options.max_rows, stop)
+        size = metadata_size + len(batch.body) + row_size * (stop - first)
+        if stop - first > max_rows or size > max_bytes:
+            high = batch.fitting(first, stop, max_rows, max_bytes, row_size)
         if self._wants_names:
             check_text(entry[4])
         if self._wants_origins and entry[5].replicated_from is not None:
@@ -306,7 +319,7 @@ class PendingRows:
             edges = batch.edges
             self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in rows]
         self.rows += high - first
-        self.nbytes += batch.end(high - 1) - begin + metadata_size
+        self.nbytes += batch.end(high - 1) - begin + metadata_size + row_size * (high - first)
         return high
 
     def add_batches(

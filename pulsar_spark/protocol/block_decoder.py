@@ -89,6 +89,9 @@ _MAX_BROKER_METADATA = 64
 _MANY = 4
 # From this size on a view is faster than a copy.
 _LARGE = 4096
+# What batches repeat for their messages is counted entry by entry if it is longer: Pulsar's schema
+# versions have eight bytes.
+_SHORT = 16
 
 
 _NOT_TAKEN = (
@@ -206,7 +209,7 @@ class PythonBlockDecoder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of metadata and payloads that are pending."""
+        """Bytes that are pending, of all that counts towards `max_bytes`."""
         return self._pending.nbytes
 
     def take(self) -> BlockColumns | None:
@@ -311,7 +314,11 @@ class PythonBlockDecoder:
         size = metadata_size + (metadata.uncompressed_size if metadata.codec else end - body_at)
         millis = NUMBERS[time[1:]] << 7 | time[0] & 127
         taken = self._takes(millis) if self._filters else True
-        if taken and not pending.has_room(stop - first, size):
+        # What each message of a batch repeats.
+        row_size = 0
+        if pending.repeats and metadata.messages:
+            row_size = pending.row_size(metadata, name_size)
+        if taken and not pending.has_room(stop - first, size + row_size * (stop - first)):
             return at, 0, FULL, position
         if extend_crc32c(view[head_at + 4 : end]) != checksum:
             raise UnusualFrame
@@ -349,7 +356,9 @@ class PythonBlockDecoder:
             batch = self._begun[2]
         else:
             batch = unpack_batch(payload, count, with_metadata=pending.needs_metadata)
-        reached = pending.add_messages(batch, first, stop, head, entry_fields, metadata_size)
+        reached = pending.add_messages(
+            batch, first, stop, head, entry_fields, metadata_size, row_size
+        )
         if reached < stop:
             self._begun = (data, at, batch)
             return at, 0, FULL, (key[0], entry, reached)
@@ -407,7 +416,11 @@ class PythonBlockDecoder:
             if even is None:
                 return at, 0, position
             frames, entries, _ = even
-            if any(each.codec or not each.messages for each in _distinct(entries.metadata)):
+            distinct = _distinct(entries.metadata)
+            if any(each.codec or not each.messages for each in distinct):
+                return at, 0, position
+            row_size = max(map(pending.row_size, distinct)) if pending.repeats else 0
+            if row_size > _SHORT:
                 return at, 0, position
             counts = [metadata.messages for metadata in entries.metadata]
             fitting = bisect_right(list(accumulate(counts)), room)
@@ -424,7 +437,7 @@ class PythonBlockDecoder:
                     counts[part],
                     heads,
                     entries.part(part),
-                    self._size_of(len(run), frames_end - at),
+                    self._size_of(len(run), frames_end - at) + row_size * batch.count,
                 )
                 at, taken = frames_end, taken + batch.count
                 position = (entries.ledger_id, entries.entry_ids[end - 1] + 1, 0)

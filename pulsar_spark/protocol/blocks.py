@@ -100,9 +100,10 @@ class BlockOptions:
 
     `partition` goes into message ids, -1 if not partitioned. `end` is the exclusive end of the
     range. A Columns has at most `max_rows` rows, and about `max_bytes` bytes of metadata and
-    payloads unless one message has more. No payload is decompressed to more than `max_payload`
-    bytes. Entries published (ms) before `published_from`, or at or after `published_before`, are
-    skipped.
+    payloads unless one message has more. What a batch shares (producer's name, schema version,
+    source cluster) counts for each of its messages where its column is wanted, because the column
+    repeats it. No payload is decompressed to more than `max_payload` bytes. Entries published (ms)
+    before `published_from`, or at or after `published_before`, are skipped.
     """
 
     topic: str
@@ -224,7 +225,7 @@ class BlockDecoder(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of metadata and payloads that are pending."""
+        """Bytes that are pending, of all that counts towards `max_bytes`."""
 
     @property
     def slow_frames(self) -> int:

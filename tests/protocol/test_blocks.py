@@ -503,8 +503,50 @@ def test_no_more_bytes_than_are_wanted(impl: Implementation) -> None:
     assert not found.slow
     assert max(found.sizes) <= 2000 // 100
     assert found.sizes[-3:] == [1, 1, 1]
-    whole = impl.read(*stream, max_bytes=6000)
+    whole = impl.read(*stream, max_bytes=7000)
     assert whole.sizes[:10] == [50] * 10
+
+
+SHARED: dict[str, Any] = {"schema_version": b"v", "producer_name": "p", "replicated_from": "r"}
+
+
+@pytest.mark.fault(91)
+@pytest.mark.parametrize("size", [100, 4000, 50_000])
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("column", SHARED)
+def test_what_a_batch_shares_counts_for_each_of_its_messages(
+    impl: Implementation, column: str, codec: int, size: int
+) -> None:
+    text = SHARED[column] * size
+    found = impl.read(
+        *[entry(number, batch(100), codec=codec, **{column: text}) for number in range(3)],
+        columns={"value", column},
+        max_bytes=20_000,
+    )
+    assert len(found.rows()) == 300
+    # Python leaves long names to the careful path.
+    if not found.slow:
+        assert max(found.sizes) == max(min(20_000 // (size + 13), 100), 1)
+
+
+def test_what_a_batch_shares_does_not_count_unless_its_column_is_wanted(
+    impl: Implementation,
+) -> None:
+    texts: dict[str, Any] = {name: 100 * text for name, text in SHARED.items()}
+    found = impl.read(entry(0, batch(100), **texts), columns={"value"}, max_bytes=2000)
+    assert found.sizes == [100]
+
+
+@pytest.mark.parametrize("size", [8, 500, 5000])
+def test_schema_versions_of_batches_alike_count_for_each_message(
+    impl: Implementation, size: int
+) -> None:
+    stream = [entry(number, batch(10), schema_version=b"v" * size) for number in range(200, 250)]
+    found = impl.read(*stream, columns=USUAL | {"schema_version"}, max_bytes=20_000)
+    assert not found.slow
+    assert len(found.rows()) == 500
+    assert max(found.sizes) * size <= 20_000
+    assert size > 8 or len(found.sizes) == 1
 
 
 def test_a_full_decoder_continues_where_it_stopped(impl: Implementation) -> None:

@@ -6,7 +6,7 @@ reading. Values that an entry's messages share are built once and repeated for i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -221,6 +221,10 @@ def _publish_micros(entry: ReceivedEntry) -> int:
     return min(entry.metadata.publish_time, _LAST_MILLIS) * 1000
 
 
+def _producer_name(entry: ReceivedEntry) -> str:
+    return as_text(entry.metadata.producer_name)
+
+
 def _schema_version(entry: ReceivedEntry) -> bytes | None:
     return entry.metadata.schema_version or None
 
@@ -228,6 +232,20 @@ def _schema_version(entry: ReceivedEntry) -> bytes | None:
 def _replicated_from(entry: ReceivedEntry) -> str | None:
     metadata = entry.metadata
     return as_text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
+
+
+# Texts of any length.
+_SHARED: dict[str, Callable[[ReceivedEntry], str | bytes | None]] = {
+    names.PRODUCER_NAME: _producer_name,
+    names.SCHEMA_VERSION: _schema_version,
+    names.REPLICATED_FROM: _replicated_from,
+}
+
+
+def shared_size(entry: ReceivedEntry, columns: Iterable[str]) -> int:
+    """Return how many bytes these columns repeat for each of an entry's messages."""
+    texts = [_SHARED[name](entry) for name in columns if name in _SHARED]
+    return sum(len(text.encode() if isinstance(text, str) else text or b"") for text in texts)
 
 
 BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
@@ -241,9 +259,7 @@ BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
     names.LEDGER_ID: _per_entry(pa.int64(), lambda entry: entry.ledger_id),
     names.ENTRY_ID: _per_entry(pa.int64(), lambda entry: entry.entry_id),
     names.BATCH_INDEX: batch_indexes,
-    names.PRODUCER_NAME: _per_entry(
-        pa.string(), lambda entry: as_text(entry.metadata.producer_name)
-    ),
+    names.PRODUCER_NAME: _per_entry(pa.string(), _producer_name),
     names.SEQUENCE_ID: sequence_ids,
     names.ORDERING_KEY: ordering_keys,
     names.SCHEMA_VERSION: _per_entry(_BYTES, _schema_version),

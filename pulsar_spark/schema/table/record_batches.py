@@ -22,7 +22,7 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.columns import NEED_METADATA
+from pulsar_spark.schema.table.columns import NEED_METADATA, shared_size
 from pulsar_spark.schema.table.messages import (
     BLOCK_COLUMNS,
     BlockMessages,
@@ -67,7 +67,8 @@ class Projection:
 class RecordBatchBuilder:
     """Builds the record batches of one topic partition.
 
-    A batch has at most `max_rows` rows and about `max_bytes` bytes, unless one message is larger.
+    A batch has at most `max_rows` rows and about `max_bytes` bytes, with what its rows repeat of
+    their entries, unless one message is larger.
     `writers` returns the schemas that values were written with; without it, that is the
     projection's. Not thread-safe.
     """
@@ -94,6 +95,12 @@ class RecordBatchBuilder:
         )
         self._decoder = _value_decoder(projection, writers)
         self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
+        # What messages have besides their decoded values.
+        self._read_columns = [
+            name
+            for name in self._columns
+            if name in BLOCK_COLUMNS and name not in self._decoded_names
+        ]
         self._with_metadata = (
             not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
         )
@@ -129,11 +136,7 @@ class RecordBatchBuilder:
         """
         if self._filters_rows:
             return None
-        wanted = {
-            BLOCK_COLUMNS[name][0]
-            for name in self._columns
-            if name in BLOCK_COLUMNS and name not in self._decoded_names
-        }
+        wanted = {BLOCK_COLUMNS[name][0] for name in self._read_columns}
         if self._decoder is not None or self._needs_values:
             wanted.add("value")
         if KEY in self._decoded_names:
@@ -180,6 +183,7 @@ class RecordBatchBuilder:
             with_metadata=self._with_metadata,
             max_rows=self._max_rows,
             max_bytes=self._max_bytes,
+            row_size=shared_size(entry, self._read_columns),
         ):
             if self._filters_rows:
                 run = self._filter.select(run, self._partition)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,13 +160,18 @@ class RowFilter:
 
 
 def split_entry(
-    entry: ReceivedEntry, *, with_metadata: bool, max_rows: int, max_bytes: int
+    entry: ReceivedEntry,
+    *,
+    with_metadata: bool,
+    max_rows: int,
+    max_bytes: int,
+    row_size: int = 0,
 ) -> Iterator[tuple[Run, int]]:
     """Yield an entry's wanted messages in runs, each with its size in bytes.
 
-    Keys and properties count, because they can be large without a payload. A run has at most
-    `max_rows` messages and, unless it is a single one, `max_bytes`. Raises CorruptBatch with the
-    entry's topic and id.
+    Keys and properties count, because they can be large without a payload, and so does what the
+    columns repeat for each message of a batch, `row_size`. A run has at most `max_rows` messages
+    and, unless it is a single one, `max_bytes`. Raises CorruptBatch with the entry's topic and id.
     """
     if not entry.is_batch:
         yield Run(entry, None, (0,)), len(entry.payload) + entry.metadata.ByteSize()
@@ -181,17 +185,14 @@ def split_entry(
             topic=entry.topic,
             message_id=MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition),
         ) from None
-    edges = batch.edges
     low, end = max(entry.first_index, 0), min(entry.stop_index, batch.count)
     while low < end:
-        begin = edges[2 * low - 1] if low else 0
-        # Always take the first message, then those that fit.
-        fitting = bisect_right(edges, begin + max_bytes) // 2
-        high = min(max(fitting, low + 1), low + max_rows, end)
+        high = batch.fitting(low, end, max_rows, max_bytes, row_size)
         rows: Sequence[int] = range(low, high)
         if batch.compacted:
             gone = set(batch.compacted)
             rows = [row for row in rows if row not in gone]
         if rows:
-            yield Run(entry, batch, rows), edges[2 * high - 1] - begin
+            size = batch.end(high - 1) - batch.end(low - 1) + row_size * (high - low)
+            yield Run(entry, batch, rows), size
         low = high

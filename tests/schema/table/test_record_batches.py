@@ -97,6 +97,33 @@ def test_batches_have_bounded_rows_and_bytes() -> None:
     assert (large.num_rows, small.num_rows) == (1, 1)
 
 
+@pytest.mark.fault(92)
+@pytest.mark.parametrize(
+    "name, fields",
+    [
+        (names.SCHEMA_VERSION, {"schema_version": b"v" * 5000}),
+        (names.PRODUCER_NAME, {"producer_name": "p" * 5000}),
+        (names.REPLICATED_FROM, {"replicated_from": "ü" * 2500}),
+    ],
+)
+def test_texts_that_a_batch_shares_are_bounded_for_all_its_rows(
+    name: str, fields: dict[str, Any]
+) -> None:
+    kind = pa.binary() if name == names.SCHEMA_VERSION else pa.string()
+    entries = [batch([message(b"v")] * 99, entry_id=number, **fields) for number in range(3)]
+
+    def sizes(max_bytes: int) -> list[int]:
+        target = builder([name, "value"], {name: kind}, max_bytes=max_bytes)
+        found = build(target, *entries)
+        assert pa.Table.from_batches(found)[name].unique().to_pylist() == list(fields.values())
+        return [part.num_rows for part in found]
+
+    assert sizes(20_000) == [3] * 99
+    assert sizes(1000) == [1] * 297
+    assert sizes(4 << 20) == [297]
+    assert len(build(builder(max_bytes=20_000), *entries)) == 1
+
+
 def test_small_entries_share_a_batch() -> None:
     (found,) = build(builder(), *(single(b"%d" % i, entry_id=i) for i in range(5000)))
     assert found.num_rows == 5000

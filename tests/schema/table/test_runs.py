@@ -45,6 +45,20 @@ def test_a_large_batch_is_cut_by_rows_and_by_bytes() -> None:
     assert split(entry, max_bytes=1) == [range(i, i + 1) for i in range(10)]
 
 
+@pytest.mark.fault(92)
+def test_what_each_row_has_besides_its_message_counts_too() -> None:
+    parts = split_entry(
+        batch([message(bytes(100))] * 10),
+        with_metadata=True,
+        max_rows=1000,
+        max_bytes=600,
+        row_size=94,
+    )
+    assert [(run.rows, size) for run, size in parts] == [
+        (range(3), 600), (range(3, 6), 600), (range(6, 9), 600), (range(9, 10), 200)
+    ]  # fmt: skip
+
+
 def test_sizes_of_runs_add_up_to_the_body() -> None:
     entry = batch([message(bytes(size)) for size in range(50)])
     sizes = [size for _, size in split_entry(entry, with_metadata=False, max_rows=7, max_bytes=500)]
