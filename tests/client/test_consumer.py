@@ -28,17 +28,20 @@ from pulsar_spark.client import (
 from pulsar_spark.client.message import messages_of, messages_of_rows
 from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
+from pulsar_spark.engine import timers
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, ReceiverBudget
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ClientOptions, ConsumerOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
+    ConnectionLost,
     CorruptMessage,
     EncryptedMessage,
     OptionError,
@@ -176,6 +179,50 @@ def test_acknowledgements_survive_the_loss_of_the_connection(
         broker.faults.accept()
         assert values(consumer, 3) == [3, 4, 5]
         assert consumer.is_connected()
+
+
+@pytest.mark.fault(75)
+def test_a_consumer_comes_back_although_no_thread_could_start_for_a_while(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An idle client has no thread for its timers, unless they are needed.
+    monkeypatch.setattr(timers, "IDLE_SECONDS", 0.01)
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        # Longer than a thread without timers lives.
+        time.sleep(0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            broker.faults.disconnect(reset=True)
+            wait_until(lambda: len(refused) >= 2, "it does not try again")
+        send(client, topic, 1)
+        assert values(consumer, 1) == [0]
+
+
+def test_a_defect_while_a_consumer_comes_back_is_told_to_those_who_wait(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    with client.subscribe(topic, "s") as consumer:
+        monkeypatch.setattr(Lookup, "connection_operation", fail)
+        broker.unload(topic)
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match="a defect") as raised:
+                consumer.receive(RECEIVE_MS)
+            assert raised.value.topic == topic
+    assert "cannot subscribe again" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_a_topic_that_is_gone_ends_the_consumer(

@@ -39,7 +39,9 @@ from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, can_pass, retried, retrying
+from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
+    ConnectionLost,
     CorruptBatch,
     CorruptMessage,
     EncryptedMessage,
@@ -134,6 +136,8 @@ class TopicConsumer(AttachedConsumer):
         self._seeking = False
         self._ever_attached = False
         self._budgeted = False
+        # Keeps the timers' thread: when it is needed, no new thread may be possible.
+        self._kept_timer: Timer | None = None
         # Where a non-durable subscription continues, and which messages of an entry a seek skips.
         self._resume = options.start
         # Where the current subscription started: skip what is before it in the same entry.
@@ -157,6 +161,8 @@ class TopicConsumer(AttachedConsumer):
                 self._budgeted = True
                 self._budget.join()
         try:
+            if self._kept_timer is None:
+                self._kept_timer = self._context.timers.after(_FOREVER, _nothing)
             yield from retrying(self.attach_operation, deadline)
         except BaseException:
             self.close()
@@ -251,13 +257,21 @@ class TopicConsumer(AttachedConsumer):
             if not self.attached:
                 # It was detached again before this was stored.
                 self._reattach()
-        elif isinstance(error, PulsarError) and not self._closed:
+        elif not self._closed:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell those who wait that the consumer has ended."""
+        if isinstance(error, PulsarError):
             logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
-            error = error.with_context(topic=self.topic)
-            if self._on_failed is None:
-                self._inbox.fail(error)
-            else:
-                self._on_failed(self, error)
+        else:
+            logger.error("%s: the consumer cannot subscribe again", self.topic, exc_info=error)
+            error = ConnectionLost(f"an internal error, see the log: {error!r}")
+        error = error.with_context(topic=self.topic)
+        if self._on_failed is None:
+            self._inbox.fail(error)
+        else:
+            self._on_failed(self, error)
 
     def _give_up(self, attachment: Attachment) -> None:
         super()._give_up(attachment)
@@ -754,6 +768,9 @@ class TopicConsumer(AttachedConsumer):
         with self._lock:
             self._forget_queue()
             budgeted, self._budgeted = self._budgeted, False
+            kept, self._kept_timer = self._kept_timer, None
+        if kept is not None:
+            kept.cancel()
         if budgeted:
             self._budget.leave()
         return super().close()
@@ -763,6 +780,10 @@ def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
     """Repeat a question until it is answered; raises its error or OperationTimeout."""
     timeout = context.options.operation_timeout
     return run(retried(operation), timeout)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
