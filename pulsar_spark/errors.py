@@ -391,6 +391,15 @@ class OperationTimeout(PulsarError, TimeoutError):
     """
 
 
+class BrokerUnreachable(ConnectError, OperationTimeout):
+    """No broker could be connected to before the operation timed out.
+
+    Cause: as of ConnectError, for so long that there is no time for another attempt.
+
+    Remedy: check `service.url`, and that executors reach the brokers' advertised addresses.
+    """
+
+
 class ClosedError(PulsarError):
     """The client, reader or producer is closed.
 

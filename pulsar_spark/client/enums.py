@@ -10,6 +10,7 @@ from pulsar_spark.errors import (
     AuthorizationError,
     BrokerChecksumError,
     BrokerInvalidTopicName,
+    BrokerUnreachable,
     ClosedError,
     ConnectError,
     ConnectionLost,
@@ -198,6 +199,7 @@ class Result(_Choice):
 
 _RESULTS: dict[type[PulsarError], Result] = {
     OperationTimeout: Result.Timeout,
+    BrokerUnreachable: Result.Timeout,
     ConnectError: Result.ConnectError,
     ConnectionLost: Result.NotConnected,
     AuthenticationError: Result.AuthenticationError,

@@ -6,7 +6,14 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pulsar_spark.errors import ConsumerBusy, OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_spark.errors import (
+    BrokerUnreachable,
+    ConnectError,
+    ConsumerBusy,
+    OperationTimeout,
+    PulsarError,
+    RemoteProtocolError,
+)
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.operations import Operation, OperationFactory
@@ -131,7 +138,9 @@ def after_attempts(error: PulsarError, attempts: int, before: PulsarError | None
         told += f"; the one before: {before.what}"
         sources.append(before)
         remedy = remedy or before.remedy
-    tried = type(error)(f"{error.what} ({told})", remedy)
+    # Whoever waits for either finds it.
+    kind = BrokerUnreachable if type(error) is ConnectError else type(error)
+    tried = kind(f"{error.what} ({told})", remedy)
     for source in sources:
         tried = tried.with_context(
             topic=source.topic,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.java_server import free_ports
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -172,3 +173,18 @@ def test_a_sequence_id_out_of_range_is_refused(client: Any, sequence_id: int) ->
         producer.send(b"x", sequence_id=sequence_id)
     producer.send(b"x")
     assert producer.last_sequence_id() == 0
+
+
+def test_a_broker_that_cannot_be_reached_is_a_timeout(module: Any) -> None:
+    (port,) = free_ports(1)
+    client = module.Client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=1)
+    attempts: tuple[Callable[[], Any], ...] = (
+        lambda: client.create_producer("t"),
+        lambda: client.subscribe("t", "s"),
+        lambda: client.create_reader("t", module.MessageId.earliest),
+        lambda: client.get_topic_partitions("t"),
+    )
+    for call in attempts:
+        with pytest.raises(module.Timeout):
+            call()
+    client.shutdown()

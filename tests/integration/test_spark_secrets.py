@@ -77,7 +77,7 @@ def test_a_credential_is_nowhere_to_be_seen(tmp_path: Path) -> None:
     for name, kind in (
         ("certificate: read refused", "TlsError"),
         ("issuer refused", "AuthenticationError"),
-        ("nobody there", "ConnectError"),
+        ("nobody there", "BrokerUnreachable"),
         ("send refused", "NotAllowed"),
         ("stream refused", "AuthenticationError"),
         ("subscribe refused", "AuthorizationError"),
