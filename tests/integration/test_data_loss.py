@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import Position
 from tests.integration.brokers import Broker
 from tests.spark.readings import Reading
+from tests.spark.streams import NO_CAPS, Make
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -82,6 +84,52 @@ def test_a_topic_that_is_truncated_while_it_is_read_is_a_loss(
     broker.trim(topic)
     with pytest.raises(DataLossError, match="while they were read"):
         reading.rest()
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("how", ["truncated", "made again"])
+def test_what_is_deleted_after_a_batch_is_planned_is_a_loss(
+    broker: Broker, client: Any, make: Make, rolled: bool, how: str
+) -> None:
+    topic = broker.create_topic()
+    write(client, topic, 5)
+    query = make(topic, startingOffsets="earliest")
+    assert len(query.batch()) == 5
+    write(client, topic)
+    if rolled:
+        broker.roll_ledger(topic)
+        write(client, topic)
+    start = query.start()
+    plan = query.source.plan(start, query.source.latest(start, NO_CAPS))
+    if how == "truncated":
+        broker.trim(topic)
+    else:
+        broker.delete_topic(topic)
+        broker.create_topic(topic)
+    write(client, topic, 2 * ENTRIES)
+    with pytest.raises(DataLossError, match="between planning and reading"):
+        query.values(plan)
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_ledger_that_a_stream_has_read_may_be_deleted(
+    broker: Broker, client: Any, make: Make, planned: bool
+) -> None:
+    topic = broker.create_topic()
+    write(client, topic, 5)
+    query = make(topic, startingOffsets="earliest")
+    assert len(query.batch()) == 5
+    assert query.batch() == []
+    broker.trim(topic)
+    write(client, topic)
+    start = query.start()
+    end = query.source.latest(start, NO_CAPS)
+    if not planned:
+        # As in a checkpoint of an earlier version.
+        end = replace(end, firsts={})
+    assert len(query.values(query.source.plan(start, end))) == ENTRIES
 
 
 @pytest.mark.fault(58)

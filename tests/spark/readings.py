@@ -28,6 +28,7 @@ class Reading:
         start: Position = EARLIEST_POSITION,
         strict: bool = True,
         compacted: bool = False,
+        first: Position | None = None,
     ) -> None:
         given = {
             "service.url": service_url,
@@ -35,7 +36,7 @@ class Reading:
             "failOnDataLoss": str(strict).lower(),
             "readCompacted": str(compacted).lower(),
         }
-        part = PulsarInputPartition(topic, start, end)
+        part = PulsarInputPartition(topic, start, end, first=first)
         self.context = ClientContext(parse_read_options(given).client)
         watch = LossWatch(self.context, parse_read_options(given), part)
         # So few that messages which were not requested yet can still be deleted.

@@ -67,7 +67,7 @@ class LossWatch:
             return
         end = self._partition.range[1]
         if not self._began:
-            self._check_start(end if found is None else found)
+            self._check_start(found)
             return
         expected = self._expected(before)
         if expected is not None and expected < end and (found is None or found > expected):
@@ -97,32 +97,34 @@ class LossWatch:
         last = Lookup(self._context.pool).last_message_id(self._partition.topic)
         return entry_end(last) < Position(*position[:2])
 
-    def _check_start(self, found: Position) -> None:
+    def _check_start(self, found: Position | None) -> None:
+        """Judge what is before the first entry that is there; None for no entry."""
         start, end = self._partition.range
-        if found[:2] <= start[:2]:
-            return
+        first = self._partition.first_entry
         if start == EARLIEST_POSITION:
             # Messages deleted before the read started are no loss, unless all are gone.
-            if found >= end and not keeps_from(self._first_kept(), end):
+            is_empty = found is None or found >= end
+            if is_empty and not keeps_from(self._first_kept(), end):
                 self._warn("between planning and reading: the range ends", end, None)
             return
-        if self._partition.resumed and self._is_read_before(found):
+        if first >= end or (found is not None and found[:2] <= first[:2]):
+            return
+        if (found is None or found >= end) and self._still_ends(first.ledger_id):
             return
         kept = self._first_kept()
-        if not keeps_from(kept, start):
-            self._warn("between planning and reading: the range begins", start, kept)
+        if not keeps_from(kept, first) or (found is None and self._ends_before(start)):
+            self._warn("between planning and reading: the range begins", first, kept)
 
-    def _is_read_before(self, found: Position) -> bool:
-        """Whether a range that continues an earlier one may start with nothing.
+    def _still_ends(self, ledger_id: int) -> bool:
+        """Whether a range that has nothing to read is in one ledger, and that is there.
 
-        A fully read ledger is deleted, so the range starts in a later one. And a range may contain
-        only aborted transactions.
+        Such a range has aborted transactions only.
         """
-        start, end = self._partition.range
-        if found != end:
-            return found.ledger_id != start.ledger_id
+        end = self._partition.range[1]
+        if end.ledger_id != ledger_id:
+            return False
         last = Lookup(self._context.pool).last_message_id(self._partition.topic)
-        return last.ledger_id == end.ledger_id and entry_end(last) >= end
+        return last.ledger_id == ledger_id and entry_end(last) >= end
 
     def _first_kept(self) -> Position | None:
         kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)

@@ -12,8 +12,8 @@ from pulsar_spark.schema.table.runs import RowFilter
 class PulsarInputPartition(InputPartition):
     """The positions [start, end) of one topic partition, with a filter of messages.
 
-    `schema` decodes values, None for raw bytes; `resumed` means that another range ended where this
-    one starts.
+    `schema` decodes values, None for raw bytes. `first` is the range's first entry, if
+    planning knows it: everything before it was read.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class PulsarInputPartition(InputPartition):
         row_filter: RowFilter | None = None,
         *,
         schema: SchemaInfo | None = None,
-        resumed: bool = False,
+        first: Position | None = None,
     ) -> None:
         self.topic = topic
         # Tuples of numbers instead of Positions, so that logged and pickled values stay readable.
@@ -32,12 +32,17 @@ class PulsarInputPartition(InputPartition):
         self.end = tuple(end)
         self.row_filter = row_filter or RowFilter()
         self.schema = schema
-        self.resumed = resumed
+        self.first = None if first is None else tuple(first)
 
     @property
     def range(self) -> tuple[Position, Position]:
         """The start and the end."""
         return Position(*self.start), Position(*self.end)
+
+    @property
+    def first_entry(self) -> Position:
+        """Where the range has its first entry, as far as is known: at the start or later."""
+        return Position(*(self.first or self.start))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PulsarInputPartition) and vars(self) == vars(other)

@@ -59,14 +59,14 @@ class FoundTopics:
 class ReadRange:
     """What to read of one topic partition: the positions [start, end), with a filter.
 
-    `resumed` means that an earlier range of the same stream ended where this one starts.
+    `first` is as in an input partition.
     """
 
     topic: str
     start: Position
     end: Position
     row_filter: RowFilter
-    resumed: bool = False
+    first: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,29 @@ class Planner:
                 end,
                 found.row_filter,
                 schema=kind.schema,
-                resumed=found.resumed and start == found.start,
+                first=found.first if start == found.start else None,
             )
             for found, parts in zip(ranges, pieces, strict=True)
             for start, end in parts
         ]
+
+    def first_entries(self, ranges: Mapping[str, tuple[Position, Position]]) -> dict[str, Position]:
+        """Return where ranges that go on in other ledgers have their first entries.
+
+        A ledger that was read to its end may be deleted, and then nobody knows what it had. So a
+        stream asks while it is there. A range of transaction markers alone has no entry that can be
+        read: its end is returned. Topics that are gone are left out.
+        """
+        questions = [(topic, start) for topic, (start, _) in ranges.items()]
+        firsts: dict[str, Position] = {}
+        for (topic, _), answer in zip(
+            questions, self._probe.first_entries_at(questions), strict=True
+        ):
+            if isinstance(answer, TopicNotFound):
+                continue
+            found, end = value_of(answer), ranges[topic][1]
+            firsts[topic] = end if found is None else min(found.start, end)
+        return firsts
 
     def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
         """Return where a stream starts on each topic partition.

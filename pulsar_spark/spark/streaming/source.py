@@ -253,6 +253,7 @@ class StreamSource:
                 for topic, end in self._follow().seen.items()
                 if topic in positions and positions[topic] < end
             },
+            firsts=self._firsts(spans),
         )
         return self.last
 
@@ -308,10 +309,10 @@ class StreamSource:
                 begin = EARLIEST_POSITION
             if begin < stop:
                 row_filter = RowFilter(published_from=end.published_from.get(topic))
-                resumed = begin != EARLIEST_POSITION
-                ranges.append(ReadRange(topic, begin, stop, row_filter, resumed=resumed))
+                ranges.append(ReadRange(topic, begin, stop, row_filter))
         if not ranges:
             return []
+        ranges = self._with_firsts(ranges, end.firsts)
         planned = self._planner().tasks(ranges, self.value_type(end))
         logger.info(
             "a batch of %d tasks reads %d topic partitions for the subscription %s",
@@ -320,6 +321,29 @@ class StreamSource:
             end.subscription,
         )
         return planned
+
+    def _with_firsts(
+        self, ranges: Sequence[ReadRange], known: Mapping[str, Position]
+    ) -> list[ReadRange]:
+        """Add the ranges' first entries; ask for those that the offset does not have."""
+        bounds = {found.topic: (found.start, found.end) for found in ranges}
+        known = {
+            topic: first
+            for topic, first in known.items()
+            if topic in bounds and bounds[topic][0] <= first <= bounds[topic][1]
+        }
+        unknown = {topic: found for topic, found in bounds.items() if topic not in known}
+        firsts = {**known, **self._firsts(unknown)}
+        return [replace(found, first=firsts.get(found.topic)) for found in ranges]
+
+    def _firsts(self, bounds: Mapping[str, tuple[Position, Position]]) -> dict[str, Position]:
+        """Return the first entries of ranges that go on from one ledger to another."""
+        asked = {
+            topic: (start, end)
+            for topic, (start, end) in bounds.items()
+            if EARLIEST_POSITION != start < end and start.ledger_id != end.ledger_id
+        }
+        return self._planner().first_entries(asked) if asked else {}
 
     def value_type(self, offset: StreamOffset) -> ValueType:
         """Return the type of the values; fetched again when the topics change."""

@@ -15,12 +15,15 @@ from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicNam
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.topic_name import TopicName
 
-VERSION = 1
-"""Version of the JSON."""
+VERSION = 2
+"""Version of the JSON. An offset without `firsts` is written as version 1 had it."""
 
 _DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."
 _SHOWN = 100
-_KEYS = frozenset({"version", "subscription", "positions", "starts", "publishedFrom", "ends"})
+_FIRST_VERSION = 1
+_KEYS = frozenset(
+    {"version", "subscription", "positions", "starts", "publishedFrom", "ends", "firsts"}
+)
 _REQUIRED = frozenset({"version", "subscription", "positions"})
 
 
@@ -32,7 +35,8 @@ class StreamOffset:
     Spark does not store where the first batch starts. `published_from`: if the query starts by
     time, earlier messages (in milliseconds) of a partition are skipped. `ends` are the topic
     partitions' ends when a batch did not read everything: so a restarted query knows that there
-    were more messages.
+    were more messages. `firsts` are the batch's first entries where it goes on in later ledgers: so
+    a task knows whether a ledger that is gone had more to read.
     """
 
     subscription: str
@@ -40,19 +44,22 @@ class StreamOffset:
     starts: Mapping[str, Position] | None = None
     published_from: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, Position] = field(default_factory=dict)
+    firsts: Mapping[str, Position] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object for Spark to store, with sorted keys."""
         body: dict[str, Any] = {}
         if self.ends:
             body["ends"] = _texts(self.ends)
+        if self.firsts:
+            body["firsts"] = _texts(self.firsts)
         body["positions"] = _texts(self.positions)
         if self.published_from:
             body["publishedFrom"] = dict(sorted(self.published_from.items()))
         if self.starts is not None:
             body["starts"] = _texts(self.starts)
         body["subscription"] = self.subscription
-        body["version"] = VERSION
+        body["version"] = VERSION if self.firsts else _FIRST_VERSION
         return body
 
     @classmethod
@@ -69,10 +76,10 @@ class StreamOffset:
                 "the checkpoint's offset has no version: another data source wrote it",
                 "A checkpoint belongs to one query and one source: give this query a new one.",
             )
-        if version != VERSION:
+        if not _FIRST_VERSION <= version <= VERSION:
             raise InvalidOffset(
-                f"the checkpoint's offset has version {version}; this package knows version "
-                f"{VERSION}",
+                f"the checkpoint's offset has version {version}; this package knows versions "
+                f"{_FIRST_VERSION} to {VERSION}",
                 "Use the version of pulsar-spark that wrote the checkpoint or a later one, or "
                 "start a query with a new checkpoint.",
             )
@@ -87,6 +94,7 @@ class StreamOffset:
             _positions(body["starts"]) if "starts" in body else None,
             _times(body.get("publishedFrom", {})),
             _positions(body.get("ends", {})),
+            _positions(body.get("firsts", {})),
         )
 
 

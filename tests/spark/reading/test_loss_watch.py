@@ -124,6 +124,55 @@ def test_ledgers_that_are_deleted_before_they_are_read_are_a_loss(
 
 
 @pytest.mark.fault(58)
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_ledger_that_is_gone_before_the_start_is_read_is_a_loss_if_it_had_an_entry(
+    broker: EmbeddedBroker, read: Open, is_whole: bool
+) -> None:
+    ledgers = fill(broker)
+    start, first = at(ledgers[0][5]), at(ledgers[0][7])
+    if is_whole:
+        start, first = behind(ledgers[0][-1]), at(ledgers[1][0])
+    reading = read(behind(ledgers[-1][-1]), start=start, first=first)
+    broker.trim("t", at(ledgers[1][0]))
+    if is_whole:
+        assert reading.rest() == places(*ledgers[1:])
+        return
+    with pytest.raises(DataLossError, match=f"the range begins at {first}"):
+        reading.rest()
+
+
+@pytest.mark.fault(58)
+def test_a_range_whose_ledgers_are_all_gone_is_a_loss(broker: EmbeddedBroker, read: Open) -> None:
+    ledgers = fill(broker)
+    start, first = at(ledgers[0][5]), at(ledgers[0][7])
+    reading = read(behind(ledgers[1][-1]), start=start, first=first)
+    broker.trim("t", at(ledgers[2][0]))
+    with pytest.raises(DataLossError, match=f"the range begins at {first}"):
+        reading.rest()
+
+
+@pytest.mark.parametrize("entries", [0, 3, 50])
+def test_a_topic_made_again_before_the_start_is_read_is_a_loss(
+    broker: EmbeddedBroker, read: Open, entries: int
+) -> None:
+    (ledger,) = fill(broker, 1)
+    reading = read(behind(ledger[-1]), start=at(ledger[5]))
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    for _ in range(entries):
+        add_plain(broker, TOPIC, b"new")
+    with pytest.raises(DataLossError, match="between planning and reading"):
+        reading.rest()
+
+
+def test_a_topic_that_ends_before_the_start_is_a_loss(broker: EmbeddedBroker, read: Open) -> None:
+    (ledger,) = fill(broker, 1)
+    start = Position(ledger[0].ledger_id + 5, 3)
+    with pytest.raises(DataLossError, match="between planning and reading"):
+        read(Position(start.ledger_id, 9), start=start).rest()
+
+
+@pytest.mark.fault(58)
 def test_without_failing_what_is_there_is_read_and_the_loss_is_logged(
     broker: EmbeddedBroker, read: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +242,40 @@ def test_a_start_at_the_earliest_message_is_where_that_is(
     assert read(behind(ledgers[-1][-1])).rest() == places(*ledgers[1:])
     # A range that ends at the first stored message was empty when it was planned.
     assert read(at(ledgers[1][0])).rest() == []
+
+
+@pytest.mark.fault(61)
+def test_a_ledger_that_begins_with_markers_is_still_there(
+    broker: EmbeddedBroker, read: Open
+) -> None:
+    fill(broker, 1)
+    broker.roll_ledger(TOPIC)
+    broker.skip_entries(TOPIC, 3)
+    more = add_plain(broker, TOPIC, b"more")
+    broker.trim("t", Position(more.ledger_id, 0))
+    start = Position(more.ledger_id, 1)
+    assert read(at(more), start=start).rest() == []
+    # The ledger is the same, but it is cut: it ends before the range did.
+    with pytest.raises(DataLossError):
+        read(Position(more.ledger_id, 9), start=Position(more.ledger_id, 7)).rest()
+
+
+@pytest.mark.fault(61)
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_a_range_of_ids_without_entries_is_no_loss(
+    broker: EmbeddedBroker, read: Open, is_gone: bool, more: bool
+) -> None:
+    (ledger,) = fill(broker, 1)
+    broker.roll_ledger(TOPIC)
+    broker.skip_entries(TOPIC, 2)
+    end = Position(ledger[0].ledger_id + 1, 2)
+    reading = read(end, start=behind(ledger[-1]), first=end)
+    if is_gone:
+        broker.trim("t", Position(end.ledger_id, 0))
+    if more:
+        add_plain(broker, TOPIC, b"more")
+    assert reading.rest() == []
 
 
 @pytest.mark.fault(60)
