@@ -187,7 +187,8 @@ class PulsarClient(Closing):
     ) -> PulsarProducer:
         """Create a producer on a topic, with all of its partitions.
 
-        Keys are routed by JavaStringHash, as in the Java client. Messages are encrypted for the
+        Keys are routed by JavaStringHash, as in the Java client. A send timeout of 0 or less means
+        none. Messages are encrypted for the
         names in `encryption_key`. New partitions are looked for every
         `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error
         (ProducerBusy at once if another producer has the name), OptionError for invalid or
@@ -208,7 +209,7 @@ class PulsarClient(Closing):
             batching_max_bytes=batching_max_allowed_size_in_bytes,
             batching_max_delay=batching_max_publish_delay_ms / 1000,
             batching_by_key=BatchingType(int(batching_type)) is BatchingType.KeyBased,
-            send_timeout=send_timeout_millis / 1000,
+            send_timeout=max(send_timeout_millis, 0) / 1000,
             max_pending_messages=most,
             routing_mode=_ROUTING[PartitionsRoutingMode(int(message_routing_mode))],
             producer_name=producer_name or None,

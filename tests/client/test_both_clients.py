@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from pulsar_spark.protocol.hashing import java_string_hash
 from pulsar_spark.testing import EmbeddedBroker
+from tests.client.test_python_client_page import PAGE
 from tests.support.java_server import free_ports
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
@@ -188,3 +192,60 @@ def test_a_broker_that_cannot_be_reached_is_a_timeout(module: Any) -> None:
         with pytest.raises(module.Timeout):
             call()
     client.shutdown()
+
+
+def test_a_send_timeout_below_zero_means_none(client: Any) -> None:
+    producer = client.create_producer("t", send_timeout_millis=-1)
+    producer.send(b"x")
+    assert producer.last_sequence_id() == 0
+
+
+def test_a_reader_that_begins_at_the_last_message_says_that_it_is_there(
+    module: Any, client: Any
+) -> None:
+    """Ours returns it without being asked, too; see docs/python-client.md."""
+    client.create_producer("t").send(b"last")
+    latest = module.MessageId.latest
+    reader = client.create_reader("t", latest, start_message_id_inclusive=True)
+    assert reader.has_message_available()
+    assert reader.read_next(60_000).data() == b"last"
+
+
+def test_a_second_close_does_no_harm(module: Any, broker: EmbeddedBroker) -> None:
+    """The official client raises an error."""
+    is_ours = module.__name__ == "pulsar_spark.client"
+    client = module.Client(broker.service_url)
+    producer = client.create_producer("t")
+    for one in (producer, client):
+        one.close()
+        with contextlib.nullcontext() if is_ours else pytest.raises(module.AlreadyClosed):
+            one.close()
+
+
+def test_keys_go_where_java_has_them_and_the_official_client_with_the_router_of_the_page(
+    broker: EmbeddedBroker,
+) -> None:
+    official, own = (importlib.import_module(name) for name in ("pulsar", "pulsar_spark.client"))
+    router = router_of_the_page()
+    broker.create_topic("parts", partitions=4)
+    keys = [*(f"key {number}" for number in range(20)), "schlüssel 😀"]
+
+    def places(client: Any, **options: Any) -> list[int]:
+        producer = client.create_producer("parts", **options)
+        return [producer.send(b"x", partition_key=key).partition() for key in keys]
+
+    theirs, ours = official.Client(broker.service_url), own.Client(broker.service_url)
+    as_java = [java_string_hash(key) % 4 for key in keys]
+    assert places(ours) == as_java
+    assert places(theirs) != as_java
+    assert places(theirs, message_router=router) == as_java
+    theirs.shutdown()
+    ours.shutdown()
+
+
+def router_of_the_page() -> Any:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    (block,) = (block for block in blocks if "def java_router" in block)
+    names: dict[str, Any] = {}
+    exec(compile(block, PAGE.name, "exec"), names)
+    return names["java_router"]
