@@ -143,11 +143,15 @@ def test_a_forked_child_does_not_wait_for_callbacks() -> None:
     callbacks.drain(Deadline(30))
 
     def leave() -> None:
-        callbacks.drain(Deadline(3600))
+        callbacks.drain(Deadline(20))
         callbacks.close()
 
     child = multiprocessing.get_context("fork").Process(target=leave)
     child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    callbacks.close()
+    try:
+        child.join(60)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join()
+        callbacks.close()

@@ -54,7 +54,7 @@ from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import stored_entry
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import finish, is_in, wait_until
 
 EARLIEST = InitialPosition.Earliest
 RECEIVE_MS = 60_000
@@ -259,7 +259,7 @@ def test_closing_ends_all_that_wait(client: PulsarClient, topic: str) -> None:
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: all(is_in(thread, "wait") for thread in threads))
     client.close()
     finish(*threads)
     assert ended == ["receive"] * 3

@@ -34,7 +34,7 @@ from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from tests.engine.gathering import record_gathering
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, is_in, wait_until
 
 T = pb.BaseCommand
 
@@ -212,47 +212,62 @@ def test_ping_is_answered_while_a_handlers_owner_is_busy() -> None:
         connection.close()
 
 
+class StuckSender(threading.Thread):
+    """A thread that sends for ever, on a connection whose broker reads nothing after a LOOKUP."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.producer_id = connection.add_producer(Recorder())
+        self.failed: list[PulsarError] = []
+        connection.request(lambda r: commands.producer("t", self.producer_id, r), 60)
+        self.waiting = connection.request_async(look_up, 600)
+        self.start()
+
+    def run(self) -> None:
+        encoder = PythonSendEncoder(self.producer_id, "p")
+        try:
+            for number in range(1000):
+                send = encoder.frame(bytes(1024 * 1024), number, 1)
+                self.connection.put_sends(self.producer_id, send)
+                self.connection.write(600)
+        except PulsarError as error:
+            self.failed.append(error)
+
+
 @pytest.mark.fault(7, 8)
-def test_ping_is_read_while_a_sender_is_stuck_and_the_broker_given_up_in_time() -> None:
-    stop_reading = threading.Event()
-
-    def script(session: Session, event: Event) -> bool:
-        if kind_of(event) == T.LOOKUP:
-            stop_reading.wait(10)
-        return False
-
-    with ScriptedBroker(script) as broker:
-        connection = connected(broker, operation_timeout=2.0)
+def test_what_the_broker_sends_is_read_while_a_sender_is_stuck() -> None:
+    go_on = threading.Event()
+    with ScriptedBroker(lambda at, event: kind_of(event) == T.LOOKUP and go_on.wait(600)) as broker:
+        connection = connected(broker, operation_timeout=600)
         handler = Recorder()
         consumer_id = connection.add_consumer(handler)
         subscribe(connection, consumer_id)
-        producer_id = connection.add_producer(Recorder())
-        connection.request(lambda r: commands.producer("t", producer_id, r))
-        waiting = connection.request_async(look_up, 60)
-        failed: list[PulsarError] = []
-
-        def send_for_ever() -> None:
-            try:
-                for number in range(1000):
-                    send = PythonSendEncoder(producer_id, "p").frame(bytes(1024 * 1024), number, 1)
-                    connection.put_sends(producer_id, send)
-                    connection.write(60)
-            except PulsarError as error:
-                failed.append(error)
-
-        sender = threading.Thread(target=send_for_ever)
-        sender.start()
-        time.sleep(0.2)
-        # The receive thread still reads and dispatches.
-        broker.sessions[0].send_bytes(b"")
+        sender = StuckSender(connection)
+        wait_until(lambda: is_in(sender, "wait_writable"))
         broker.sessions[0].send_entry(consumer_id, Entry(1, 1, [b"x"]))
         wait_until(lambda: handler.names == ["messages"])
-        sender.join(5)
-        assert isinstance(failed[0], OperationTimeout)
+        assert sender.is_alive()
+        connection.close()
+        finish(sender)
+        assert isinstance(sender.failed[0], ClosedError | ConnectionLost)
+        go_on.set()
+
+
+@pytest.mark.fault(7, 8)
+def test_a_broker_that_takes_nothing_from_a_sender_is_given_up_in_time() -> None:
+    go_on = threading.Event()
+    with ScriptedBroker(lambda at, event: kind_of(event) == T.LOOKUP and go_on.wait(600)) as broker:
+        connection = connected(broker, operation_timeout=0.5)
+        handler = Recorder()
+        connection.add_consumer(handler)
+        sender = StuckSender(connection)
+        finish(sender)
+        assert isinstance(sender.failed[0], OperationTimeout)
         assert connection.closed
-        assert isinstance(waiting.exception(5), ConnectionLost)
-        wait_until(lambda: handler.names == ["messages", "disconnect"])
-        stop_reading.set()
+        assert isinstance(sender.waiting.exception(60), ConnectionLost)
+        wait_until(lambda: handler.names == ["disconnect"])
+        go_on.set()
         connection.close()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
     MemoryBudget,
@@ -21,7 +22,7 @@ from pulsar_spark.engine.producers.inflight_window import (
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OperationTimeout, PulsarError
-from tests.support.waiting import wait_until
+from tests.support.waiting import Clock, finish, is_in, wait_until
 
 
 def pending(first: int, count: int = 1, payload: bytes = b"1234567") -> PendingSends:
@@ -260,6 +261,14 @@ class Windowed:
 
 
 @pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of windows that are made from now on."""
+    clock = Clock()
+    monkeypatch.setattr(inflight_window, "time", clock)
+    return clock
+
+
+@pytest.fixture
 def around() -> Iterator[Windowed]:
     made = Windowed()
     yield made
@@ -318,13 +327,18 @@ def test_a_send_without_a_receipt_ends_the_window_when_its_time_is_up(around: Wi
         window.check()
 
 
-def test_each_send_has_its_own_time(around: Windowed) -> None:
-    window = around.make(timeout=2.0)
+def test_each_send_has_its_own_time(around: Windowed, clock: Clock) -> None:
+    window = around.make(timeout=600)
     for number in range(4):
         put(window, send(number))
-        time.sleep(0.7)
+        clock.advance(500)
+        window.expire()
         take(window)
     assert not around.given_up
+    put(window, send(4))
+    clock.advance(600)
+    window.expire()
+    assert around.given_up
 
 
 def test_waiting_ends_when_all_of_before_is_acknowledged(around: Windowed) -> None:
@@ -381,11 +395,11 @@ def test_the_end_wakes_everyone_who_waits(around: Windowed, what: str) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: is_in(thread, "wait"))
     with window.changed:
         unfinished = window.end(ClosedError("over"))
     window.wake()
-    thread.join(5)
+    finish(thread)
     assert [type(error) for error in raised] == [ClosedError]
     assert unfinished is not None
     assert [one.sequence_id for one in unfinished] == [0]
@@ -428,31 +442,38 @@ def test_a_sender_goes_on_when_half_of_the_window_is_acknowledged(around: Window
         went_on.set()
 
     threading.Thread(target=wait).start()
-    wait_until(lambda: window._room_at >= 0)
+    # It is woken when so many are left, and not before.
+    wait_until(lambda: window._room_at == 5)
     for _ in range(4):
         take(window)
-    assert not went_on.wait(0.1)
+        with window.changed:
+            assert window._room_at == 5
+    assert not went_on.is_set()
     take(window)
-    assert went_on.wait(10)
+    assert went_on.wait(60)
 
 
 def test_a_batch_larger_than_the_window_goes_alone(around: Windowed) -> None:
-    window = around.make(max_messages=10)
+    window = around.make(max_messages=10, timeout=600)
     put(window, send(0, 50))
     threading.Timer(0.05, take, [window]).start()
     put(window, send(50, 50))
     assert window.pending.messages == 50
 
 
-def test_time_counts_from_the_last_progress(around: Windowed) -> None:
-    window = around.make(timeout=2.0)
+def test_time_counts_from_the_last_progress(around: Windowed, clock: Clock) -> None:
+    window = around.make(timeout=600)
     put(window, *(send(number) for number in range(5)))
     for _ in range(4):
-        time.sleep(0.7)
+        clock.advance(500)
+        window.expire()
         take(window)
-    # The last one was sent 2.8 s ago, but receipts came all the time.
+    # The last one was sent more than half an hour ago, but receipts came all the time.
     assert not window.ended
     assert not around.given_up
+    clock.advance(600)
+    window.expire()
+    assert window.ended
 
 
 def test_a_window_that_goes_on_gives_up_what_is_late_and_nothing_else(around: Windowed) -> None:

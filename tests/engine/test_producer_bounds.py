@@ -27,7 +27,7 @@ from tests.engine.producing import (
     topic,
 )
 from tests.engine.scripted_broker import Session
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, is_in, wait_until
 
 
 @pytest.mark.fault(7, 90)
@@ -74,17 +74,17 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(context, max_pending_messages=10)
+        producer = make(context, max_pending_messages=10, send_timeout=600)
         producer.send(batch(8))
         producer.send(batch(2))
         sender = threading.Thread(target=lambda: producer.send(batch(5)))
         sender.start()
         wait_until(lambda: len(held) == 2)
-        time.sleep(0.05)
-        assert sender.is_alive()
+        wait_until(lambda: is_in(sender, "wait_for_room"))
+        context.lookup.partitions("t")
         assert len(script.sends) == 2
         script.acknowledge(*held[0])
-        sender.join(5)
+        finish(sender)
         wait_until(lambda: len(held) == 3)
         assert script.sequence_ids == [0, 8, 10]
         producer.abort()

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import retry
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.engine.producers.producer import Producer
-from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.errors import (
     AuthorizationError,
     ClosedError,
@@ -49,7 +50,7 @@ from tests.engine.producing import (
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.support.java_server import free_ports
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import Clock, finish, wait_until
 
 
 class Owner:
@@ -151,7 +152,9 @@ def test_after_close_nothing_is_reported() -> None:
         mine.close(5)
         assert script.closed == [mine.producer_id]
         script.producers[0][0].drop()
-        assert not owner.changed.wait(0.1)
+        # The connection's last act is to tell all of its end.
+        finish(mine.connection._thread)
+        assert not owner.changed.is_set()
 
 
 @pytest.mark.fault(24)
@@ -217,13 +220,24 @@ def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list
 @pytest.mark.parametrize(
     "code", [pb.ServiceNotReady, pb.MetadataError, pb.PersistenceError, pb.TooManyRequests]
 )
-def test_what_can_pass_is_tried_again_with_growing_pauses(code: int) -> None:
-    with topic() as (script, context, broker):
+def test_what_can_pass_is_tried_again_with_growing_pauses(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    pause = Registrar._pause
+
+    def noting(registrar: Registrar, error: PulsarError, time_left: float) -> float:
+        pauses.append(pause(registrar, error, time_left))
+        return pauses[-1]
+
+    monkeypatch.setattr(Registrar, "_pause", noting)
+    with topic(operation_timeout=60) as (script, context, broker):
         asked = refuse_producers(script, code, times=3)
         make(context).open()
-        pauses = [after - before for before, after in itertools.pairwise(asked)]
-        for pause, least in zip(pauses, (0.09, 0.18, 0.36), strict=True):
-            assert least <= pause < least + 1.0
+        for chosen, longest in zip(pauses, (0.1, 0.2, 0.4), strict=True):
+            assert 0.9 * longest <= chosen <= longest
+        passed = [after - before for before, after in itertools.pairwise(asked)]
+        assert all(real >= chosen for real, chosen in zip(passed, pauses, strict=True))
         assert len(broker.sessions) == 1
         # A fresh lookup each time: the topic may be elsewhere by now.
         assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 4
@@ -298,9 +312,22 @@ def test_a_name_is_waited_for_if_an_own_attempt_may_have_it() -> None:
 
 
 @pytest.mark.fault(88)
-def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline() -> None:
-    with topic(operation_timeout=0.6) as (script, context, _):
-        refuse_producers(script, pb.ProducerBlockedQuotaExceededError)
+def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(retry, "time", clock)
+    with topic(operation_timeout=600) as (script, context, _):
+        asked = refuse_producers(script, pb.ProducerBlockedQuotaExceededError)
+        refuse = script.on_producer
+        assert refuse is not None
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            if len(asked) == 2:
+                clock.advance(600)
+            return refuse(session, command)
+
+        script.on_producer = on_producer
         with pytest.raises(OperationTimeout, match="backlog quota") as raised:
             make(context).open()
         assert raised.value.topic == TOPIC
@@ -430,12 +457,25 @@ def test_a_producer_that_is_closed_while_it_opens_stops_trying() -> None:
     with topic() as (script, context, _):
         asked = refuse_producers(script, pb.ServiceNotReady)
         producer = make(context)
-        threading.Timer(0.3, producer.close).start()
-        with pytest.raises(ClosedError):
-            producer.open()
+        ended: list[PulsarError] = []
+
+        def open_it() -> None:
+            with pytest.raises(ClosedError) as raised:
+                producer.open(60)
+            ended.append(raised.value)
+
+        opening = threading.Thread(target=open_it)
+        opening.start()
+        wait_until(lambda: len(asked) > 2)
+        producer.close()
+        finish(opening)
+        assert ended
         count = len(asked)
-        time.sleep(0.3)
-        assert len(asked) == count
+        # Another one is refused until the first, whose next pause is 0.8 s, would have come again.
+        refuse_producers(script, pb.ServiceNotReady, times=4)
+        make(context).open(60)
+        mine = script.producers[0][1].producer_id
+        assert sum(command.producer_id == mine for _, command in script.producers) == count
 
 
 def test_two_threads_that_open_one_producer_register_it_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 import time
 import tracemalloc
@@ -12,11 +13,16 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import retry
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers import inflight_window, producer_session
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer_session import Registrar
+from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -25,7 +31,7 @@ from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import Clock, finish, is_in, wait_until
 
 MIB = 1024 * 1024
 
@@ -95,27 +101,24 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(context, send_timeout=3.0, max_pending_messages=1)
+        producer = make(context, send_timeout=600.0, max_pending_messages=1)
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
-        # Receipts arrive, so nobody times out; but the second sender does not get its turn.
         first = Raised(producer.send_column, UniformMessages([b"x"] * 5))
+        # It has the turn, and patience.
+        wait_until(lambda: is_in(first, "wait_for_room"))
+        wait_until(lambda: producer._window._room_at >= 0)
+        producer._window.timeout = 0.2
         second = Raised(producer.send, single(b"mine"))
-
-        def acknowledge() -> bool:
-            while held:
-                script.acknowledge(*held.pop(0))
-                time.sleep(0.9)
-            return not second.is_alive()
-
-        wait_until(acknowledge)
+        finish(second)
+        assert isinstance(second.error, OperationTimeout)
+        assert first.is_alive()
+        producer._window.timeout = 600.0
         script.on_send = None
         for session, sent in held:
             script.acknowledge(session, sent)
-        finish(first, second)
+        finish(first)
         assert first.error is None
-        if second.error is not None:
-            assert isinstance(second.error, OperationTimeout)
         producer.send(single(b"2"))
         producer.close()
 
@@ -311,39 +314,62 @@ def test_leaving_many_partitions_ends_where_the_broker_does_not_answer() -> None
 # --- coming back ----------------------------------------------------------------------------
 
 
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that moves on by each pause of a registration, which does not wait."""
+    clock = Clock()
+
+    def wait(registrar: Registrar, seconds: float) -> Operation[None]:
+        clock.advance(seconds)
+        yield from ()
+
+    monkeypatch.setattr(Registrar, "_wait", wait)
+    monkeypatch.setattr(producer_session, "Backoff", lambda: Backoff(rng=_Longest()))
+    for module in (inflight_window, retry):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class _Longest(random.Random):
+    def random(self) -> float:
+        return 0.0
+
+
 @pytest.mark.fault(1, 105)
-def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up() -> None:
-    """With doubled pauses the last attempt would be at 3.1 s, and the next after the end."""
+def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up(
+    passing: Clock,
+) -> None:
+    """With doubled pauses the last attempt would be at 511 s, and the next after the end."""
     with topic() as (script, context, _):
-        lost_at = [0.0]
+        lost_at: list[float] = []
 
         def on_send(session: Session, sent: Sent) -> bool:
-            if not lost_at[0]:
-                lost_at[0] = time.monotonic()
-                session.drop()
-                return True
-            return False
+            if lost_at:
+                return False
+            lost_at.append(passing.monotonic())
+            session.drop()
+            return True
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
-            away = 0 < time.monotonic() - lost_at[0] < 3.3 if lost_at[0] else False
+            away = bool(lost_at) and passing.monotonic() - lost_at[0] < 520
             if away:
                 session.send(answers.error(command.request_id, pb.ServiceNotReady, "away"))
             return away
 
         script.on_send, script.on_producer = on_send, on_producer
-        producer = make(context, send_timeout=5.5)
+        producer = make(context, send_timeout=600)
         producer.send(single(b"x"))
         producer.close()
         assert producer.counts.acknowledged == 1
 
 
 @pytest.mark.fault(1, 105)
-def test_a_first_attempt_is_made_again_while_there_is_time() -> None:
-    with topic(operation_timeout=5.5) as (script, context, _):
-        began = time.monotonic()
+def test_a_first_attempt_is_made_again_while_there_is_time(passing: Clock) -> None:
+    with topic(operation_timeout=600) as (script, context, _):
+        began = passing.monotonic()
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
-            away = time.monotonic() - began < 3.3
+            away = passing.monotonic() - began < 520
             if away:
                 session.send(answers.error(command.request_id, pb.ServiceNotReady, "away"))
             return away

@@ -17,7 +17,7 @@ from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
 from tests.engine.gathering import TRICKLED, trickle
-from tests.support.waiting import finish
+from tests.support.waiting import finish, is_in, wait_until
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_send_goes_on_when_the_peer_reads_again(pair: tuple[Transport, socket.
     data = bytes(range(256)) * 40_000
     sender = threading.Thread(target=send_all, args=(transport, [data]))
     sender.start()
-    time.sleep(0.1)
+    wait_until(lambda: is_in(sender, "wait_writable"))
     received = bytearray()
     while len(received) < len(data):
         received += peer.recv(1024 * 1024)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pulsar_spark.protocol.frames import BODY_FIELDS, FrameDecoder, encode_paylo
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.topic_store import topic_name
 from tests.protocol import golden
+from tests.support.waiting import wait_until
 
 T = pb.BaseCommand
 PATIENCE = 5.0
@@ -220,18 +220,21 @@ class Replay:
         """Read until each type has as many frames as in the recording."""
         wanted = Counter(frame.kind for frame in self.expected)
         wanted.subtract(command.type for command in self.received)
-        deadline = time.monotonic() + PATIENCE
-        while max(wanted.values(), default=0) > 0 and time.monotonic() < deadline:
-            self.socket.settimeout(0.5)
-            try:
+
+        def has_come() -> bool:
+            if max(wanted.values(), default=0) <= 0:
+                return True
+            with contextlib.suppress(TimeoutError):
                 data = self.socket.recv(1 << 20)
-            except TimeoutError:
-                continue
-            assert data, "the embedded broker closed the connection"
-            self.decoder.receive_data(data)
+                assert data, "the embedded broker closed the connection"
+                self.decoder.receive_data(data)
             while (frame := self.decoder.next_frame()) is not None:
                 self.received.append(frame.command)
                 wanted[frame.command.type] -= 1
+            return False
+
+        self.socket.settimeout(0.5)
+        wait_until(has_come, "as many frames as in the recording")
 
     def compare(self) -> None:
         real = by_kind(frame.command for frame in self.expected)

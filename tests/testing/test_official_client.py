@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -193,6 +194,22 @@ def test_last_message_id(broker: EmbeddedBroker, client: Any) -> None:
     assert (last.entry_id(), last.batch_index()) == (1, -1)
 
 
+def received_by(consumers: list[Any], count: int) -> list[tuple[int, Any]]:
+    """Receive and acknowledge `count` messages; return each with its consumer's number."""
+    found: list[tuple[int, Any]] = []
+
+    def all_came() -> bool:
+        for index, consumer in enumerate(consumers):
+            with contextlib.suppress(pulsar.Timeout):
+                message = consumer.receive(50)
+                found.append((index, message))
+                consumer.acknowledge(message)
+        return len(found) >= count
+
+    wait_until(all_came)
+    return found
+
+
 def test_shared_consumers_divide_the_messages(broker: EmbeddedBroker, client: Any) -> None:
     consumers = [
         client.subscribe("t", "sub", pulsar.ConsumerType.Shared, receiver_queue_size=10)
@@ -203,15 +220,8 @@ def test_shared_consumers_divide_the_messages(broker: EmbeddedBroker, client: An
         producer.send_async(f"m{number}".encode(), None)
     producer.flush()
     seen: list[list[bytes]] = [[], []]
-    deadline = time.monotonic() + PATIENCE
-    while sum(map(len, seen)) < 100 and time.monotonic() < deadline:
-        for index, consumer in enumerate(consumers):
-            try:
-                message = consumer.receive(50)
-            except pulsar.Timeout:
-                continue
-            seen[index].append(message.data())
-            consumer.acknowledge(message)
+    for index, message in received_by(consumers, 100):
+        seen[index].append(message.data())
     assert sorted(seen[0] + seen[1]) == sorted(f"m{n}".encode() for n in range(100))
     assert seen[0]
     assert seen[1]
@@ -265,19 +275,9 @@ def test_key_shared_keeps_a_key_with_one_consumer(client: Any) -> None:
         producer.send(f"{number}".encode(), partition_key=f"k{number % 10}")
     owners: dict[str, set[int]] = {}
     order: dict[str, list[int]] = {}
-    left = 60
-    deadline = time.monotonic() + PATIENCE
-    while left and time.monotonic() < deadline:
-        for index, consumer in enumerate(consumers):
-            try:
-                message = consumer.receive(50)
-            except pulsar.Timeout:
-                continue
-            left -= 1
-            owners.setdefault(message.partition_key(), set()).add(index)
-            order.setdefault(message.partition_key(), []).append(int(message.data()))
-            consumer.acknowledge(message)
-    assert not left
+    for index, message in received_by(consumers, 60):
+        owners.setdefault(message.partition_key(), set()).add(index)
+        order.setdefault(message.partition_key(), []).append(int(message.data()))
     assert all(len(those) == 1 for those in owners.values())
     assert all(numbers == sorted(numbers) for numbers in order.values())
 

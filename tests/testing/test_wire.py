@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,19 +11,22 @@ from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.wire import WRITE_HIGH_WATER, WRITE_LIMIT
 from tests.support.waiting import wait_until
-from tests.testing.wire_client import WireClient
+from tests.testing.wire_client import WireClient, turn
 
 Dial = Callable[..., WireClient]
 
 
 def settled(broker: EmbeddedBroker) -> int:
     """Bytes that wait for clients to read them, once their number is stable."""
-    before = -1
-    deadline = time.monotonic() + 10
-    while (now := broker.buffered_bytes) != before and time.monotonic() < deadline:
-        before = now
-        time.sleep(0.1)
-    return now
+    seen: list[int] = []
+
+    def is_stable() -> bool:
+        turn(broker)
+        seen.append(broker.buffered_bytes)
+        return len(seen) >= 10 and len(set(seen[-10:])) == 1
+
+    wait_until(is_stable)
+    return seen[-1]
 
 
 @pytest.mark.fault(7, 91)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -235,11 +234,12 @@ def test_available_now_ends_at_what_was_there_while_data_keeps_coming(
     broker.create_topic("t")
     expected = store_many(broker, "t", 100, batch_size=1)
     query = start({"availableNow": True}, maxMessagesPerTrigger="60")
-    deadline = time.monotonic() + 240
-    while query.isActive:
-        assert time.monotonic() < deadline
+
+    def ends_while_data_comes() -> bool:
         store_many(broker, "t", 10, batch_size=1)
-        time.sleep(0.05)
+        return not query.isActive
+
+    wait_until(ends_while_data_comes, seconds=240)
     assert query.exception() is None
     assert sink.values[:100] == expected
     assert max(sink.sizes) == 60
