@@ -236,12 +236,12 @@ class ClientOptions:
 class ReaderOptions:
     """How a reader fetches.
 
-    It holds at most `memory_budget` bytes of undecoded entries. It first requests
-    `receiver_queue_size` messages; with `auto_scale` then as many as fit into the budget at their
-    observed size. It fails without progress for `poll_timeout`. An incomplete chunked message is an
-    error, or with `skip_incomplete` is counted and skipped. `crypto_keys` decrypt messages;
-    `crypto_failure_action` says what happens to others: ``FAIL``, ``DISCARD`` (counted) or
-    ``CONSUME`` (returned encrypted). The broker compares `schema` with the topic's.
+    It holds at most `memory_budget` bytes of undecoded entries and incomplete chunked messages. It
+    first requests `receiver_queue_size` messages; with `auto_scale` then as many as fit into the
+    budget at their observed size. It fails without progress for `poll_timeout`. An incomplete
+    chunked message is an error, or with `skip_incomplete` is counted and skipped. `crypto_keys`
+    decrypt messages; `crypto_failure_action` says what happens to others: ``FAIL``, ``DISCARD``
+    (counted) or ``CONSUME`` (returned encrypted). The broker compares `schema` with the topic's.
     """
 
     receiver_queue_size: int = 1000

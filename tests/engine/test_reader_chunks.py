@@ -7,40 +7,25 @@ import random
 
 import pytest
 
-from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.consumers import chunk_search
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import add_plain, quick, reading, stored_entry
+from tests.engine.topics import (
+    NOW,
+    add_interleaved,
+    add_plain,
+    chunks_of,
+    quick,
+    reading,
+    stored_entry,
+)
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
-NOW = 1_700_000_000_000
-
-
-def chunks_of(payload: bytes, size: int, uuid: str, publish_time: int = NOW) -> list[bytes]:
-    """Return the entries of a message that is compressed and chunked."""
-    packed = bytes(compress(pb.ZLIB, payload))
-    parts = split_message(packed, size)
-    return [
-        stored_entry(
-            bytes(part),
-            uuid=uuid,
-            chunk_id=number,
-            num_chunks_from_msg=len(parts),
-            total_chunk_msg_size=len(packed),
-            compression=pb.ZLIB,
-            uncompressed_size=len(payload),
-            publish_time=publish_time,
-        )
-        for number, part in enumerate(parts)
-    ]
 
 
 def payloads(reader: EntryReader) -> list[bytes]:
@@ -185,15 +170,7 @@ def interleave(broker: EmbeddedBroker, producers: int, rounds: int, size: int) -
     sent: list[bytes] = []
     for turn in range(rounds):
         messages = [os.urandom(size) for _ in range(producers)]
-        columns = [
-            chunks_of(message, size // 3 + 1, f"p{number}-{turn}")
-            for number, message in enumerate(messages)
-        ]
-        for row in itertools.zip_longest(*columns):
-            for entry in row:
-                if entry is not None:
-                    broker.append(TOPIC, entry)
-        assert len({len(column) for column in columns}) == 1
+        add_interleaved(broker, TOPIC, messages, size // 3 + 1, f"p{turn}")
         sent += messages
     return sent
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
@@ -14,11 +15,15 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.actions import Action, Drop, Incoming, Target
 from pulsar_spark.testing.rules import Rule, Seen
 from pulsar_spark.testing.server import Server
+
+NOW = 1_700_000_000_000
+"""When the tests' chunks were published, in milliseconds."""
 
 
 class Message(NamedTuple):
@@ -47,6 +52,35 @@ def stored_entry(body: bytes, *, checksum: bool = True, **fields: Any) -> bytes:
     if not checksum:
         return checked
     return b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def chunks_of(payload: bytes, size: int, uuid: str, publish_time: int = NOW) -> list[bytes]:
+    """Return the entries of a message that is compressed and chunked."""
+    packed = bytes(compress(pb.ZLIB, payload))
+    parts = split_message(packed, size)
+    return [
+        stored_entry(
+            bytes(part),
+            uuid=uuid,
+            chunk_id=number,
+            num_chunks_from_msg=len(parts),
+            total_chunk_msg_size=len(packed),
+            compression=pb.ZLIB,
+            uncompressed_size=len(payload),
+            publish_time=publish_time,
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def add_interleaved(
+    broker: EmbeddedBroker, topic: str, messages: list[bytes], size: int, uuid: str
+) -> None:
+    """Append messages of equally many chunks of `size` bytes, whose producers take turns."""
+    columns = [chunks_of(body, size, f"{uuid}-{number}") for number, body in enumerate(messages)]
+    for row in zip(*columns, strict=True):
+        for entry in row:
+            broker.append(topic, entry)
 
 
 def add_batch(

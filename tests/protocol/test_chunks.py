@@ -14,6 +14,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import (
     AssembledMessage,
     ChunkAssembler,
+    ChunkMemory,
     ChunkResult,
     DiscardedMessage,
     DiscardReason,
@@ -241,6 +242,87 @@ def test_a_message_that_nothing_is_added_to_makes_room_for_others() -> None:
             ]
     assert given_up == ["u0", "abandoned"]
     assert feeder.assembler.pending == 0
+
+
+def test_more_messages_than_may_be_unfinished_give_the_oldest_up() -> None:
+    feeder = Feeder(max_pending=2)
+    for uuid in "ab":
+        assert feeder.add(uuid, 0) == NOTHING
+    feeder.add("a", 1)
+    result = feeder.add("c", 0)
+    assert result == ChunkResult(None, [discarded("b", DiscardReason.TOO_MANY, 1)])
+
+
+@pytest.mark.fault(39, 91)
+def test_assemblers_share_the_room_that_they_were_given() -> None:
+    memory = ChunkMemory(lambda: 5000)
+    first, second = (Feeder(max_bytes=10_000, memory=memory) for _ in range(2))
+    first.add("a", 0, payload=bytes(3000), total=6000)
+    result = second.add("b", 0, payload=bytes(3000), total=6000)
+    assert result == ChunkResult(None, [discarded("b", DiscardReason.CROWDED_OUT, 0)])
+    first.add("a", 1, payload=bytes(1500), total=6000)
+    assert memory.held == first.assembler.buffered > 4500
+    assert complete(first.add("a", 2, payload=bytes(1500), total=6000)).payload == bytes(6000)
+    assert memory.held == 0
+    assert second.add("b", 0, payload=bytes(3000), total=6000) == NOTHING
+
+
+@pytest.mark.fault(39, 91)
+def test_a_message_that_nothing_is_added_to_makes_room_for_those_of_other_assemblers() -> None:
+    memory = ChunkMemory(lambda: 5000)
+    first, second = (Feeder(max_bytes=10_000, memory=memory) for _ in range(2))
+    first.add("a", 0, payload=bytes(3000), total=9000)
+    kept = []
+    for number in range(4):
+        result = second.add(f"u{number}", 0, payload=bytes(2500), total=9000)
+        kept.append(not result.discarded)
+    assert kept == [False, True, False, False]
+    # It learns of that with its next chunk, the last one here.
+    result = first.add("a", 2, payload=bytes(3000), total=9000)
+    assert result.message is None
+    assert result.discarded == [
+        discarded("a", DiscardReason.CROWDED_OUT, 0),
+        discarded("a", DiscardReason.NO_FIRST_CHUNK, 1),
+    ]
+    assert first.assembler.buffered == 0
+
+
+@pytest.mark.fault(39, 91)
+def test_a_message_alone_may_have_more_than_the_room_of_all() -> None:
+    feeder = Feeder(max_bytes=10_000, memory=ChunkMemory(lambda: 5000))
+    for number in range(2):
+        assert feeder.add("a", number, payload=bytes(4000), total=9000) == NOTHING
+    assert feeder.add("b", 0).discarded == [discarded("b", DiscardReason.CROWDED_OUT, 2)]
+    assert complete(feeder.add("a", 2, payload=bytes(1000), total=9000)).payload == bytes(9000)
+
+
+@pytest.mark.fault(39, 91)
+def test_a_reserved_message_always_finds_room_and_counts() -> None:
+    memory = ChunkMemory(lambda: 5000)
+    first = Feeder(max_bytes=10_000, memory=memory)
+    reserved = Feeder(max_bytes=10_000, memory=memory, is_reserved=True)
+    first.add("a", 0, payload=bytes(2000), total=6000)
+    for number in range(2):
+        assert reserved.add("r", number, payload=bytes(4000), total=9000) == NOTHING
+    assert memory.held > 10_000
+    for number in range(3):
+        result = first.add(f"u{number}", 0)
+        assert result.discarded[-1].uuid == f"u{number}"
+    assert complete(reserved.add("r", 2, payload=bytes(1000), total=9000)).payload == bytes(9000)
+    with memory.reserved(4000):
+        assert memory.held >= 4000
+    assert memory.held == first.assembler.buffered
+
+
+def test_a_closed_assembler_holds_nothing_any_more() -> None:
+    memory = ChunkMemory(lambda: 5000)
+    feeder = Feeder(memory=memory)
+    feeder.add("a", 0)
+    assert memory.held > 0
+    feeder.assembler.close()
+    for uuid, number in (("a", 1), ("b", 0)):
+        assert feeder.add(uuid, number).message is None
+        assert memory.held == 0
 
 
 @pytest.mark.fault(39)

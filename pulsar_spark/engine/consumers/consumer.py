@@ -453,7 +453,7 @@ class TopicConsumer(AttachedConsumer):
             decryptor=decryptor,
             in_order=False,
             max_chunked=most,
-            on_crowded_out=self._give_up_chunks if most else None,
+            on_given_up=self._give_up_chunks if most else None,
         )
 
     def _give_up_chunks(self, ids: tuple[MessageIdAdv, ...]) -> None:

@@ -23,7 +23,12 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_bits
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
+from pulsar_spark.protocol.chunks import (
+    ChunkAssembler,
+    ChunkMemory,
+    DiscardedMessage,
+    DiscardReason,
+)
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -32,6 +37,7 @@ from pulsar_spark.protocol.validation import check_id
 logger = logging.getLogger(__name__)
 
 _MAX_CROWDED_OUT = 10_000
+_MAX_GIVEN_UP = 10_000
 # The end of a message came, but some earlier chunk is missing.
 _NOT_WHOLE = frozenset(
     {DiscardReason.NO_FIRST_CHUNK, DiscardReason.OUT_OF_ORDER, DiscardReason.CONTRADICTORY}
@@ -111,6 +117,10 @@ class ReceivedEntry:
         self.left = ack_bits(command.ack_set) if command.ack_set else None
         self.undecrypted = False
 
+    def redelivered_as(self, command: pb.CommandMessage) -> None:
+        """Take the count of redeliveries from another delivery of the entry."""
+        self.redelivery_count = _signed_int(command.redelivery_count)
+
 
 class EntryDecoder:
     """Turns delivered frames into the entries of a range, in order.
@@ -123,8 +133,9 @@ class EntryDecoder:
     its producer never got a receipt. With `only_uuid` everything but that message's chunks is
     skipped. `undecryptable` counts messages that were handled by the decryptor's action. Unless
     entries come `in_order`, they may come again, and `position` does not move. With `max_chunked`
-    more unfinished chunked messages are too many; `on_crowded_out` gets the ids of chunks dropped
-    for that, or for memory.
+    more unfinished chunked messages are too many; `on_given_up` gets the ids of chunks dropped for
+    that. Chunks are held in a `memory`, or take `limit` bytes at most; with `only_uuid` they always
+    find room.
     """
 
     def __init__(
@@ -138,7 +149,8 @@ class EntryDecoder:
         *,
         in_order: bool = True,
         max_chunked: int = 0,
-        on_crowded_out: Callable[[tuple[MessageIdAdv, ...]], None] | None = None,
+        on_given_up: Callable[[tuple[MessageIdAdv, ...]], None] | None = None,
+        memory: ChunkMemory | None = None,
     ) -> None:
         self.topic = topic
         self.undecryptable = 0
@@ -151,10 +163,21 @@ class EntryDecoder:
         self._only_uuid = only_uuid
         self._in_order = in_order
         self.last_chunk: LastChunk | None = None
-        self._chunks = ChunkAssembler(max_bytes=limit, max_pending=max_chunked)
-        self._on_crowded_out = on_crowded_out
+        self._chunks = ChunkAssembler(
+            max_bytes=limit,
+            max_pending=max_chunked,
+            memory=memory,
+            is_reserved=only_uuid is not None,
+        )
+        self._on_given_up = on_given_up
+        # Chunked messages that were too many: what else comes of them is given up, too.
+        self._given_up: OrderedDict[str, None] = OrderedDict()
         # Where chunked messages start that did not fit into memory, ordered by their end.
         self._crowded_out: OrderedDict[str, Position] = OrderedDict()
+
+    def close(self) -> None:
+        """Give back the memory of unfinished messages, for good; on any thread."""
+        self._chunks.close()
 
     def finish(self) -> None:
         """The topic has nothing more of the range."""
@@ -270,10 +293,16 @@ class EntryDecoder:
     ) -> ReceivedEntry | None:
         metadata = parts.metadata
         message_id = MessageIdAdv.from_pb(message.command.message_id)
+        if metadata.chunk_id == 0:
+            self._given_up.pop(metadata.uuid, None)
         result = self._chunks.add(metadata, message_id, parts.payload)
         for discarded in result.discarded:
             self._on_discarded(discarded)
-            if discarded.reason in _NOT_WHOLE and _is_last(metadata):
+            if discarded.reason not in _NOT_WHOLE:
+                continue
+            if metadata.uuid in self._given_up:
+                self._give_up(discarded)
+            elif _is_last(metadata):
                 self.last_chunk = self._last_chunk(message_id, parts)
         whole = result.message
         if whole is None:
@@ -298,14 +327,25 @@ class EntryDecoder:
             self._crowded_out[discarded.uuid] = Position(first.ledger_id, first.entry_id)
             if len(self._crowded_out) > _MAX_CROWDED_OUT:
                 self._crowded_out.popitem(last=False)
-            if self._on_crowded_out is not None:
-                self._on_crowded_out(discarded.chunk_ids)
+        elif discarded.reason is DiscardReason.TOO_MANY:
+            self._give_up(discarded)
+
+    def _give_up(self, discarded: DiscardedMessage) -> None:
+        self._given_up[discarded.uuid] = None
+        if len(self._given_up) > _MAX_GIVEN_UP:
+            self._given_up.popitem(last=False)
+        if self._on_given_up is not None:
+            self._on_given_up(discarded.chunk_ids)
 
     def _last_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LastChunk:
         # All chunks carry the message's publish time.
         metadata = parts.metadata
         times = [metadata.publish_time]
         stamp = parts.broker_entry_metadata
+        # What may come again may be asked about again.
+        first = self._crowded_out.get(metadata.uuid)
+        if self._in_order:
+            self._crowded_out.pop(metadata.uuid, None)
         if stamp is not None and stamp.HasField("broker_timestamp"):
             times.append(stamp.broker_timestamp)
         return LastChunk(
@@ -314,7 +354,7 @@ class EntryDecoder:
             metadata.uuid,
             metadata.num_chunks_from_msg,
             min(times),
-            self._crowded_out.pop(metadata.uuid, None),
+            first,
         )
 
 

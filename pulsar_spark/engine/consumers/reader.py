@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pulsar_spark.engine.closing import Closing
@@ -144,13 +144,14 @@ class EntryReader(Closing):
         self.topic = topic
         self._pool = pool
         self._options = options or ReaderOptions()
-        limit = self._options.memory_budget
+        self._budget = budget or ReceiverBudget(self._options.memory_budget)
         # A reader that fetches chunks for another one uses that one's limits, and searches no
         # further back.
         self._chunks: ChunkSearch | None = None
         if decoder is None:
             decryptor = Decryptor(self._options.crypto_keys, self._options.crypto_failure_action)
-            decoder = EntryDecoder(topic, start, end, limit, decryptor=decryptor)
+            limit, memory = max(self._budget.total, 1), self._budget.chunks
+            decoder = EntryDecoder(topic, start, end, limit, decryptor=decryptor, memory=memory)
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
@@ -158,7 +159,7 @@ class EntryReader(Closing):
             pool,
             topic,
             self._options,
-            budget or ReceiverBudget(limit),
+            self._budget,
             is_stored=end is not None,
         )
         # The current block, and where its next entry starts.
@@ -247,6 +248,7 @@ class EntryReader(Closing):
         """As `close`, without waiting: return the future of the broker's answer, if any."""
         if not isinstance(self._error, ClosedError):
             self._error = ClosedError("the reader is closed", topic=self.topic)
+        self._decoder.close()
         return self._consumer.close()
 
     def _fail(self, error: PulsarError) -> PulsarError:
@@ -373,13 +375,14 @@ class EntryReader(Closing):
             self._decoder.step_back(Position(chunk.ledger_id, chunk.entry_id))
             raise
 
-    def _read_chunks(self, chunk: LastChunk, start: Position) -> EntryReader:
-        """Return a reader that skips everything but one message's chunks."""
-        end = Position(chunk.ledger_id, chunk.entry_id + 1)
-        options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
-        decryptor, limit = self._decoder.decryptor, self._decoder.limit
-        decoder = EntryDecoder(self.topic, start, end, limit, chunk.uuid, decryptor)
-        return EntryReader(self._pool, self.topic, start, end, options, decoder=decoder)
+    @contextmanager
+    def _read_chunks(self, chunk: LastChunk, start: Position) -> Iterator[EntryReader]:
+        with self._budget.fetching(lambda: self._consumer.closed) as queue:
+            reader = reader_of_chunks(
+                self._pool, chunk, start, self._decoder, self._options, self._budget, queue
+            )
+            with reader:
+                yield reader
 
     # --- the watch ----------------------------------------------------------------------------
 
@@ -456,6 +459,26 @@ class EntryReader(Closing):
             self._finish()
         else:
             self._consumer.leave()
+
+
+def reader_of_chunks(
+    pool: ConnectionPool,
+    chunk: LastChunk,
+    start: Position,
+    asking: EntryDecoder,
+    options: ReaderOptions,
+    budget: ReceiverBudget,
+    queue: ReceiverBudget,
+) -> EntryReader:
+    """Return a reader that skips everything but one message's chunks, for the decoder `asking`.
+
+    `queue` is the budget of its receiver queue; the chunks count against `budget`.
+    """
+    end = Position(chunk.ledger_id, chunk.entry_id + 1)
+    decoder = EntryDecoder(
+        asking.topic, start, end, asking.limit, chunk.uuid, asking.decryptor, memory=budget.chunks
+    )
+    return EntryReader(pool, asking.topic, start, end, options, decoder=decoder, budget=queue)
 
 
 def _place_of(block: MessageBlock, at: int) -> Position:
