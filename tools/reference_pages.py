@@ -48,8 +48,8 @@ not be decoded ([schemas.md](schemas.md#values-that-cannot-be-decoded)).
 
 ## On write
 
-All columns without a name of this page form the value, so a misspelt `__keys` does too. All names are
-case-insensitive.
+All columns without a name of this page form the value, so a misspelt `__keys` does too. All names
+are case-insensitive.
 
 | column | type | |
 |---|---|---|
