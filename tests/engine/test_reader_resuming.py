@@ -49,7 +49,7 @@ from tests.engine.topics import (
     reading,
     unpack,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import Clock, wait_until
 
 TOPIC = "persistent://public/default/t"
 
@@ -569,7 +569,7 @@ def test_attempts_to_resume_end_with_the_poll_timeout(monkeypatch: pytest.Monkey
 def test_a_broker_that_is_back_shortly_before_the_end_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Standing()
+    clock = Clock()
     monkeypatch.setattr(reader_consumer, "time", clock)
     pauses: list[float] = []
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=60)) as pool:
@@ -579,7 +579,7 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
         def try_until_the_end() -> None:
             while True:
                 consumer.subscribe(EARLIEST_POSITION, Deadline(None))
-                pauses.append(consumer._retry_at - clock.now)
+                pauses.append(consumer._retry_at - clock.monotonic())
                 assert pauses[-1] <= max((60 - consumer.down) / 4, 0.1) + 0.001
 
         with pytest.raises(PulsarError, match=r"after \d+ attempts"):
@@ -588,18 +588,6 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
         assert 4 < max(pauses) <= 5
         assert 59.5 < consumer.down < 60
         consumer.close()
-
-
-class Standing:
-    """A clock that stands still, but for those who sleep."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def test_a_consumer_that_is_closed_while_it_subscribes_has_no_queue(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -53,21 +53,20 @@ def is_in(thread: threading.Thread, function: str) -> bool:
 
 
 class Clock:
-    """Stands in for the module `time` where a test moves on the time, instead of waiting."""
+    """Stands in for a module's `time`: it stands still until a test, or who sleeps, moves it on."""
 
     def __init__(self) -> None:
-        self._ahead = 0.0
+        self._now = time.monotonic()
 
     def monotonic(self) -> float:
-        """The system's time, and all that the test has added."""
-        return time.monotonic() + self._ahead
+        """The time, in seconds."""
+        return self._now
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        self._ahead += seconds
+        self._now += seconds
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
+    sleep = advance
 
 
 def _alive(threads: Sequence[threading.Thread]) -> list[str]:
