@@ -9,6 +9,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, datetime
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, Any
@@ -22,21 +23,25 @@ from pulsar_spark.cli.arguments import (
     whole_number,
 )
 from pulsar_spark.cli.output import Bar, print_json_line, print_table, progress
-from pulsar_spark.errors import MessageTooLarge
+from pulsar_spark.errors import MessageTooLarge, OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+    from pulsar_spark.spark.offsets import OffsetSpec
     from pulsar_spark.spark.options.read import ReadOptions
-    from pulsar_spark.spark.reading.planner import Planner
+    from pulsar_spark.spark.reading.planner import ReadRange
     from pulsar_spark.spark.value_types import ValueType
 
 _DESCRIPTION = """\
 Show messages of a topic as rows, with the columns that Spark would have: the last messages, the
 first ones with --first, or the last ones and then new ones with --follow. With --json each row is
 a line. Bytes are shown as text if they are UTF-8, otherwise in base64.
+
+--option startingOffsets, startingTime, endingOffsets and endingTime limit what is shown as they
+limit a batch read: it is the last or the first ones of that range. --follow takes no end.
 
 Nothing is acknowledged, and no subscription stays. The column _corrupt_record shows values that
 cannot be decoded.
@@ -90,23 +95,45 @@ def run(arguments: argparse.Namespace) -> int:
         options["mode"] = "PERMISSIVE"
     if not given & {"receiverqueuesize", "pulsar.reader.receiverqueuesize"}:
         options["pulsar.reader.receiverQueueSize"] = str(max(arguments.count, 1))
-    read = read_options(resolved(options, Scope.READS), options, Scope.READS)
+    # Offsets and times mean what they mean for a batch read.
+    read = read_options(resolved(options, Scope.READS), options, Scope.READ)
+    if arguments.follow:
+        _check_endless(read.ending)
     with ClientContext.shared(read.client) as context:
         planner = Planner(context, read)
-        partitions = [name for names in planner.topics().values() for name in names]
-        topic = _Topic(context, read, planner, planner.value_type(planner.topics()))
+        topics = planner.topics()
+        topic = _Topic(context, read, planner.value_type(topics))
         show = _printer(topic.schema, as_json=arguments.json)
-        with progress("reading", total=len(partitions), quiet=arguments.json) as bar:
-            ends = planner.last_ids(partitions)
+        total = sum(map(len, topics.values()))
+        with progress("reading", total=total, quiet=arguments.json) as bar:
+            ranges = planner.ranges(topics)
             look = topic.first if arguments.first else topic.last
-            rows = look(ends, arguments.count, bar)
+            rows = look(ranges, arguments.count, bar)
         show(rows)
         while arguments.follow:
             wait()
-            before, ends = ends, planner.last_ids(partitions)
-            for rows in topic.between(before, ends):
+            last_ids = planner.last_ids([found.topic for found in ranges])
+            ranges = [_next(found, last_ids[found.topic]) for found in ranges]
+            for rows in topic.all(ranges):
                 show(rows)
     return 0
+
+
+def _check_endless(ending: OffsetSpec) -> None:
+    """Raise OptionError for a read that ends before the latest message."""
+    from pulsar_spark.spark.offsets import LATEST_BOUND
+
+    if any(bound != LATEST_BOUND for bound in (ending.default, *dict(ending.by_topic).values())):
+        raise OptionError(
+            f"--follow and {ending.option} cannot be used together", "Leave one of them out."
+        )
+
+
+def _next(found: ReadRange, last: MessageIdAdv) -> ReadRange:
+    """Return what has come after a range, up to the last message."""
+    from pulsar_spark.spark.offsets import end_position
+
+    return replace(found, start=max(found.start, found.end), end=end_position(last))
 
 
 def wait() -> None:
@@ -117,9 +144,7 @@ def wait() -> None:
 class _Topic:
     """Reads ranges of the partitions of one topic, or of several topics together."""
 
-    def __init__(
-        self, context: ClientContext, options: ReadOptions, planner: Planner, kind: ValueType
-    ) -> None:
+    def __init__(self, context: ClientContext, options: ReadOptions, kind: ValueType) -> None:
         from pulsar_spark.engine.consumers.probe import Probe
         from pulsar_spark.spark.columns import read_schema
         from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
@@ -133,44 +158,33 @@ class _Topic:
         self._probe = Probe(context.pool)
         self._reader = PulsarBatchReader(options, self.schema)
 
-    def first(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
-        """Return the first rows of all partitions, by publish time."""
-        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-
+    def first(self, ranges: list[ReadRange], count: int, bar: Bar) -> list[Row]:
+        """Return the first rows of all ranges, by publish time."""
         rows: list[Row] = []
-        for topic, last in ends.items():
-            if last.entry_id >= 0:
-                rows.extend(self._rows(topic, EARLIEST_POSITION, Position.after(last), count))
-                rows = _check_size(heapq.nsmallest(count, rows, _published))
+        for found in ranges:
+            rows.extend(self._rows(found, count))
+            rows = _check_size(heapq.nsmallest(count, rows, _published))
             bar.advance()
         return rows
 
-    def last(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
-        """Return the last rows of all partitions, by publish time."""
+    def last(self, ranges: list[ReadRange], count: int, bar: Bar) -> list[Row]:
+        """Return the last rows of all ranges, by publish time."""
         rows: list[Row] = []
-        for topic, last in ends.items():
-            rows = sorted([*rows, *self._tail(topic, last, count)], key=_published)
+        for found in ranges:
+            rows = sorted([*rows, *self._tail(found, count)], key=_published)
             rows = _check_size(rows[len(rows) - min(count, len(rows)) :])
             bar.advance()
         return rows
 
-    def between(
-        self, before: dict[str, MessageIdAdv], ends: dict[str, MessageIdAdv]
-    ) -> Iterator[list[Row]]:
-        """Yield the rows after the ends `before`.
+    def all(self, ranges: list[ReadRange]) -> Iterator[list[Row]]:
+        """Yield all rows of all ranges.
 
         They are sorted by publish time, unless there are more than fit into memory.
         """
-        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-
         rows: list[Row] = []
         size = 0
-        for topic, last in ends.items():
-            old = before[topic]
-            start = EARLIEST_POSITION if old.entry_id < 0 else Position.after(old)
-            if last.entry_id < 0 or start >= Position.after(last):
-                continue
-            for row in self._rows(topic, start, Position.after(last), None):
+        for found in ranges:
+            for row in self._rows(found):
                 rows.append(row)
                 size += _size(row)
                 if len(rows) >= _MAX_COUNT or size > _MAX_FOLLOWED_BYTES:
@@ -178,39 +192,42 @@ class _Topic:
                     rows, size = [], 0
         yield sorted(rows, key=_published)
 
-    def _tail(self, topic: str, last: MessageIdAdv, count: int) -> list[Row]:
-        """Return the last rows of a partition. An entry may have one row, many or none."""
-        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-
-        if last.entry_id < 0 or not count:
+    def _tail(self, found: ReadRange, count: int) -> list[Row]:
+        """Return the last rows of a range. An entry may have one row, many or none."""
+        if found.start >= found.end or not count:
             return []
         entries = min(count, _FIRST_ENTRIES)
         while True:
-            start = self._back(topic, last, entries)
+            start = max(self._back(found, entries), found.start)
             rows: deque[Row] = deque()
             size = 0
-            for row in self._rows(topic, start, Position.after(last), None):
+            for row in self._rows(replace(found, start=start)):
                 rows.append(row)
                 size += _size(row)
                 if len(rows) > count:
                     size -= _size(rows.popleft())
                 if size > _MAX_BYTES:
                     raise _too_large()
-            if len(rows) >= count or start == EARLIEST_POSITION:
+            if len(rows) >= count or start == found.start:
                 return list(rows)
             entries *= _MORE
 
-    def _back(self, topic: str, last: MessageIdAdv, entries: int) -> Position:
-        """Return the position that is so many entries before the end, or the beginning."""
-        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+    def _back(self, found: ReadRange, entries: int) -> Position:
+        """Return the position that is so many entries before a range's end, or its start."""
+        from pulsar_spark.protocol.message_id import Position
 
-        if last.entry_id + 1 >= entries:
-            return Position(last.ledger_id, last.entry_id + 1 - entries)
-        first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
-        if first is None or self._count(topic, EARLIEST_POSITION) <= entries:
-            return EARLIEST_POSITION
+        topic, end = found.topic, found.end
+        # The number of entries of the last ledger.
+        here = end.entry_id + (end.batch_index > 0)
+        if here >= entries:
+            return Position(end.ledger_id, here - entries)
+        # A broker counts up to the end of the topic.
+        entries += self._count(topic, end)
+        first = self._probe.first_entry_at(topic, found.start)
+        if first is None or self._count(topic, found.start) <= entries:
+            return found.start
         # Only the broker can count entries, and ledger ids have gaps, so search for the ledger.
-        enough, short = first.start.ledger_id, last.ledger_id
+        enough, short = first.start.ledger_id, end.ledger_id
         while short - enough > 1:
             middle = (enough + short) // 2
             if self._count(topic, Position(middle, 0)) >= entries:
@@ -226,10 +243,14 @@ class _Topic:
             return count
         raise count
 
-    def _rows(self, topic: str, start: Position, end: Position, limit: int | None) -> Iterator[Row]:
+    def _rows(self, found: ReadRange, limit: int | None = None) -> Iterator[Row]:
         from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
-        partition = PulsarInputPartition(topic, start, end, schema=self._kind.schema)
+        if found.start >= found.end:
+            return
+        partition = PulsarInputPartition(
+            found.topic, found.start, found.end, found.row_filter, schema=self._kind.schema
+        )
         taken = size = 0
         for batch in self._reader.read(partition):
             wanted = batch.num_rows if limit is None else min(batch.num_rows, limit - taken)

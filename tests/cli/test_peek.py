@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +18,7 @@ from pulsar_spark.client.schema import AvroSchema, StringSchema
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
-from tests.spark.topics import NOW, store
+from tests.spark.topics import NOW, read, store
 
 Peek = Callable[..., list[dict[str, Any]]]
 
@@ -140,6 +141,145 @@ def test_values_are_decoded_by_the_topics_schema_and_shown_where_they_do_not_dec
     store(broker, "t", [b"\xff"], publish_time=NOW)
     assert cli.main(arguments) == 0
     assert "_corrupt_record" in capsys.readouterr().out
+
+
+# --- ranges -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(broker: EmbeddedBroker) -> list[MessageIdAdv]:
+    """Fill topic t with 40 messages, one a second in batches of 4; returns their ids."""
+    broker.create_topic("t")
+    ids: list[MessageIdAdv] = []
+    for number in range(0, 40, 4):
+        sent = [b"%d" % each for each in range(number, number + 4)]
+        entry = store(broker, "t", sent, publish_time=NOW + number * 1000)
+        ids += [replace(entry, batch_index=index, batch_size=4) for index in range(4)]
+    return ids
+
+
+def offsets(option: str, message_id: MessageIdAdv, topic: str = "t") -> str:
+    """Return --option for an offset."""
+    return f"--option={option}={json.dumps({topic: str(message_id)})}"
+
+
+@pytest.mark.parametrize("start, end", [(0, 39), (5, 39), (0, 18), (17, 18), (13, 30), (24, 27)])
+def test_offsets_limit_what_is_shown_as_they_limit_a_batch_read(
+    start: int, end: int, filled: list[MessageIdAdv], broker: EmbeddedBroker, peek: Peek
+) -> None:
+    limits = [offsets("startingOffsets", filled[start]), offsets("endingOffsets", filled[end])]
+    given = dict(limit.removeprefix("--option=").split("=", 1) for limit in limits)
+    expected = [row["value"].decode() for row in read(broker, {"topic": "t", **given})]
+    assert expected == [str(number) for number in range(start, end + 1)]
+    for count in (1, 2, 7, 39, 100):
+        some = ["--topic", "t", "--count", str(count), *limits]
+        assert values(peek(*some)) == expected[-count:]
+        assert values(peek(*some, "--first")) == expected[:count]
+
+
+def test_times_limit_what_is_shown(filled: list[MessageIdAdv], peek: Peek) -> None:
+    assert filled
+    since = f"--option=startingTime={NOW + 12_000}"
+    until = f"--option=endingTime={NOW + 28_000}"
+    expected = [str(number) for number in range(12, 28)]
+    for tolerance in ("0", "5s", "1m"):
+        some = ["--topic", "t", since, until, f"--option=publishTimeTolerance={tolerance}"]
+        assert values(peek(*some, "--count", "5")) == expected[-5:]
+        assert values(peek(*some, "--count", "5", "--first")) == expected[:5]
+        assert values(peek(*some, "--count", "50")) == expected
+    assert peek("--topic", "t", f"--option=startingTime={NOW + 99_000}") == []
+
+
+def test_each_partition_has_its_range(broker: EmbeddedBroker, peek: Peek) -> None:
+    broker.create_topic("p", partitions=3)
+    ids = {}
+    for number in range(12):
+        topic = f"p-partition-{number % 3}"
+        ids[number] = store(broker, topic, [b"%d" % number], publish_time=NOW + number)
+    # Only an offset of its own limits a partition; tasks are no matter here.
+    limit = offsets("endingOffsets", ids[4], "p-partition-1")
+    rows = peek("--topic", "p", limit, "--count", "4", "--option=minPartitions=7")
+    assert values(rows) == ["6", "8", "9", "11"]
+    rows = peek("--topic", "p", limit, "--count", "9", "--first")
+    assert values(rows) == ["0", "1", "2", "3", "4", "5", "6", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (['startingOffsets={"other": "earliest"}'], "persistent://public/default/other"),
+        (['endingOffsets={"other": "latest"}'], "persistent://public/default/other"),
+        (['startingTime={"other": "-1h"}'], "persistent://public/default/other"),
+        (["startingOffsets=latest"], "nothing would be read"),
+        (["endingOffsets=earliest"], "nothing would be read"),
+        (["startingOffsets=earliest", "startingTime=-1h"], "cannot be used together"),
+        (["startingTime=-1h", "endingTime=-2h"], "after its end"),
+    ],
+)
+def test_what_a_batch_read_refuses_is_wrong_usage(
+    given: list[str],
+    told: str,
+    filled: list[MessageIdAdv],
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert filled
+    place = ["peek", "--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([*place, *(f"--option={option}" for option in given)]) == 2
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert shown.out == ""
+
+
+def test_an_offset_that_is_gone_is_an_error_as_in_a_read(
+    filled: list[MessageIdAdv], broker: EmbeddedBroker, peek: Peek
+) -> None:
+    broker.trim("t", filled[12])
+    start = offsets("startingOffsets", filled[0])
+    assert cli.main(["peek", "--service-url", broker.service_url, "--topic", "t", start]) == 1
+    left = [str(number) for number in range(12, 40)]
+    some = ["--topic", "t", start, "--option=failOnDataLoss=false", "--count"]
+    assert values(peek(*some, "40")) == left
+    assert values(peek(*some, "2", "--first")) == left[:2]
+
+
+@pytest.mark.parametrize("end", ["endingOffsets={}", "endingTime=-1h"])
+def test_what_has_an_end_is_not_followed(
+    end: str,
+    filled: list[MessageIdAdv],
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = ["peek", "--service-url", broker.service_url, "--topic", "t", "--follow"]
+    given = end.format(json.dumps({"t": str(filled[3])}))
+    assert cli.main([*place, "--option", given]) == 2
+    assert "--follow" in capsys.readouterr().err
+
+
+def test_what_is_followed_has_a_start_too(
+    filled: list[MessageIdAdv],
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert filled
+    rounds = iter([(b"early", NOW), (b"late", NOW + 50_000)])
+
+    def wait() -> None:
+        came = next(rounds, None)
+        if came is None:
+            raise KeyboardInterrupt
+        store(broker, "t", [came[0]], publish_time=came[1])
+
+    monkeypatch.setattr(module, "wait", wait)
+    place = ["peek", "--service-url", broker.service_url, "--topic", "t", "--follow", "--json"]
+    limits = ["--option", f"startingTime={NOW + 36_000}", "--option", "endingOffsets=latest"]
+    assert cli.main([*place, *limits]) == 130
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert values(found) == ["36", "37", "38", "39", "late"]
+
+
+# --- all of a topic ---------------------------------------------------------------------------
 
 
 def test_an_empty_topic_has_no_rows(

@@ -192,7 +192,8 @@ class Planner:
         Raises InvalidOffset for bounds that do not match the topics, DataLossError for a deleted
         message id, unless failOnDataLoss is off.
         """
-        return self.tasks(self._ranges(topics, pushed or PushedFilters()), kind)
+        ranges = self.ranges(topics, pushed)
+        return self.tasks([found for found in ranges if found.start < found.end], kind)
 
     def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
         """Split ranges into tasks, as the options ask."""
@@ -254,7 +255,12 @@ class Planner:
             starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
         return starts
 
-    def _ranges(self, topics: Topics, pushed: PushedFilters) -> list[ReadRange]:
+    def ranges(self, topics: Topics, pushed: PushedFilters | None = None) -> list[ReadRange]:
+        """Return what is read of each topic partition; an empty range may end before its start.
+
+        Raises as `partitions`.
+        """
+        pushed = pushed or PushedFilters()
         now = int(time.time() * 1000)
         starts = self._options.starting.bounds(topics, now)
         ends = self._options.ending.bounds(topics, now)
@@ -274,14 +280,14 @@ class Planner:
                 self._check_start(topic, start, first[topic], last_end)
             if end.kind is BoundKind.ID:
                 self._check_end(topic, end, first[topic], last_end)
-            found = ReadRange(
-                topic,
-                _start(start, from_start.get(topic), last_end),
-                _end(end, from_end.get(topic), last_end),
-                _narrowed(pushed.row_filter, start, end),
+            ranges.append(
+                ReadRange(
+                    topic,
+                    _start(start, from_start.get(topic), last_end),
+                    _end(end, from_end.get(topic), last_end),
+                    _narrowed(pushed.row_filter, start, end),
+                )
             )
-            if found.start < found.end:
-                ranges.append(found)
         return ranges
 
     def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
