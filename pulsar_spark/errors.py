@@ -472,7 +472,8 @@ class IncompleteMessage(DataLossError):
 
     Cause: the producer failed while sending it, or retention deleted the first chunks.
 
-    Remedy: set `failOnDataLoss=false` to skip such messages.
+    Remedy: set `failOnDataLoss=false` to skip such messages; for a consumer
+    `discard_corrupt_messages=True`.
     """
 
 

@@ -13,7 +13,13 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.message import Message
-from pulsar_spark.errors import ClosedError, CorruptMessage, OptionError, PulsarError
+from pulsar_spark.errors import (
+    ClosedError,
+    CorruptMessage,
+    IncompleteMessage,
+    OptionError,
+    PulsarError,
+)
 
 if TYPE_CHECKING:
     from pulsar_spark.client.consumer import PulsarConsumer
@@ -132,7 +138,7 @@ class Listening:
         elif not isinstance(error, ClosedError):
             topic = self._consumer.topic()
             logger.error("%s: a message cannot be given to the listener: %s", topic, error)
-            if isinstance(error, CorruptMessage):
+            if isinstance(error, CorruptMessage | IncompleteMessage):
                 self.on_ready()
 
     def close(self) -> None:

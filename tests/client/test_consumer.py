@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import threading
 import time
@@ -29,8 +30,10 @@ from pulsar_spark.client.message import messages_of, messages_of_rows
 from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import timers
+from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.delivery import Delivery
+from pulsar_spark.engine.consumers.entries import LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, ReceiverBudget
 from pulsar_spark.engine.consumers.rows import ReceivedRows
@@ -44,6 +47,8 @@ from pulsar_spark.errors import (
     ConnectionLost,
     CorruptMessage,
     EncryptedMessage,
+    IncompleteMessage,
+    OperationTimeout,
     OptionError,
     PulsarError,
     TopicNotFound,
@@ -53,7 +58,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import stored_entry
+from tests.engine.topics import add_interleaved, chunks_of, stored_entry
 from tests.support.waiting import finish, is_in, wait_until
 
 EARLIEST = InitialPosition.Earliest
@@ -531,6 +536,199 @@ def test_the_oldest_of_too_many_unfinished_chunked_messages_is_acknowledged_if_t
         for number in (3, 2) if asked else (3, 0):
             broker.append(topic, half(number, 1))
             assert consumer.receive(RECEIVE_MS).data() == b"halfhalf"
+        if asked:
+            # What comes of a discarded one is acknowledged, too.
+            broker.append(topic, half(0, 1))
+            send(client, topic, 1)
+            consumer.acknowledge(consumer.receive(RECEIVE_MS))
+            wait_until(lambda: backlog(consumer) == 4, "its last chunk is left")
+
+
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_chunked_messages_that_find_no_room_in_memory_are_fetched_again(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    kind: ConsumerType,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client._receiver_budget.total = 100_000
+    sent = [os.urandom(15_000) for _ in range(20)]
+    add_interleaved(broker, topic, sent, 6000, "u")
+    with client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
+        found = [consumer.receive(RECEIVE_MS) for _ in sent]
+        assert [message.data() for message in found] == sent
+        for message in found:
+            consumer.acknowledge(message)
+        wait_until(lambda: backlog(consumer) == 0, "chunks are left")
+    assert caplog.text.count("found no room in the client's memory") == 1
+    assert client._receiver_budget.chunks.held == 0
+
+
+@pytest.mark.fault(39, 91)
+def test_the_chunks_of_all_partitions_share_the_memory_of_the_client(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    budget = client._receiver_budget
+    budget.total = 120_000
+    topic = broker.create_topic("many", partitions=6)
+    for number, name in enumerate(client.get_topic_partitions(topic)):
+        sent = [os.urandom(15_000) for _ in range(7)]
+        add_interleaved(broker, name, sent, 6000, f"u{number}")
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        for _ in range(6 * 7):
+            consumer.acknowledge(consumer.receive(RECEIVE_MS))
+            decoders = [one._decoder for one in consumer._consumers]
+            assert sum(one._chunks.buffered for one in decoders) <= budget.chunks.held
+            assert budget.chunks.held <= 60_000
+    assert budget.chunks.held == 0
+
+
+@pytest.mark.fault(39, 100)
+def test_a_chunked_message_that_ends_behind_the_start_of_a_subscription_is_received(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    payload = os.urandom(3000)
+    entries = chunks_of(payload, 1000, "u")
+    for entry in entries[:2]:
+        broker.append(topic, entry)
+    with client.subscribe(topic, "s") as consumer:
+        for entry in entries[2:]:
+            broker.append(topic, entry)
+        # A duplicate of the end is no message.
+        broker.append(topic, entries[-1])
+        send(client, topic, 1)
+        assert consumer.receive(RECEIVE_MS).data() == payload
+        assert values(consumer, 1) == [0]
+
+
+@pytest.mark.fault(39, 100)
+def test_a_cumulative_acknowledgement_loses_no_message_of_which_it_covers_a_chunk(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    payload = os.urandom(1500)
+    first, last = chunks_of(payload, 1000, "u")
+    broker.append(topic, first)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
+        consumer.acknowledge_cumulative(consumer.receive(RECEIVE_MS))
+        wait_until(lambda: backlog(consumer) == 0, "it is not acknowledged")
+    broker.append(topic, last)
+    with client.subscribe(topic, "s") as consumer:
+        assert consumer.receive(RECEIVE_MS).data() == payload
+
+
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("discard", [False, True], ids=["raised", "discarded"])
+def test_a_message_without_all_of_its_chunks_is_an_error_or_left_out(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    discard: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = broker.append(topic, chunks_of(os.urandom(1500), 1000, "u")[-1])
+    send(client, topic, 1)
+    with client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        discard_corrupt_messages=discard,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        if not discard:
+            with pytest.raises(IncompleteMessage) as raised:
+                consumer.receive(RECEIVE_MS)
+            assert raised.value.topic == topic
+            assert raised.value.message_id == f"{place.ledger_id}:{place.entry_id}"
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        left = 0 if discard else 1
+        wait_until(lambda: backlog(consumer) == left, "not only the chunk is left")
+    assert ("acknowledged and skipped: a message of 2 chunks" in caplog.text) == discard
+
+
+def test_chunks_on_a_topic_that_keeps_nothing_are_an_error_if_one_is_missing(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    name = broker.create_topic("non-persistent://public/default/passing")
+    with client.subscribe(name, "s") as consumer:
+        wait_until(lambda: broker.faults.seen("FLOW"), "it wants nothing")
+        broker.append(name, chunks_of(os.urandom(1500), 1000, "u")[-1])
+        with pytest.raises(IncompleteMessage, match="non-persistent"):
+            consumer.receive(RECEIVE_MS)
+
+
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("listens", [False, True], ids=["receive", "listener"])
+def test_chunks_that_cannot_be_fetched_now_are_fetched_later(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    listens: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = ChunkSearch.find
+    failures = [OperationTimeout("no answer came"), ConnectionLost("it is gone")]
+
+    def fail(search: ChunkSearch, chunk: LastChunk) -> ReceivedEntry | None:
+        if failures:
+            raise failures.pop()
+        return find(search, chunk)
+
+    monkeypatch.setattr(ChunkSearch, "find", fail)
+    payload = os.urandom(1500)
+    first, last = chunks_of(payload, 1000, "u")
+    broker.append(topic, first)
+    came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    listener = (lambda _, message: came.put(message.data())) if listens else None
+    with client.subscribe(
+        topic, "s", discard_corrupt_messages=True, message_listener=listener
+    ) as consumer:
+        broker.append(topic, last)
+        send(client, topic, 1)
+        if listens:
+            found = [came.get(timeout=60) for _ in range(2)]
+        else:
+            for error in (ConnectionLost, OperationTimeout):
+                with pytest.raises(error):
+                    consumer.receive(RECEIVE_MS)
+            found = [consumer.receive(RECEIVE_MS).data() for _ in range(2)]
+    assert found == [payload, b"0"]
+
+
+@pytest.mark.fault(39)
+def test_a_consumer_can_be_closed_while_it_fetches_chunks(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    first, last = chunks_of(os.urandom(1500), 1000, "u")
+    broker.append(topic, first)
+    consumer = client.subscribe(topic, "s")
+    # What the consumer gets itself passes.
+    broker.faults.drop("MESSAGE", after=1)
+    ended: list[PulsarError] = []
+
+    def receive() -> None:
+        try:
+            consumer.receive()
+        except PulsarError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    broker.append(topic, last)
+    wait_until(lambda: broker.faults.seen("MESSAGE") >= 2, "nothing is fetched")
+    consumer.close()
+    finish(thread)
+    assert [type(error) for error in ended] == [ClosedError]
+    assert client._receiver_budget.chunks.held == 0
+    wait_until(
+        lambda: list(broker.subscriptions(topic)) == ["s"], "the fetching subscription stays"
+    )
 
 
 def test_a_callback_is_told_of_what_cannot_be_read(

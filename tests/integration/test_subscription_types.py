@@ -334,6 +334,33 @@ def test_a_message_in_chunks_is_acknowledged_with_all_its_chunks(
         wait_until(lambda: backlog(consumer) == 0, "chunks are left")
 
 
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_messages_whose_chunks_find_no_room_in_memory_arrive_all_the_same(
+    tuned_broker: Broker, official_client: Callable[..., Any], kind: ConsumerType
+) -> None:
+    topic = tuned_broker.create_topic()
+    producer = official_client(tuned_broker.service_url).create_producer(
+        topic, chunking_enabled=True
+    )
+    sent = [bytes([number]) * 250_000 for number in range(3)]
+    for payload in sent:
+        producer.send(payload)
+    with (
+        PulsarClient(tuned_broker.service_url, operation_timeout_seconds=60) as client,
+        client.subscribe(
+            topic, "s", kind, initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+        ) as consumer,
+        # Messages of other topics have all the room.
+        client._receiver_budget.chunks.reserved(client._receiver_budget.total),
+    ):
+        for payload in sent:
+            message = consumer.receive(RECEIVE_MS)
+            assert message.data() == payload
+            consumer.acknowledge(message)
+        wait_until(lambda: backlog(consumer) == 0, "chunks are left")
+
+
 def test_the_end_of_a_terminated_topic_is_told(
     broker: Broker, client: PulsarClient, topic: str
 ) -> None:

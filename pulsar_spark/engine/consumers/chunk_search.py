@@ -1,4 +1,4 @@
-"""Finds chunks that lie before a reader's range, or that did not fit into memory.
+"""Finds chunks that were not delivered to a reader or consumer, or did not fit into memory.
 
 A chunked message has the position of its last chunk, so whoever reads that chunk returns the
 message. To find the others, read from the first chunk if its position is known; otherwise from a
@@ -38,6 +38,7 @@ class ChunkSearch:
 
     def __init__(self, pool: ConnectionPool, topic: str, read: Read, *, skip: bool) -> None:
         self.incomplete = 0
+        self._vain_searches = 0
         self._pool = pool
         self._topic = topic
         self._read = read
@@ -62,10 +63,12 @@ class ChunkSearch:
             f"a message of {chunk.chunks} chunks ends here, and the topic does not have all of "
             "them",
             "Chunks were deleted (by retention, time to live or compaction) or never stored. "
-            "Spark skips such messages with failOnDataLoss=false; a reader can seek past them.",
+            "Spark skips such messages with failOnDataLoss=false, a consumer with "
+            "discard_corrupt_messages=True; a reader can seek past them.",
             topic=self._topic,
             message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
         )
+        self._vain_searches += 1
         if not self._skip:
             raise error
         self.incomplete += 1
@@ -79,7 +82,7 @@ class ChunkSearch:
         # Chunks are usually close together; otherwise search by the first one's time.
         before = max(chunk.entry_id - 2 * chunk.chunks - _ENTRIES_BEFORE, 0)
         yield Position(chunk.ledger_id, before)
-        if self.incomplete < _MAX_VAIN_SEARCHES:
+        if self._vain_searches < _MAX_VAIN_SEARCHES:
             time_ms = max(chunk.time - _MILLISECONDS_BEFORE, 0)
             found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
             yield EARLIEST_POSITION if found is None else found.start

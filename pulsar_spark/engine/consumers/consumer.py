@@ -27,6 +27,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
     validation_error,
 )
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
+from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
@@ -41,10 +42,14 @@ from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, can_pass, retried, retrying
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
+    ClosedError,
     ConnectionLost,
     CorruptBatch,
     CorruptMessage,
     EncryptedMessage,
+    IncompleteMessage,
+    MessageTooLarge,
+    OperationTimeout,
     PulsarError,
     RemoteProtocolError,
 )
@@ -52,7 +57,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -68,6 +73,10 @@ _FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
 # Chunked messages whose chunk ids are remembered.
 _MAX_CHUNKED = 10_000
+# Errors of an entry, which will be the same the next time.
+_UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
+# After chunks could not be fetched, try again.
+_FETCH_AGAIN_SECONDS = 1.0
 
 
 class DeadLetterRouter(Protocol):
@@ -150,6 +159,7 @@ class TopicConsumer(AttachedConsumer):
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
         self._careful: tuple[MessageBlock, int] | None = None
+        self._chunk_fetcher = ChunkFetcher(context, topic, options, budget)
 
     # --- attaching ----------------------------------------------------------------------------
 
@@ -333,7 +343,7 @@ class TopicConsumer(AttachedConsumer):
             if found is None:
                 return None
             if self._decoder_of != generation:
-                self._decoder, self._decoder_of = self._new_decoder(), generation
+                self._begin_decoding(generation)
             delivery = self._take_rows(*found, generation) or self._take(*found, generation)
             if delivery is not None:
                 return delivery
@@ -379,22 +389,19 @@ class TopicConsumer(AttachedConsumer):
                 return None
             self._epoch_seen = self._epoch
         try:
-            entry = self._decoder.decode(message)
+            entry = self._decode(message, key)
             left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
+            if _can_pass(error) or isinstance(error, ClosedError):
+                # Its chunks could not be fetched now: the entry stays the next one.
+                self._try_again_soon(error)
+                raise
             self._drop(generation, end, cost_of(message), size)
-            if self.options.discard_corrupt and not isinstance(error, EncryptedMessage):
-                self.discard(key, error)
+            if self._may_be_discarded(key, error):
                 return None
-            if self.options.ack_timeout:
-                self._unacked.put(key, self.options.ack_timeout)
             raise
         cost = self._decoder.messages
         if entry is None:
-            if self._decoder.undecryptable:
-                # It was discarded, as the options say.
-                self._decoder.undecryptable = 0
-                self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
             self._drop(generation, end, cost, size)
             return None
         if entry.left is not None:
@@ -409,6 +416,39 @@ class TopicConsumer(AttachedConsumer):
         with self._lock:
             counts = self._queue.take(generation, end, cost)
         return Delivery(self, entry, left, generation, cost, size) if counts else None
+
+    def _decode(self, message: MessageReceived, key: EntryKey) -> ReceivedEntry | None:
+        entry = self._decoder.decode(message)
+        if self._decoder.undecryptable and entry is None:
+            # It was discarded, as the options say.
+            self._decoder.undecryptable = 0
+            self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
+        if (chunk := self._decoder.last_chunk) is None:
+            return entry
+        entry = self._chunk_fetcher.find(chunk, self._decoder)
+        if entry is None:
+            # The last chunk came twice, and the message has the other one.
+            self.acks.acknowledge(MessageIdAdv(*key))
+        else:
+            entry.redelivered_as(message.command)
+        return entry
+
+    def _may_be_discarded(self, key: EntryKey, error: PulsarError) -> bool:
+        """Discard an entry that cannot be read, if the options say so; otherwise it stays."""
+        if self.options.discard_corrupt and isinstance(error, _UNREADABLE):
+            self.discard(key, error)
+            return True
+        if self.options.ack_timeout:
+            self._unacked.put(key, self.options.ack_timeout)
+        return False
+
+    def _try_again_soon(self, error: PulsarError) -> None:
+        """Have those who wait try again to fetch the chunks of a message."""
+        if self._closed:
+            return
+        logger.warning("%s: the chunks of a message cannot be fetched now: %s", self.topic, error)
+        with contextlib.suppress(ClosedError):
+            self._context.timers.after(_FETCH_AGAIN_SECONDS, lambda: self._inbox.put(self))
 
     def _drop(self, generation: int, end: int, messages: int, size: int) -> None:
         """Skip an entry that ends at `end` of its block."""
@@ -454,7 +494,15 @@ class TopicConsumer(AttachedConsumer):
             in_order=False,
             max_chunked=most,
             on_given_up=self._give_up_chunks if most else None,
+            memory=self._budget.chunks,
         )
+
+    def _begin_decoding(self, generation: int) -> None:
+        """Forget the unfinished messages of an earlier generation: their chunks come again."""
+        self._decoder.close()
+        self._decoder, self._decoder_of = self._new_decoder(), generation
+        if self._closed:
+            self._decoder.close()
 
     def _give_up_chunks(self, ids: tuple[MessageIdAdv, ...]) -> None:
         """Acknowledge the chunks of a message that did not become complete, as the options say."""
@@ -767,6 +815,11 @@ class TopicConsumer(AttachedConsumer):
         self._nacked.close()
         with self._lock:
             self._forget_queue()
+            # A receiving thread looks at it after it has made a decoder.
+            self._closed = True
+        self._decoder.close()
+        self._chunk_fetcher.close()
+        with self._lock:
             budgeted, self._budgeted = self._budgeted, False
             kept, self._kept_timer = self._kept_timer, None
         if kept is not None:

@@ -98,7 +98,11 @@ class Inbox:
         Raises the permanent error, or an unreadable entry's.
         """
         while (consumer := self._turn or self._next_turn()) is not None:
-            delivery = consumer.take()
+            try:
+                delivery = consumer.take()
+            except PulsarError:
+                self._end_turn(consumer)
+                raise
             if delivery is None:
                 # If it gets more now, it is queued again.
                 self._turn = None
