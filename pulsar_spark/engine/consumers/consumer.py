@@ -49,7 +49,6 @@ from pulsar_spark.errors import (
     EncryptedMessage,
     IncompleteMessage,
     MessageTooLarge,
-    OperationTimeout,
     PulsarError,
     RemoteProtocolError,
 )
@@ -392,7 +391,7 @@ class TopicConsumer(AttachedConsumer):
             entry = self._decode(message, key)
             left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
-            if _can_pass(error) or isinstance(error, ClosedError):
+            if can_pass(error) or isinstance(error, ClosedError):
                 # Its chunks could not be fetched now: the entry stays the next one.
                 self._try_again_soon(error)
                 raise
