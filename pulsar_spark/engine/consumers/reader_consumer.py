@@ -113,9 +113,6 @@ class ReaderConsumer:
         """
         if not self._pause(deadline):
             return False
-        if self._refused is not None and self._time_left() < _LEAST_PAUSE:
-            # An attempt without time would only hide why the others failed.
-            raise after_attempts(self._refused, self._failures, None) from self._refused
         started = time.monotonic()
         try:
             run(lambda end: self._begin(position, end), self._attempt_seconds())
