@@ -32,7 +32,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable
-from pulsar_spark.errors import ClosedError, PulsarError
+from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
@@ -151,7 +151,10 @@ class ReaderConsumer:
         left = self._time_left()
         pause = min(self._backoff.next(), max(left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
         if pause >= left:
-            raise after_attempts(error, self._failures, before) from error
+            if before is not None and left <= 0 and isinstance(error, OperationTimeout):
+                # That the time is up says less than why there was no session before.
+                error = before
+            raise after_attempts(error, self._failures, None) from error
         self._retry_at = time.monotonic() + pause
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
 
