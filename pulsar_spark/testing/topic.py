@@ -35,6 +35,8 @@ _KINDS: dict[int, type[Subscription]] = {
     _S.Key_Shared: KeySharedSubscription,
 }
 
+COMPACTION = "__compaction"
+
 EARLIEST_PLACE: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
 LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
 
@@ -135,6 +137,13 @@ class Topic:
         """From now on, readers of the compacted topic only get each key's last message so far."""
         entries = self.walk(EARLIEST_PLACE, compacted=True)
         self.compacted = compact(entry for entry in entries if self.transactions.shows(entry))
+        # As in a real broker, this subscription keeps what is not compacted.
+        held = self.subscriptions.get(COMPACTION)
+        if held is None:
+            cursor = Cursor(self.log, EARLIEST_PLACE, batch_index_ack=False)
+            held = SingleSubscription(self, COMPACTION, _S.Exclusive, cursor, True)
+            self.subscriptions[COMPACTION] = held
+        held.cursor.ack_cumulative(self.compacted.horizon)
 
     def walk(self, place: Place, *, compacted: bool) -> Iterator[Entry]:
         """The entries at and after a place, oldest first, compacted or not."""

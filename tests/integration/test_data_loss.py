@@ -13,9 +13,12 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from tests.integration.brokers import Broker
 from tests.spark.readings import Reading
 from tests.spark.streams import NO_CAPS, Make
+from tests.spark.topics import rows_of
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -33,8 +36,8 @@ def client(broker: Broker, official_client: Callable[..., Any]) -> Any:
 def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reading]]:
     opened: list[Reading] = []
 
-    def reading(topic: str, end: Position) -> Reading:
-        opened.append(Reading(broker.service_url, topic, end, columns=request.param))
+    def reading(topic: str, end: Position, **more: Any) -> Reading:
+        opened.append(Reading(broker.service_url, topic, end, columns=request.param, **more))
         return opened[-1]
 
     yield reading
@@ -42,9 +45,14 @@ def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..
         one.close()
 
 
-def write(client: Any, topic: str, entries: int = ENTRIES) -> list[tuple[int, int]]:
+def write(
+    client: Any, topic: str, entries: int = ENTRIES, *, keys: int = ENTRIES
+) -> list[tuple[int, int]]:
     producer = client.create_producer(topic, batching_enabled=False)
-    ids = [producer.send(b"%d" % number) for number in range(entries)]
+    ids = [
+        producer.send(b"%d" % number, partition_key=f"k{number % keys}")
+        for number in range(entries)
+    ]
     producer.close()
     return [(found.ledger_id(), found.entry_id()) for found in ids]
 
@@ -159,3 +167,73 @@ def test_ledgers_tell_where_they_end(broker: Broker, client: Any) -> None:
         third = write(client, topic, 2)
         assert probe.ledger_end(topic, first[0][0]) is None
         assert probe.ledger_end(topic, third[0][0]) == LedgerEnd(third[-1][1], None)
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize("how", ["truncated", "made again"])
+def test_the_compacted_view_of_a_topic_that_was_not_compacted_is_judged_like_the_topic(
+    broker: Broker, client: Any, read: Callable[..., Reading], how: str
+) -> None:
+    topic = broker.create_topic()
+    places = write(client, topic)
+    reading = read(topic, behind(places), compacted=True)
+    reading.take(3)
+    if how == "truncated":
+        broker.trim(topic)
+    else:
+        broker.compact(topic)
+        broker.delete_topic(topic)
+        broker.create_topic(topic)
+    write(client, topic)
+    with pytest.raises(DataLossError, match="while they were read"):
+        reading.rest()
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize("taken", [0, 3])
+def test_what_was_compacted_and_then_deleted_is_no_loss(
+    broker: Broker, client: Any, read: Callable[..., Reading], taken: int
+) -> None:
+    topic = broker.create_topic()
+    places = write(client, topic, keys=5)
+    reading = read(topic, behind(places), compacted=True, start=Position(*places[0]))
+    assert reading.take(taken) == places[:taken]
+    broker.compact(topic)
+    broker.trim(topic)
+    assert reading.rest()[-5:] == places[-5:]
+
+
+@pytest.mark.fault(60)
+def test_a_compacted_view_is_planned_after_its_ledgers_were_deleted(
+    broker: Broker, client: Any
+) -> None:
+    topic = broker.create_topic()
+    write(client, topic, keys=5)
+    broker.compact(topic)
+    broker.trim(topic)
+    options = parse_read_options(
+        {"service.url": broker.service_url, "topic": topic, "readCompacted": "true"}
+    )
+    reader = PulsarBatchReader(options, infer_schema(options))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [row["value"] for row in rows_of(batches)] == [b"%d" % n for n in range(15, 20)]
+
+
+@pytest.mark.fault(60)
+def test_a_topic_tells_whether_it_was_ever_compacted(broker: Broker, client: Any) -> None:
+    topic = broker.create_topic()
+    write(client, topic, 3)
+    with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+        probe = Probe(pool)
+        assert probe.are_compacted([topic] * 8) == [False] * 8
+        broker.expect_no_trace(topic)
+        broker.compact(topic)
+        assert broker.subscriptions(topic) == {"__compaction"}
+        assert probe.are_compacted([topic] * 8) == [True] * 8
+        broker.trim(topic)
+        broker.unload(topic)
+        assert probe.is_compacted(topic)
+        broker.compact(topic)
+        broker.delete_topic(topic)
+        broker.create_topic(topic)
+        assert not probe.is_compacted(topic)

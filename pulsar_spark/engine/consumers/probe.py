@@ -28,11 +28,13 @@ from pulsar_spark.engine.operations import Operation, OperationFactory, Within, 
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
     ConnectionLost,
+    ConsumerBusy,
     CorruptMessage,
     NotAllowed,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
+    TopicNotFound,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -50,6 +52,7 @@ _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
 _MAX_ENTRY_ID = 2**62
+_COMPACTION = "__compaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,17 @@ class Probe:
         """
         return self._ask([(topic, self._exists(topic, name)) for topic, name in questions])
 
+    def is_compacted(self, topic: str) -> bool:
+        """Return whether a topic was ever compacted: then its compacted view may lack entries.
+
+        False for a topic that does not exist.
+        """
+        return _only(self.are_compacted([topic]))
+
+    def are_compacted(self, topics: Sequence[str]) -> list[bool | PulsarError]:
+        """As `is_compacted`, for many topics."""
+        return self._ask([(topic, retried(partial(self._compacted, topic))) for topic in topics])
+
     def _ask(self, questions: Sequence[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
         return ask_all(questions, self._timeout)
 
@@ -253,6 +267,14 @@ class Probe:
             if (answer := session.close()) is not None:
                 yield answer
         return False
+
+    def _compacted(self, topic: str, deadline: Deadline) -> Operation[bool]:
+        # Brokers compact a topic with a durable subscription, which they keep.
+        try:
+            return (yield from self.exists_operation(topic, _COMPACTION, deadline))
+        except (ConsumerBusy, TopicNotFound):
+            # Busy: another task asks the same at this moment.
+            return False
 
     def _at_operation(
         self, topic: str, position: Position, deadline: Deadline, patience: EntryWait

@@ -278,7 +278,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "readCompacted",
         boolean,
-        "Reads the compacted view of the topics.",
+        "Reads the compacted view of the topics. Once a topic was compacted, `failOnDataLoss` "
+        "cannot tell lost messages from compacted ones.",
         Scope.READS,
         default="false",
         aliases=("pulsar.reader.readCompacted",),

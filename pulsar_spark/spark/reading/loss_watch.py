@@ -4,6 +4,9 @@ Unused entry ids are no loss: transactions and compaction leave such gaps. Nor i
 ledger that was read already. What matters is the first entry that the topic retains: everything
 after it is still there. If a ledger was deleted, its end and the next entry must be known; they are
 requested when the ledger's first entry arrives.
+
+The compacted view of a topic that was never compacted is the topic. Once it was compacted, any
+entry may be missing, and nobody can tell why.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class LossWatch:
         self._options = options
         self._partition = partition
         self._probe = Probe(context.pool)
-        self._is_silent = options.reader.read_compacted
+        # A compacted view may lack any entry, and nobody can tell which.
+        self._is_silent = False
         self._began = False
         # The end of the ledger that is being read, None if unknown.
         self._ledger: LedgerEnd | None = None
@@ -131,6 +135,9 @@ class LossWatch:
         return None if kept is None else kept.start
 
     def _warn(self, what: str, position: Position, kept: Position | None) -> None:
+        if self._options.reader.read_compacted and self._probe.is_compacted(self._partition.topic):
+            self._is_silent = True
+            return
         rest = "nothing remains" if kept is None else f"the first remaining message is at {kept}"
         self.lost(
             DataLossError(

@@ -293,6 +293,10 @@ class Planner:
     def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
         """Return each topic partition's last message, EARLIEST for an empty one."""
         results = self._lookup.last_message_ids(partitions)
+        if self._options.reader.read_compacted:
+            # What was compacted may be deleted from the topic itself.
+            left = self._lookup.last_message_ids(partitions, read_compacted=True)
+            results = {topic: _later(results[topic], left[topic]) for topic in results}
         for topic, result in results.items():
             # Partitions are created lazily and removed when idle: a missing one is empty.
             if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
@@ -320,9 +324,6 @@ class Planner:
         self, starts: Mapping[str, Bound], ends: Mapping[str, Bound]
     ) -> dict[str, FoundEntry | None]:
         """Return the first retained entry of partitions with a given id."""
-        if self._options.reader.read_compacted:
-            # Messages removed by compaction are no loss.
-            return dict.fromkeys(starts)
         questions = [
             (topic, EARLIEST_POSITION)
             for topic in starts
@@ -373,6 +374,9 @@ class Planner:
             )
 
     def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
+        if self._options.reader.read_compacted and self._probe.is_compacted(topic):
+            # Compaction may have removed it, and its ledger may be deleted.
+            return
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic. Give another offset, "
@@ -383,6 +387,14 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("%s", error)
+
+
+def _later(
+    one: MessageIdAdv | PulsarError, other: MessageIdAdv | PulsarError
+) -> MessageIdAdv | PulsarError:
+    if isinstance(one, PulsarError) or isinstance(other, PulsarError):
+        return one if isinstance(one, PulsarError) else other
+    return max(one, other, key=Position.after)
 
 
 def _check_order(topic: str, start: Bound, end: Bound) -> None:

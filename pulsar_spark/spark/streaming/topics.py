@@ -62,6 +62,8 @@ class StreamTopics:
         self.seen: dict[str, Position] = {}
         # The first end observed after the stream's position: everything before it is unread.
         self._unread: dict[str, Position] = {}
+        # For topics that were compacted: the attachment with which that was seen.
+        self._compacted: dict[str, int] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
         # Positions of a restarted query that topic partitions no longer retain, and whether the
         # subscription still existed.
@@ -107,7 +109,7 @@ class StreamTopics:
             and positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
         ]
         self._unread.update({topic: ends[topic] for topic in begun if topic in ends})
-        if self._options.reader.read_compacted or not begun:
+        if not begun:
             return
         found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in begun])
         gone = [
@@ -116,6 +118,9 @@ class StreamTopics:
             if not isinstance(first, PulsarError)
             and not keeps_from(_start_of(first), positions[topic])
         ]
+        if self._options.reader.read_compacted:
+            compacted = self._probe.are_compacted(gone)
+            gone = [topic for topic, is_so in zip(gone, compacted, strict=True) if not is_so]
         name = self._subscriptions.name
         held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
         self._left_behind = {
@@ -190,9 +195,6 @@ class StreamTopics:
         if unread is None or unread <= position:
             unread = None
             self._unread[topic] = end
-        if self._options.reader.read_compacted:
-            # Messages removed by compaction are no loss.
-            return position
         verdict = judge(position, end, found.done, unread)
         held = self._left_behind.pop(topic, None)
         if verdict is LossVerdict.KEPT and held is False:
@@ -200,6 +202,10 @@ class StreamTopics:
             verdict = LossVerdict.UNHELD
         elif verdict is LossVerdict.KEPT and held:
             self._unsure.append(topic)
+        is_news = self._judged.get(topic) != (found.done, found.attachment)
+        if verdict is not LossVerdict.KEPT and is_news and self._is_compacted(topic, found):
+            # Messages removed by compaction are no loss, and nobody can tell them from others.
+            verdict = LossVerdict.KEPT
         if verdict is LossVerdict.KEPT:
             self._judged.pop(topic, None)
         elif verdict is LossVerdict.ROLLED_BACK:
@@ -212,11 +218,20 @@ class StreamTopics:
             self._move(topic, EARLIEST_POSITION)
             del self._unread[topic]
             return EARLIEST_POSITION
-        elif self._judged.get(topic) != (found.done, found.attachment):
+        elif is_news:
             self._look_closer(topic, position, verdict, found)
             self._judged[topic] = found.done, found.attachment
             self._unread[topic] = end
         return position
+
+    def _is_compacted(self, topic: str, found: TopicEnd) -> bool:
+        """Whether a compacted view is read, and the topic was ever compacted."""
+        if not self._options.reader.read_compacted:
+            return False
+        # A topic that is made again ends the attachment.
+        if self._compacted.get(topic) != found.attachment and self._probe.is_compacted(topic):
+            self._compacted[topic] = found.attachment
+        return self._compacted.get(topic) == found.attachment
 
     def _look_closer(
         self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
@@ -276,7 +291,7 @@ class StreamTopics:
     def _vanished(self, topic: str, position: Position) -> None:
         self._subscriptions.remove(topic)
         seen = self.seen.pop(topic, None)
-        for kept in (self._judged, self._unread):
+        for kept in (self._judged, self._unread, self._compacted):
             kept.pop(topic, None)
         if position == seen == EARLIEST_POSITION:
             logger.info("%s: was deleted, and was empty", topic)

@@ -278,13 +278,99 @@ def test_a_range_of_ids_without_entries_is_no_loss(
     assert reading.rest() == []
 
 
+def fill_keys(broker: EmbeddedBroker, keys: int = ENTRIES) -> list[list[Message]]:
+    """As `fill`, each ledger with messages of the same keys."""
+    filled = []
+    for number in range(LEDGERS):
+        if number:
+            broker.roll_ledger(TOPIC)
+        filled.append(
+            [
+                add_plain(broker, TOPIC, b"%d" % index, partition_key=f"k{index % keys}")
+                for index in range(ENTRIES)
+            ]
+        )
+    return filled
+
+
 @pytest.mark.fault(60)
-def test_what_compaction_leaves_out_is_no_loss(broker: EmbeddedBroker, read: Open) -> None:
-    ledgers = fill(broker)
-    reading = read(behind(ledgers[-1][-1]), compacted=True)
+@pytest.mark.parametrize("taken", [0, 3, ENTRIES])
+@pytest.mark.parametrize("kept", [1, 2, LEDGERS])
+def test_what_compaction_leaves_out_is_no_loss(
+    broker: EmbeddedBroker, read: Open, taken: int, kept: int
+) -> None:
+    ledgers = fill_keys(broker)
+    reading = read(behind(ledgers[-1][-1]), start=at(ledgers[0][0]), compacted=True)
+    assert reading.take(taken) == places(*ledgers)[:taken]
+    broker.compact("t")
+    # Ledgers are deleted after compaction, perhaps all.
+    broker.trim("t", None if kept == LEDGERS else at(ledgers[kept][0]))
+    assert reading.rest()[-ENTRIES:] == places(ledgers[-1])
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_range_whose_last_messages_were_compacted_away_is_no_loss(
+    broker: EmbeddedBroker, read: Open, is_gone: bool
+) -> None:
+    ledgers = fill_keys(broker)
+    reading = read(behind(ledgers[-1][-1]), start=at(ledgers[0][0]), compacted=True)
     reading.take(3)
-    broker.trim("t", at(ledgers[2][0]))
-    assert reading.rest()[-ENTRIES:] == places(ledgers[2])
+    for index in range(5, ENTRIES):
+        add_plain(broker, TOPIC, b"", partition_key=f"k{index}")
+    broker.compact("t")
+    if is_gone:
+        broker.roll_ledger(TOPIC)
+        broker.trim("t")
+    assert reading.rest()[-5:] == places(ledgers[-1])[:5]
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize("taken", [0, 3])
+def test_a_range_that_was_compacted_away_is_no_loss(
+    broker: EmbeddedBroker, read: Open, taken: int
+) -> None:
+    ledgers = fill_keys(broker)
+    reading = read(behind(ledgers[0][-1]), start=at(ledgers[0][0]), compacted=True)
+    reading.take(taken)
+    broker.compact("t")
+    broker.trim("t", at(ledgers[1][0]))
+    assert set(reading.rest()) <= set(places(ledgers[0]))
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+@pytest.mark.parametrize("how", ["truncated", "made again", "made again, empty"])
+def test_the_compacted_view_of_a_topic_that_was_never_compacted_is_judged_like_the_topic(
+    broker: EmbeddedBroker, read: Open, taken: int, how: str
+) -> None:
+    ledgers = fill_keys(broker)
+    reading = read(behind(ledgers[-1][-1]), start=at(ledgers[0][0]), compacted=True)
+    reading.take(taken)
+    if how == "truncated":
+        broker.roll_ledger(TOPIC)
+        broker.trim("t")
+    else:
+        broker.compact("t")
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        for _ in range(0 if how.endswith("empty") else 50):
+            add_plain(broker, TOPIC, b"new", partition_key="k")
+    with pytest.raises(DataLossError):
+        reading.rest()
+
+
+@pytest.mark.fault(60)
+def test_a_compacted_topic_is_asked_about_once(broker: EmbeddedBroker, read: Open) -> None:
+    ledgers = []
+    for number in range(5):
+        ledgers.append([add_plain(broker, TOPIC, b"x", partition_key=f"k{number}")])
+        broker.roll_ledger(TOPIC)
+    reading = read(behind(ledgers[-1][-1]), start=at(ledgers[0][0]), compacted=True)
+    broker.compact("t")
+    broker.trim("t", at(ledgers[-1][0]))
+    assert reading.rest() == places(*ledgers)
+    # The reader's own; the ends of two ledgers, what is kept, whether it was compacted.
+    assert broker.faults.seen("SUBSCRIBE") == 5
 
 
 @pytest.mark.fault(14)

@@ -321,6 +321,47 @@ def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> Non
     assert plan(broker, {"topic": "t", "startingOffsets": {"t": behind}}) == []
 
 
+@pytest.mark.fault(60)
+def test_a_start_that_was_deleted_is_data_loss_of_a_compacted_view_unless_it_was_compacted(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    ids = [
+        store(broker, "t", [b"%d" % number], batched=False, partition_key=f"k{number % 2}")
+        for number in range(6)
+    ]
+    first, behind = (f"{ids[0].ledger_id}:{entry}" for entry in (0, 9))
+    starts = [
+        {"topic": "t", "readCompacted": "true", "startingOffsets": {"t": start}}
+        for start in (first, behind)
+    ]
+    broker.trim("t", Position(ids[2].ledger_id, ids[2].entry_id))
+    for start in starts:
+        with pytest.raises(DataLossError):
+            plan(broker, start)
+    broker.compact("t")
+    broker.roll_ledger("t")
+    broker.trim("t")
+    assert [part.start for part in plan(broker, starts[0])] == [(ids[0].ledger_id, 0, 0)]
+    assert plan(broker, starts[1]) == []
+
+
+@pytest.mark.fault(60)
+def test_a_compacted_view_is_read_after_its_ledgers_are_deleted(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    for number in range(6):
+        key = f"k{number % 2}"
+        store(broker, "t-partition-0", [b"%d" % number], batched=False, partition_key=key)
+    broker.compact("t-partition-0")
+    broker.roll_ledger("t-partition-0")
+    broker.trim("t-partition-0")
+    compacted = {"topic": "t", "readCompacted": "true"}
+    assert values(broker, compacted) == [b"4", b"5"]
+    assert values(broker, {**compacted, "partitionsPerTopicPartition": "2"}) == [b"4", b"5"]
+    store(broker, "t-partition-0", [b"6"], batched=False, partition_key="k0")
+    assert values(broker, compacted) == [b"4", b"5", b"6"]
+
+
 @pytest.mark.fault(58)
 def test_an_end_that_was_deleted_is_data_loss(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")

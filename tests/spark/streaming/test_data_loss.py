@@ -154,6 +154,56 @@ def test_where_a_batch_begins_is_asked_only_where_it_goes_on_in_another_ledger(
     assert end.firsts == {TOPIC: Position(second[0].ledger_id - 1, 5)}
 
 
+# --- the compacted view ---------------------------------------------------------------------------
+
+
+def write_keys(broker: EmbeddedBroker, count: int) -> list[Message]:
+    return [add_plain(broker, TOPIC, b"%d" % n, partition_key=f"k{n}") for n in range(count)]
+
+
+@pytest.mark.parametrize("ledger_id", [3, 5000], ids=["lower", "higher"])
+@pytest.mark.parametrize("was_compacted", [False, True])
+def test_a_topic_that_is_made_again_is_a_loss_of_its_compacted_view_too(
+    broker: EmbeddedBroker, make: Make, ledger_id: int, was_compacted: bool
+) -> None:
+    broker.create_topic("t", ledger_id=1000)
+    write_keys(broker, 20)
+    if was_compacted:
+        broker.compact("t")
+    query = make(startingOffsets="earliest", readCompacted="true")
+    assert len(query.batch()) == 20
+    query.source.close()
+    broker.delete_topic("t")
+    broker.create_topic("t", ledger_id=ledger_id)
+    write_keys(broker, 5)
+    with pytest.raises(DataLossError, match=r"rolled back|are gone"):
+        query.restarted().batch()
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_stream_of_a_compacted_topic_whose_ledgers_are_deleted_goes_on(
+    broker: EmbeddedBroker, make: Make, restarts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    write_keys(broker, 20)
+    query = make(startingOffsets="earliest", readCompacted="true")
+    assert len(query.batch()) == 20
+    for number in range(3):
+        # The last messages are tombstones: the view ends before the stream's position.
+        for key in range(10, 20):
+            add_plain(broker, TOPIC, b"", partition_key=f"k{key}")
+        broker.compact("t")
+        broker.roll_ledger(TOPIC)
+        broker.trim("t")
+        if restarts:
+            query = query.restarted()
+        assert query.batch() == []
+        add_plain(broker, TOPIC, b"more", partition_key="k1")
+        assert query.batch() == [b"more"], number
+    assert "lost" not in caplog.text
+
+
 @pytest.mark.fault(72)
 def test_a_batch_of_an_older_checkpoint_is_asked_about_when_it_is_planned(
     broker: EmbeddedBroker, make: Make
