@@ -243,6 +243,7 @@ class Planner:
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
         found = self._times(bounds, -self._options.publish_time_tolerance)
+        whole = self._not_searched(bounds)
         starts: dict[str, Start] = {}
         for topic, bound in bounds.items():
             last_end = entry_end(last_ids[topic])
@@ -252,7 +253,8 @@ class Planner:
                 starts[topic] = Start(last_end)
                 continue
             since = bound.millis if bound.kind is BoundKind.TIME else None
-            starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
+            position = _start(bound, found.get(topic), last_end)
+            starts[topic] = Start(EARLIEST_POSITION if topic in whole else position, since)
         return starts
 
     def ranges(self, topics: Topics, pushed: PushedFilters | None = None) -> list[ReadRange]:
@@ -271,6 +273,7 @@ class Planner:
         tolerance = self._options.publish_time_tolerance
         from_start = self._times(starts, -tolerance)
         from_end = self._times(ends, tolerance)
+        whole = self._not_searched(starts)
         ranges: list[ReadRange] = []
         for topic, last_id in last_ids.items():
             last_end = end_position(last_id)
@@ -283,7 +286,9 @@ class Planner:
             ranges.append(
                 ReadRange(
                     topic,
-                    _start(start, from_start.get(topic), last_end),
+                    EARLIEST_POSITION
+                    if topic in whole
+                    else _start(start, from_start.get(topic), last_end),
                     _end(end, from_end.get(topic), last_end),
                     _narrowed(pushed.row_filter, start, end),
                 )
@@ -310,6 +315,17 @@ class Planner:
             if bound.kind is BoundKind.TIME
         ]
         return self._answers(questions, self._probe.first_entries_from_time(questions))
+
+    def _not_searched(self, bounds: Mapping[str, Bound]) -> set[str]:
+        """Return the topics that start by time, and whose compacted view must be read as a whole.
+
+        Brokers only search ledgers that are not deleted.
+        """
+        if not self._options.reader.read_compacted:
+            return set()
+        timed = [topic for topic, bound in bounds.items() if bound.kind is BoundKind.TIME]
+        compacted = _each(self._probe.are_compacted(timed))
+        return {topic for topic, is_so in zip(timed, compacted, strict=True) if is_so}
 
     def _ask(self, questions: Sequence[Question]) -> list[Position | None]:
         answers = self._probe.first_entries_at(questions)

@@ -362,6 +362,30 @@ def test_a_compacted_view_is_read_after_its_ledgers_are_deleted(broker: Embedded
     assert values(broker, compacted) == [b"4", b"5", b"6"]
 
 
+@pytest.mark.fault(60)
+def test_times_apply_to_what_is_compacted_after_its_ledgers_are_deleted(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+
+    def write(number: int) -> None:
+        key, time = f"k{number}", NOW + 1000 * number
+        payload = b"%d" % number
+        store(broker, "t", [payload], batched=False, partition_key=key, publish_time=time)
+
+    for number in range(6):
+        write(number)
+    broker.compact("t")
+    broker.roll_ledger("t")
+    broker.trim("t")
+    compacted = {"topic": "t", "readCompacted": "true", "publishTimeTolerance": "0"}
+    since = {**compacted, "startingTime": str(NOW + 3000)}
+    assert values(broker, since) == [b"3", b"4", b"5"]
+    write(6)
+    assert values(broker, since) == [b"3", b"4", b"5", b"6"]
+    assert values(broker, {**since, "endingTime": str(NOW + 5000)}) == [b"3", b"4"]
+
+
 @pytest.mark.fault(58)
 def test_an_end_that_was_deleted_is_data_loss(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
