@@ -320,12 +320,17 @@ class PythonBlockDecoder:
             row_size = pending.row_size(metadata, name_size)
         if taken and not pending.has_room(stop - first, size + row_size * (stop - first)):
             return at, 0, FULL, position
-        if extend_crc32c(view[head_at + 4 : end]) != checksum:
+        # What was begun was checked.
+        batch = None if self._begun is None else self._begun_batch(data, at)
+        if batch is None and extend_crc32c(view[head_at + 4 : end]) != checksum:
             raise UnusualFrame
         next_position = (key[0], entry + 1, 0)
         if first >= stop:
             return end, count, DONE, next_position
-        if metadata.codec:
+        payload: bytes | memoryview
+        if batch is not None:
+            payload = batch.body
+        elif metadata.codec:
             payload = self._decompressed(metadata, view[body_at:end])
         elif end - body_at > options.max_payload:
             raise UnusualFrame
@@ -352,9 +357,7 @@ class PythonBlockDecoder:
             even = self._may_be_even and not metadata.codec and size < _LARGE
             self._alone, self._batched = even, 0
             return end, 1, DONE, next_position
-        if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
-            batch = self._begun[2]
-        else:
+        if batch is None:
             batch = unpack_batch(payload, count, with_metadata=pending.needs_metadata)
         reached = pending.add_messages(
             batch, first, stop, head, entry_fields, metadata_size, row_size
@@ -365,6 +368,11 @@ class PythonBlockDecoder:
         self._begun = None
         self._batched = count if self._may_be_even and not metadata.codec else 0
         return end, count, DONE, next_position
+
+    def _begun_batch(self, data: bytes, at: int) -> UnpackedBatch | None:
+        """Return the batch of the frame at `at` if a part of it was taken."""
+        begun = self._begun
+        return begun[2] if begun is not None and begun[0] is data and begun[1] == at else None
 
     def _take_alone(
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place

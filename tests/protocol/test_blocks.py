@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.errors import DecompressionError
 from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -547,6 +548,24 @@ def test_schema_versions_of_batches_alike_count_for_each_message(
     assert len(found.rows()) == 500
     assert max(found.sizes) * size <= 20_000
     assert size > 8 or len(found.sizes) == 1
+
+
+@pytest.mark.fault(92)
+def test_a_batch_that_is_taken_in_parts_is_decompressed_once(impl: Implementation) -> None:
+    calls: list[int] = []
+
+    def count(*args: Any) -> Any:
+        calls.append(1)
+        return decompress(*args)
+
+    data = entry(0, batch(1000), codec=pb.ZSTD)
+    decoder = impl.make(options(USUAL, max_rows=10), count)
+    at, status, rows, position = 0, FULL, 0, (-1, -1, 0)
+    while status == FULL:
+        at, status, _, position = decoder.decode(data, at, len(data), position)
+        rows += decoder.rows
+        assert decoder.take() is not None
+    assert (rows, len(calls)) == (1000, 1)
 
 
 def test_a_full_decoder_continues_where_it_stopped(impl: Implementation) -> None:
