@@ -304,9 +304,7 @@ class _BatchValues:
 
     def _decoded(self) -> list[Any]:
         entry, batch = self._received, self._batch
-        payloads: list[bytes | None] = [bytes(payload) for payload in batch.payloads()]
-        for index in batch.nulls:
-            payloads[index] = None
+        payloads = [None if value is None else bytes(value) for value in batch.values()]
         return self._values.decode(
             entry.topic,
             entry.metadata.schema_version,

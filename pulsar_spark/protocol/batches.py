@@ -58,6 +58,11 @@ _MAX_BODY = 2**31 - 1
 # If messages are smaller than this on average, copy the body: bytes slice faster.
 _COPY_BELOW = 4096
 _CACHED_COUNT = 10_000
+# Objects for messages are kept in batches up to these sizes, and made for as many at once.
+_MOST_KEPT = 50_000
+_MOST_KEPT_BYTES = 4 << 20
+# So many messages with properties or event times, which are larger objects.
+_RUN = 1024
 
 _U32 = Struct(">I")
 # The size of the metadata and the metadata's first four bytes.
@@ -78,23 +83,29 @@ class UnpackedBatch:
 
     `nulls` are the indexes of null values, `compacted` those of messages removed by compaction
     (skip them; their indexes still count), both ascending. Indexes count from 0 in the entry.
-    Metadata is parsed on request and not kept, because a batch can have hundreds of thousands of
-    messages; so pass the `rows` you need, or none for all.
+    Metadata is parsed on request and not kept, because a few compressed bytes can be millions of
+    messages; so pass the `rows` you need, or none for all. What `keys`, `extras` and `opened` need
+    is kept only for batches of usual sizes; of larger ones they read these rows again.
     """
 
     __slots__ = (
-        "_all_keys", "_edges", "_keys", "_opened", "_payloads", "_start", "_stride", "_unusual",
-        "body", "compacted", "count", "nulls",
+        "_all_keys", "_edges", "_is_large", "_keeps", "_keys", "_opened", "_part", "_payloads",
+        "_start", "_stride", "_unusual", "body", "compacted", "count", "nulls",
     )  # fmt: skip
 
-    def __init__(self, body: bytes | memoryview, count: int) -> None:
+    def __init__(self, body: bytes | memoryview, count: int, keeps: bool) -> None:
         self.body = body
         self.count = count
         self._edges: memoryview[int] | None = None
         # If all messages are laid out alike: where the first payload starts, bytes per message.
         self._start = self._stride = 0
-        self.nulls: list[int] = []
-        self.compacted: list[int] = []
+        self.nulls = array("i")
+        self.compacted = array("i")
+        # Whether metadata is kept; whether some is there that was not, and those messages of it
+        # that were read last, as a batch of their own.
+        self._keeps = keeps
+        self._is_large = False
+        self._part: tuple[int, UnpackedBatch] | None = None
         # Messages with more than a sequence id and a string key, ascending.
         self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
@@ -120,32 +131,37 @@ class UnpackedBatch:
 
     def fitting(
         self, first: int, stop: int, max_rows: int, max_bytes: int, row_size: int = 0
-    ) -> int:
+    ) -> tuple[int, int]:
         """Return how far messages from `first` on, before `stop`, fit into so many rows and bytes.
 
-        Each has `row_size` bytes besides its part of the body. The first one always fits.
+        Also returns their size. Each has `row_size` bytes besides its part of the body. The first
+        one always fits.
         """
         begin = self.end(first - 1)
-        stop = min(stop, first + max_rows)
+        high = min(stop, first + max_rows)
+        size = self.end(high - 1) - begin + row_size * (high - first)
+        if size <= max_bytes:
+            return high, size
 
-        def size(high: int) -> int:
+        def size_to(high: int) -> int:
             return self.end(high - 1) - begin + row_size * (high - first)
 
-        if size(stop) <= max_bytes:
-            return stop
-        ends = range(first + 1, stop)
-        return first + max(bisect_right(ends, max_bytes, key=size), 1)
+        high = first + max(bisect_right(range(first + 1, high), max_bytes, key=size_to), 1)
+        return high, size_to(high)
 
     @property
     def has_extras(self) -> bool:
-        """Whether `extras` returns any."""
-        return len(self._unusual) > 0
+        """Whether `extras` may return any."""
+        return self._is_large or len(self._unusual) > 0
 
     def keys(self, rows: Sequence[int] | None = None) -> list[bytes | None] | None:
         """Return each message's key as bytes (base64 decoded), None for a missing key.
 
-        None if no message of the batch has a key, or if it was unpacked without metadata.
+        None if none of them has a key, or if the batch was unpacked without metadata.
         """
+        if self._is_large:
+            part, inside = self._part_with(rows)
+            return part.keys(inside)
         if self._all_keys:
             if rows is None or len(rows) == self.count:
                 return list(self._all_keys)
@@ -161,6 +177,10 @@ class UnpackedBatch:
         """Return, by index, the metadata of messages that may have more than a sequence id and a
         string key; none if it was unpacked without metadata.
         """
+        if self._is_large:
+            part, inside = self._part_with(rows)
+            first = rows[0] if rows else 0
+            return {first + index: metadata for index, metadata in part.extras(inside).items()}
         unusual: Sequence[int] = self._unusual
         if rows is not None and len(unusual):
             if not rows:
@@ -176,6 +196,10 @@ class UnpackedBatch:
 
         None if some of the batch's messages may have more than that; see `extras`.
         """
+        if self._is_large:
+            part, _ = self._part_with(rows)
+            own = part.opened(range(part.count))
+            return own and {rows.start + index: opened for index, opened in own.items()}
         found = self._opened
         if found is None or len(found) != len(self._unusual):
             return None
@@ -183,9 +207,42 @@ class UnpackedBatch:
             return found
         return {row: found[row] for row in rows if row in found}
 
+    def _part_with(self, rows: Sequence[int] | None) -> tuple[UnpackedBatch, Sequence[int]]:
+        """Return messages from the first to the last of the rows as a batch, and the rows in it."""
+        rows = range(self.count) if rows is None else rows
+        first, stop = (rows[0], rows[-1] + 1) if rows else (0, 1)
+        part = self._part
+        if part is None or part[0] != first or part[1].count != stop - first:
+            body = memoryview(self.body)[self.end(first - 1) : self.end(stop - 1)]
+            part = self._part = first, _unpack(body, stop - first, True, keeps=True)
+        if len(rows) == stop - first:
+            return part[1], range(len(rows))
+        return part[1], [row - first for row in rows]
+
+    def left(self, rows: range) -> Sequence[int]:
+        """Return those rows that compaction has not removed."""
+        gone = frozenset(_among(self.compacted, rows)) if self.compacted else ()
+        return [row for row in rows if row not in gone] if gone else rows
+
     def payload(self, index: int) -> bytes | memoryview:
         """Return the payload of message `index`, empty for a null value."""
         return self.body[self.edges[2 * index] : self.edges[2 * index + 1]]
+
+    def values(self, rows: Sequence[int] | None = None) -> list[bytes | memoryview | None]:
+        """Return the payloads, in order, None for null values."""
+        every = range(self.count) if rows is None else rows
+        if isinstance(every, range):
+            found: list[bytes | memoryview | None] = [*self.payloads(every)]
+            for null in _among(self.nulls, every) if self.nulls else ():
+                found[null - every.start] = None
+            return found
+        nulls = frozenset(_among(self.nulls, every))
+        return [None if row in nulls else self.payload(row) for row in every]
+
+    def sizes(self, rows: Sequence[int]) -> list[int]:
+        """Return the sizes of payloads."""
+        edges = self.edges
+        return [edges[2 * row + 1] - edges[2 * row] for row in rows]
 
     def payloads(self, rows: range | None = None) -> list[bytes | memoryview]:
         """Return the payloads, in order."""
@@ -210,6 +267,13 @@ class UnpackedBatch:
         return [self.metadata_of(row) for row in (range(self.count) if rows is None else rows)]
 
 
+def _among(indexes: array[int], rows: Sequence[int]) -> array[int]:
+    """Return those of the ascending `indexes` that are from the first to the last of the rows."""
+    if not indexes or not rows:
+        return indexes[:0]
+    return indexes[bisect_left(indexes, rows[0]) : bisect_right(indexes, rows[-1])]
+
+
 def unpack_batch(
     body: bytes | memoryview, num_messages: int, *, with_metadata: bool
 ) -> UnpackedBatch:
@@ -228,14 +292,25 @@ def unpack_batch(
         )
     if size > _MAX_BODY:
         raise CorruptBatch(f"a batch of {size} bytes is larger than any message can be")
-    if isinstance(body, bytes) or size < num_messages * _COPY_BELOW:
+    keeps = num_messages <= _MOST_KEPT and size <= _MOST_KEPT_BYTES
+    batch = _unpack(body, num_messages, with_metadata, keeps=keeps)
+    batch._is_large = with_metadata and not keeps
+    return batch
+
+
+def _unpack(
+    body: bytes | memoryview, count: int, with_metadata: bool, *, keeps: bool
+) -> UnpackedBatch:
+    """Unpack a batch that may have so many messages; check metadata, and keep it if it `keeps`."""
+    keeps = with_metadata and keeps
+    if isinstance(body, bytes) or len(body) < count * _COPY_BELOW:
         body = bytes(body)
-        batch = _unpack_even(body, num_messages, with_metadata)
+        batch = _unpack_even(body, count, keeps)
         if batch is None:
-            batch = _unpack_fast(body, num_messages, with_metadata)
+            batch = _unpack_fast(body, count, with_metadata, keeps=keeps)
         if batch is not None:
             return batch
-    return _unpack_carefully(body, num_messages, with_metadata)
+    return _unpack_carefully(body, count, with_metadata, keeps=keeps)
 
 
 def unpack_batches(
@@ -249,9 +324,11 @@ def unpack_batches(
     return batch
 
 
-def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool) -> UnpackedBatch:
+def _unpack_carefully(
+    body: bytes | memoryview, count: int, with_metadata: bool, *, keeps: bool = True
+) -> UnpackedBatch:
     """Unpack any batch, one message at a time: the reference for the fast paths."""
-    batch = UnpackedBatch(body, count)
+    batch = UnpackedBatch(body, count, keeps)
     edges = array("i")
     size = len(body)
     position = 0
@@ -279,14 +356,12 @@ def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool)
     return batch
 
 
-def _take_run(
-    batch: UnpackedBatch, index: int, body: bytes, at: int, edges: list[int], with_metadata: bool
-) -> int:
-    """Take messages from `index` on that are like unusual ones before; return their number."""
-    run, run_edges = open_run(body, at, batch.count - index)
+def _take_run(batch: UnpackedBatch, indexes: range, body: bytes, at: int, edges: list[int]) -> int:
+    """Take those of the messages that are like unusual ones before; return their number."""
+    run, run_edges = open_run(body, at, len(indexes))
     edges += run_edges
-    if with_metadata and run:
-        indexes = range(index, index + len(run))
+    if batch._keeps and run:
+        indexes = indexes[: len(run)]
         batch._unusual.extend(indexes)
         if batch._opened is not None:
             batch._opened.update(zip(indexes, run, strict=True))
@@ -303,7 +378,7 @@ def _take_unusual(batch: UnpackedBatch, index: int, data: bytes, with_metadata: 
     if opened is None:
         batch._opened = None
         return _take_metadata(batch, index, data, with_metadata)
-    if with_metadata:
+    if batch._keeps:
         batch._unusual.append(index)
         if batch._opened is not None:
             batch._opened[index] = opened
@@ -329,9 +404,9 @@ def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata:
         batch.nulls.append(index)
     if metadata.compacted_out:
         batch.compacted.append(index)
-    if with_metadata:
+    key = message_key(metadata) if with_metadata else None
+    if batch._keeps:
         batch._unusual.append(index)
-        key = message_key(metadata)
         if key is not None:
             batch._keys[index] = key
     return size
@@ -359,72 +434,89 @@ def message_key(metadata: pb.SingleMessageMetadata | pb.MessageMetadata) -> byte
         raise CorruptMessage("the key of a message is marked as base64, but is not") from None
 
 
-def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the rest
-    body: bytes, count: int, with_metadata: bool
+def _unpack_fast(
+    body: bytes, count: int, with_metadata: bool, *, keeps: bool
 ) -> UnpackedBatch | None:
     """Unpack a batch whose metadata has mostly the usual shapes; None if anything is wrong."""
-    batch = UnpackedBatch(body, count)
-    edges: list[int] = []
-    add_edge = edges.append
-    keys = batch._keys
-    # The last seen digits of a sequence id except the first: equal for 128 messages in a row.
-    known: bytes | None = None
-    position = 0
-    indexes = iter(range(count))
+    batch = UnpackedBatch(body, count, keeps)
+    first = range(min(count, _MOST_KEPT))
     try:
-        for index in indexes:
-            metadata_size, tag, digit, digit2, _ = _HEAD.unpack_from(body, position)
-            start = position + 4 + metadata_size
-            at = position + 6
-            if tag == PARTITION_KEY and digit < 128:
-                key_at = at
-                key_end = at + digit
-                tag, digit, digit2 = _BEHIND_KEY.unpack_from(body, key_end)
-                at = key_end + 2
-            else:
-                key_at = 0
-            size = -1
-            if tag == PAYLOAD_SIZE:
-                if digit < 128:
-                    size = digit
-                elif digit2 < 128:
-                    size = digit & 127 | digit2 << 7
-                    at += 1
-                # Now `at` is after the payload size. Java marks each text key as not base64.
-                if at < start and body[at] == KEY_IS_BASE64 and not body[at + 1]:
-                    at += 2
-                if at != start and (
-                    body[at] != SEQUENCE_ID or body[at + 1] < 128 or body[at + 2 : start] != known
-                ):
-                    if is_sequence_id(body[at:start]):
-                        known = body[at + 2 : start] or None
-                    else:
-                        size = -1
-            if size < 0:
-                if start > len(body):
-                    return None
-                if may_run(body, position):
-                    taken = _take_run(batch, index, body, position, edges, with_metadata)
-                    if taken:
-                        position = edges[-1]
-                        next(islice(indexes, taken - 1, taken - 1), None)
-                        continue
-                size = _take_unusual(batch, index, body[position + 4 : start], with_metadata)
-            elif key_at and with_metadata:
-                keys[index] = body[key_at:key_end]
-            position = start + size
-            add_edge(start)
-            add_edge(position)
-    except (StructError, IndexError):
+        # Numbers need less memory in an array, but a list is filled faster.
+        edges = array("i", _take_messages(batch, body, first, 0, with_metadata))
+        for begin in range(_MOST_KEPT, count, _MOST_KEPT):
+            others = range(begin, min(begin + _MOST_KEPT, count))
+            edges += array("i", _take_messages(batch, body, others, edges[-1], with_metadata))
+    except (StructError, IndexError, OverflowError):
         return None
     # Positions only grow, so one check at the end shows that all were inside.
-    if position != len(body):
+    if edges[-1] != len(body):
         return None
-    batch._edges = memoryview(array("i", edges))
+    batch._edges = memoryview(edges)
     return batch
 
 
-def _unpack_even(body: bytes, count: int, with_metadata: bool) -> UnpackedBatch | None:
+def _take_messages(  # noqa: PLR0912 - a call per message would cost more than the rest
+    batch: UnpackedBatch, body: bytes, indexes: range, position: int, with_metadata: bool
+) -> list[int]:
+    """Take messages of a batch from a position on; return where their payloads begin and end.
+
+    Alternating; the last one may end behind the body. Raises StructError or IndexError if anything
+    is wrong.
+    """
+    edges: list[int] = []
+    add_edge = edges.append
+    keeps, keys = batch._keeps, batch._keys
+    # The last seen digits of a sequence id except the first: equal for 128 messages in a row.
+    known: bytes | None = None
+    rest = iter(indexes)
+    for index in rest:
+        metadata_size, tag, digit, digit2, _ = _HEAD.unpack_from(body, position)
+        start = position + 4 + metadata_size
+        at = position + 6
+        if tag == PARTITION_KEY and digit < 128:
+            key_at = at
+            key_end = at + digit
+            tag, digit, digit2 = _BEHIND_KEY.unpack_from(body, key_end)
+            at = key_end + 2
+        else:
+            key_at = 0
+        size = -1
+        if tag == PAYLOAD_SIZE:
+            if digit < 128:
+                size = digit
+            elif digit2 < 128:
+                size = digit & 127 | digit2 << 7
+                at += 1
+            # Now `at` is after the payload size. Java marks each text key as not base64.
+            if at < start and body[at] == KEY_IS_BASE64 and not body[at + 1]:
+                at += 2
+            if at != start and (
+                body[at] != SEQUENCE_ID or body[at + 1] < 128 or body[at + 2 : start] != known
+            ):
+                if is_sequence_id(body[at:start]):
+                    known = body[at + 2 : start] or None
+                else:
+                    size = -1
+        if size < 0:
+            if start > len(body):
+                raise IndexError
+            if may_run(body, position):
+                most = min(indexes.stop - index, _RUN)
+                taken = _take_run(batch, range(index, index + most), body, position, edges)
+                if taken:
+                    position = edges[-1]
+                    next(islice(rest, taken - 1, taken - 1), None)
+                    continue
+            size = _take_unusual(batch, index, body[position + 4 : start], with_metadata)
+        elif key_at and keeps:
+            keys[index] = body[key_at:key_end]
+        position = start + size
+        add_edge(start)
+        add_edge(position)
+    return edges
+
+
+def _unpack_even(body: bytes, count: int, keeps: bool) -> UnpackedBatch | None:
     """Unpack a batch whose messages all have the same layout.
 
     None if they differ, or if the layout is unusual.
@@ -433,10 +525,10 @@ def _unpack_even(body: bytes, count: int, with_metadata: bool) -> UnpackedBatch 
     if rest:
         return None
     unpack = _unpack_few if count <= _MAX_FIELDS else _unpack_many
-    return unpack(body, stride, count, with_metadata)
+    return unpack(body, stride, count, keeps)
 
 
-def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> UnpackedBatch | None:
+def _unpack_many(body: bytes, stride: int, count: int, keeps: bool) -> UnpackedBatch | None:
     """As `_unpack_even`, by comparing bytes in strides."""
     layout = layout_of(body)
     if layout is None or layout.stop != stride:
@@ -452,9 +544,9 @@ def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> U
             return None
     if layout.digits_at <= last and not body[last::stride].isascii():
         return None
-    batch = UnpackedBatch(body, count)
+    batch = UnpackedBatch(body, count, keeps)
     batch._start, batch._stride = layout.start, stride
-    if with_metadata and layout.has_key:
+    if keeps and layout.has_key:
         batch._all_keys = _cut(body, layout.key_at, layout.key_end, stride)
     return batch
 
@@ -476,7 +568,7 @@ class _Fields(NamedTuple):
     unpack: Callable[[bytes], tuple[bytes, ...]]
 
 
-def _unpack_few(body: bytes, stride: int, count: int, with_metadata: bool) -> UnpackedBatch | None:
+def _unpack_few(body: bytes, stride: int, count: int, keeps: bool) -> UnpackedBatch | None:
     """As `_unpack_even`, by slicing all fields of all messages at once."""
     # Consecutive batches usually have the same sizes, and so the same cuts.
     sizes = (body[:_SIZES], stride, count)
@@ -501,10 +593,10 @@ def _unpack_few(body: bytes, stride: int, count: int, with_metadata: bool) -> Un
         or any(digits[at::number].translate(None, CONTINUING_DIGITS) for at in range(number - 1))
     ):
         return None
-    batch = UnpackedBatch(body, count)
+    batch = UnpackedBatch(body, count, keeps)
     batch._start, batch._stride = layout.start, stride
     batch._payloads = parts[4::5]
-    if with_metadata and layout.has_key:
+    if keeps and layout.has_key:
         batch._all_keys = parts[1::5]
     return batch
 

@@ -297,13 +297,8 @@ class PendingRows:
 
         Returns where it stopped. Either all of them fit, or there are no rows yet.
         """
-        count = batch.count
-        begin = batch.end(first - 1)
-        max_rows, max_bytes = self.options.max_rows, self.options.max_bytes
-        high = stop
-        size = metadata_size + len(batch.body) + row_size * (stop - first)
-        if stop - first > max_rows or size > max_bytes:
-            high = batch.fitting(first, stop, max_rows, max_bytes, row_size)
+        count, options = batch.count, self.options
+        high, size = batch.fitting(first, stop, options.max_rows, options.max_bytes, row_size)
         if self._wants_names:
             check_text(entry[4])
         if self._wants_origins and entry[5].replicated_from is not None:
@@ -316,10 +311,9 @@ class PendingRows:
         if self._wants_sequences:
             self.sequences += _sequence_ids(batch, sequence_id(entry), rows)
         if self._wants_sizes:
-            edges = batch.edges
-            self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in rows]
+            self.sizes += batch.sizes(rows)
         self.rows += high - first
-        self.nbytes += batch.end(high - 1) - begin + metadata_size + row_size * (high - first)
+        self.nbytes += size + metadata_size
         return high
 
     def add_batches(
@@ -354,11 +348,7 @@ class PendingRows:
             raise UnusualFrame
         if batch.has_extras:
             self._add_extras(batch, rows)
-        values = batch.payloads(rows)
-        for null in batch.nulls:
-            if null in rows:
-                values[null - rows.start] = None  # type: ignore[call-overload]
-        self.values += values
+        self.values += batch.values(rows)
         self.keys += batch.keys(rows) or repeat(None, len(rows))
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:

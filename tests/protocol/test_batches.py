@@ -125,6 +125,32 @@ def test_mixed_batches_unpack_as_with_protobuf(parts: list[bytes]) -> None:
     assert plain.extras() == {}
 
 
+@given(st.lists(messages_, min_size=1, max_size=30), st.data())
+def test_large_batches_read_metadata_again_and_find_the_same(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    body, count = b"".join(parts), len(parts)
+    expected = carefully(body, count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "_MOST_KEPT", data.draw(st.sampled_from([1, 2, 7])))
+        large = quickly(body, count)
+    assert_same(large, expected)
+    first = data.draw(st.integers(0, count - 1))
+    rows = range(first, data.draw(st.integers(first + 1, count)))
+    some = data.draw(st.lists(st.sampled_from(rows), unique=True).map(sorted))
+    for part in (rows, some):
+        assert large.values(part) == expected.values(part)
+        assert large.sizes(part) == expected.sizes(part)
+        assert large.metadata(part) == expected.metadata(part)
+        no_keys = [None] * len(part)
+        assert (large.keys(part) or no_keys) == (expected.keys(part) or no_keys)
+        assert set(large.extras(part)) <= set(part)
+        assert all(found == expected.metadata_of(row) for row, found in large.extras(part).items())
+    assert list(large.left(rows)) == [row for row in rows if row not in expected.compacted]
+    opened = large.opened(rows)
+    assert opened is None or set(opened) == set(large.extras(rows))
+
+
 @given(
     st.integers(1, 5) | st.sampled_from([10, 64, 65, 100]),
     st.integers(0, 300),
@@ -212,15 +238,15 @@ def test_null_and_empty_values_and_removed_messages_differ() -> None:
     )
     for with_metadata in (True, False):
         batch = unpack_batch(body, 4, with_metadata=with_metadata)
-        assert batch.nulls == [1]
-        assert batch.compacted == [2]
+        assert list(batch.nulls) == [1]
+        assert list(batch.compacted) == [2]
         assert batch.payloads() == [b"", b"", b"", b"x"]
 
 
 @pytest.mark.parametrize("flag, expected", [("4801", "nulls"), ("2001", "compacted")])
 def test_a_whole_batch_of_flagged_messages_is_no_even_batch(flag: str, expected: str) -> None:
     batch = unpack_batch(raw("1800" + flag) * 50, 50, with_metadata=False)
-    assert getattr(batch, expected) == list(range(50))
+    assert list(getattr(batch, expected)) == list(range(50))
 
 
 @pytest.mark.fault(95)
@@ -488,7 +514,7 @@ def test_what_is_written_is_read_back(messages: list[MessageFields], first: int)
     )
     batch = unpack_batch(body.payload, len(messages), with_metadata=True)
     assert batch.payloads() == [m.payload or b"" for m in messages]
-    assert batch.nulls == [i for i, m in enumerate(messages) if m.payload is None]
+    assert list(batch.nulls) == [i for i, m in enumerate(messages) if m.payload is None]
     check_keys(batch.keys(), messages)
     for index, (read, wrote) in enumerate(zip(batch.metadata(), messages, strict=True)):
         assert read.sequence_id == first + index

@@ -38,13 +38,7 @@ def values(runs: Runs) -> pa.Array:
             entry = run.entry
             found.extend([None if entry.metadata.null_value else entry.payload])
         else:
-            body, edges, nulls = batch.body, batch.edges, batch.nulls
-            found.extend(
-                [
-                    None if row in nulls else body[edges[2 * row] : edges[2 * row + 1]]
-                    for row in run.rows
-                ]
-            )
+            found.extend(batch.values(run.rows))
     return make(found, _BYTES)
 
 
@@ -185,8 +179,7 @@ def sizes(runs: Runs) -> pa.Array:
         if run.batch is None:
             found.extend([len(run.entry.payload)])
         else:
-            edges = run.batch.edges
-            found.extend([edges[2 * row + 1] - edges[2 * row] for row in run.rows])
+            found.extend(run.batch.sizes(run.rows))
     return make(found, pa.int32())
 
 
@@ -234,18 +227,21 @@ def _replicated_from(entry: ReceivedEntry) -> str | None:
     return as_text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
 
 
-# Texts of any length.
-_SHARED: dict[str, Callable[[ReceivedEntry], str | bytes | None]] = {
+SHARED: dict[str, Callable[[ReceivedEntry], str | bytes | None]] = {
     names.PRODUCER_NAME: _producer_name,
     names.SCHEMA_VERSION: _schema_version,
     names.REPLICATED_FROM: _replicated_from,
 }
+"""Texts of any length that an entry's messages share."""
 
 
 def shared_size(entry: ReceivedEntry, columns: Iterable[str]) -> int:
-    """Return how many bytes these columns repeat for each of an entry's messages."""
-    texts = [_SHARED[name](entry) for name in columns if name in _SHARED]
-    return sum(len(text.encode() if isinstance(text, str) else text or b"") for text in texts)
+    """Return how many bytes some of the columns `SHARED` repeat for each of an entry's messages."""
+    size = 0
+    for name in columns:
+        text = SHARED[name](entry)
+        size += len(text.encode() if isinstance(text, str) else text or b"")
+    return size
 
 
 BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {

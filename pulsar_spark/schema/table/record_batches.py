@@ -22,7 +22,7 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.columns import NEED_METADATA, shared_size
+from pulsar_spark.schema.table.columns import NEED_METADATA, SHARED, shared_size
 from pulsar_spark.schema.table.messages import (
     BLOCK_COLUMNS,
     BlockMessages,
@@ -101,6 +101,7 @@ class RecordBatchBuilder:
             for name in self._columns
             if name in BLOCK_COLUMNS and name not in self._decoded_names
         ]
+        self._shared_columns = [name for name in self._read_columns if name in SHARED]
         self._with_metadata = (
             not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
         )
@@ -183,7 +184,7 @@ class RecordBatchBuilder:
             with_metadata=self._with_metadata,
             max_rows=self._max_rows,
             max_bytes=self._max_bytes,
-            row_size=shared_size(entry, self._read_columns),
+            row_size=shared_size(entry, self._shared_columns),
         ):
             if self._filters_rows:
                 run = self._filter.select(run, self._partition)

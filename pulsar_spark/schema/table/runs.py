@@ -187,12 +187,8 @@ def split_entry(
         ) from None
     low, end = max(entry.first_index, 0), min(entry.stop_index, batch.count)
     while low < end:
-        high = batch.fitting(low, end, max_rows, max_bytes, row_size)
-        rows: Sequence[int] = range(low, high)
-        if batch.compacted:
-            gone = set(batch.compacted)
-            rows = [row for row in rows if row not in gone]
+        high, size = batch.fitting(low, end, max_rows, max_bytes, row_size)
+        rows = batch.left(range(low, high))
         if rows:
-            size = batch.end(high - 1) - batch.end(low - 1) + row_size * (high - low)
             yield Run(entry, batch, rows), size
         low = high

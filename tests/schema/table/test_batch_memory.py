@@ -5,12 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.protocol import batches
+from pulsar_spark.protocol.block_decoder import PythonBlockDecoder
+from pulsar_spark.protocol.blocks import DONE, FULL
+from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
 from pulsar_spark.schema.table.runs import split_entry
-from tests.schema.table.entries import batch, message, single
+from tests.protocol import block_streams as stream
+from tests.schema.table.entries import TOPIC, batch, body, message, single
 
 _SCRIPT = """
     import resource, sys
@@ -90,6 +100,74 @@ def test_a_batch_of_very_many_messages_is_held_in_parts(path: str, fields: dict[
     )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 60
+
+
+# Messages of few bytes, and a last one that is different from the others.
+_TINY = {
+    "event times": ([message(b"", event_time=1)], message(b"", event_time=1, sequence_id=1)),
+    "many kinds": (
+        [message(b"", event_time=1), message(b"", ordering_key=b"")],
+        message(b"", ordering_key=b""),
+    ),
+    "null values": ([message(None, event_time=1)], message(None)),
+    "keys": ([message(b"", partition_key="k1")], message(b"v", partition_key="k1")),
+    "keys alike": ([message(b"", partition_key="k1")], message(b"", partition_key="k1")),
+    "keys of bytes": (
+        [message(b"", partition_key="a2s=", partition_key_b64_encoded=True)],
+        message(b""),
+    ),
+}
+
+
+@pytest.mark.fault(92)
+@pytest.mark.parametrize("kind", _TINY)
+@pytest.mark.parametrize("path", ["entries", "blocks"])
+def test_objects_for_messages_need_no_more_than_a_small_multiple_of_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, path: str, kind: str
+) -> None:
+    """A few bytes on the wire can be millions of messages: here some thousands stand for them."""
+    monkeypatch.setattr(batches, "_MOST_KEPT", 1000)
+    messages, last = _TINY[kind]
+    many = body(messages)
+    count = len(messages) * (_TINY_BYTES // len(many))
+    data = many * (count // len(messages)) + body([last])
+    count += 1
+    tracemalloc.start()
+    rows = sum({"entries": _rows_of_entry, "blocks": _rows_of_block}[path](data, count))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows == count
+    assert peak < 4 * len(data) + _FIXED
+
+
+_TINY_BYTES = 100_000
+# Of the rows of a record batch, and of messages that are looked at together.
+_FIXED = 1 << 19
+_MOST_ROWS = 200
+
+
+def _rows_of_entry(data: bytes, count: int) -> Iterator[int]:
+    entry = batch([message(b"")], num_messages_in_batch=count, wanted=range(count))
+    entry.payload = data
+    kinds = {names.KEY: pa.binary(), names.EVENT_TIME: pa.timestamp("us", tz="UTC")}
+    target = RecordBatchBuilder(
+        pa.schema(list(kinds.items())), Projection(tuple(kinds)), TOPIC, 3, max_rows=_MOST_ROWS
+    )
+    yield from (part.num_rows for part in target.add(entry))
+    yield from (part.num_rows for part in target.flush())
+
+
+def _rows_of_block(data: bytes, count: int) -> Iterator[int]:
+    frame = stream.entry(0, data, num_messages_in_batch=count)
+    options = stream.options({"key", "event_time"}, max_rows=_MOST_ROWS, max_payload=1 << 30)
+    decoder = PythonBlockDecoder(options, decompress)
+    at, position, status = 0, (-1, -1, 0), FULL
+    while status == FULL:
+        at, status, _, position = decoder.decode(frame, at, len(frame), position)
+        taken = decoder.take()
+        assert taken is not None
+        yield taken.rows
+    assert status == DONE
 
 
 @pytest.mark.fault(92)
