@@ -326,11 +326,9 @@ impl Decoder {
             if index == first {
                 begin = offset;
             }
-            if index >= first && index < stop && !full {
-                full = !whole
-                    && index > first
-                    && ((index - first) as usize >= max_rows
-                        || (end - begin).saturating_add(repeated(index + 1 - first)) > max_bytes);
+            if !whole && !full && index > first && index < stop {
+                let size = (end - begin).saturating_add(repeated(index + 1 - first));
+                full = (index - first) as usize >= max_rows || size > max_bytes;
             }
             let taken = index >= first && index < stop && !full;
             if taken {
