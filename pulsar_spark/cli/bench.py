@@ -288,7 +288,7 @@ class _Bench:
             MessageColumns,
             PartitionedProducer,
         )
-        from pulsar_spark.protocol.batches import MessageFields
+        from pulsar_spark.protocol.outgoing_batches import MessageFields
 
         block = max(1, min(_BLOCK, _BLOCK_BYTES // writing.size, self._limits.messages))
         payloads = [os.urandom(writing.size) for _ in range(block)]

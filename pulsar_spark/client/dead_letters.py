@@ -27,8 +27,8 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.sends import UnbatchedFields
 

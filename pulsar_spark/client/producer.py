@@ -35,7 +35,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields
 
 SendCallback = Callable[[Result, MessageId], object]

@@ -18,17 +18,17 @@ from typing import NamedTuple, Protocol
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import (
-    UniformMessages,
-    encode_uniform_batch,
-    uniform_parts,
-)
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import MAGIC_CHECKSUM
 from pulsar_spark.protocol.memo import Memo
+from pulsar_spark.protocol.outgoing_batches import (
+    UniformMessages,
+    encode_uniform_batch,
+    uniform_parts,
+)
 from pulsar_spark.protocol.varints import encode_number, number_runs, sized
 
 Compress = Callable[[int, Buffer], Buffer]

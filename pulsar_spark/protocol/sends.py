@@ -18,16 +18,16 @@ from google.protobuf.message import EncodeError
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, WrongType
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import (
-    MessageFields,
-    UniformMessages,
-    encode_uniform_batch,
-)
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.outgoing_batches import (
+    MessageFields,
+    UniformMessages,
+    encode_uniform_batch,
+)
 from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
 from pulsar_spark.protocol.single_metadata import property_name
 from pulsar_spark.protocol.varints import encode_number, sized

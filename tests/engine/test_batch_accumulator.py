@@ -16,8 +16,9 @@ from pulsar_spark.engine.producers.message_callbacks import DeferredCallback, lo
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages, unpack_batch
+from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import UnbatchedFields
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session

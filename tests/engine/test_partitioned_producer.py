@@ -25,7 +25,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.single_metadata import encode_metadata
 from pulsar_spark.protocol.varints import encode_number

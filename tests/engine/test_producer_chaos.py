@@ -13,8 +13,8 @@ from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, P
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from tests.engine.producing import NO_ID, Sent, TopicScript, payloads_of, topic
 from tests.engine.scripted_broker import Session
 

@@ -21,8 +21,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from tests.engine.producing import (
     Results,
     Sent,

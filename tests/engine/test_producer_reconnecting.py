@@ -19,8 +19,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UniformMessages
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     NO_ID,

@@ -26,8 +26,8 @@ from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session

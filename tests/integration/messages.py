@@ -15,8 +15,9 @@ from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, unpack_batch
+from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 

@@ -25,7 +25,7 @@ from pulsar_spark.errors import (
     QuotaExceededHold,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.integration.brokers import Broker, as_real
 from tests.integration.conftest import TUNED_MESSAGE_SIZE

@@ -17,7 +17,7 @@ from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.support.real_broker import OwnBroker

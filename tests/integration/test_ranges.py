@@ -17,7 +17,6 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import TopicNotFound, TopicTerminated
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import (
     EARLIEST,
     EARLIEST_POSITION,
@@ -25,6 +24,7 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.conftest import TUNED_ENTRIES_PER_LEDGER
 from tests.integration.messages import (

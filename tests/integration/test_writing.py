@@ -16,9 +16,9 @@ from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, P
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields
 from tests.integration.brokers import Broker

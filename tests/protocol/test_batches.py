@@ -14,15 +14,12 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import CorruptBatch, CorruptMessage, InvalidRow, LocalProtocolError
 from pulsar_spark.protocol import batches
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import (
+from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch, unpack_batches
+from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
-    UnpackedBatch,
     encode_batch,
     encode_uniform_batch,
-    message_key,
-    unpack_batch,
-    unpack_batches,
 )
 
 Metadata = pb.SingleMessageMetadata

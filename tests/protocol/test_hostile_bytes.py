@@ -22,13 +22,14 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, encode_batch, message_key, unpack_batch
+from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.chunks import ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
 from pulsar_spark.protocol.frames import MessageBlock, parse, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.outgoing_batches import MessageFields, encode_batch
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.topic_name import TopicName

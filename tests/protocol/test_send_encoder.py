@@ -14,13 +14,13 @@ import pytest
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.errors import LocalProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import (
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
     encode_batch,
     encode_uniform_batch,
 )
-from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_BYTES,
     LARGE_ENTRY,

@@ -20,10 +20,7 @@ from pulsar_spark.engine.producers.message_callbacks import (
 )
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
-from pulsar_spark.protocol.batches import (
-    MessageFields,
-    UniformMessages,
-)
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, single_entry
 
 logger = logging.getLogger(__name__)

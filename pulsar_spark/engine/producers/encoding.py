@@ -10,7 +10,7 @@ from operator import sub
 
 from pulsar_spark.engine.producers.inflight_window import PendingSends
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, for_each
-from pulsar_spark.protocol.batches import (
+from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
     encode_batch,

@@ -28,12 +28,8 @@ from pulsar_spark.errors import (
     ProducerBusy,
     PulsarError,
 )
-from pulsar_spark.protocol.batches import (
-    MessageFields,
-    UniformMessages,
-    message_of,
-)
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.topic_name import TopicName
 

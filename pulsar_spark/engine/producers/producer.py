@@ -54,9 +54,9 @@ from pulsar_spark.errors import (
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
 from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, single_entry
 from pulsar_spark.protocol.topic_name import TopicName

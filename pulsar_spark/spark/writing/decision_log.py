@@ -47,9 +47,9 @@ from pulsar_spark.errors import (
     TransactionOutcomeUnknown,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
 
 logger = logging.getLogger(__name__)

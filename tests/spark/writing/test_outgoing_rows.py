@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter
