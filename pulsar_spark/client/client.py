@@ -188,10 +188,9 @@ class PulsarClient(Closing):
         """Create a producer on a topic, with all of its partitions.
 
         Keys are routed by JavaStringHash, as in the Java client. A send timeout of 0 or less means
-        none. Messages are encrypted for the
-        names in `encryption_key`. New partitions are looked for every
-        `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error
-        (ProducerBusy at once if another producer has the name), OptionError for invalid or
+        none. Messages are encrypted for the names in `encryption_key`. New partitions are looked
+        for every `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's
+        error (ProducerBusy at once if another producer has the name), OptionError for invalid or
         contradictory values, CryptoError for keys that cannot be used.
         """
         check_types(locals(), PRODUCER)
