@@ -37,7 +37,7 @@ fn scan_receipts<'py>(
     limit: usize,
 ) -> PyResult<(usize, i64, Bound<'py, PyAny>)> {
     let (end, producer, numbers) = frame::scan_receipts(data, at, limit);
-    let numbers = array_type(py)?.call1(("q", integers(py, &numbers)?))?;
+    let numbers = array_type(py)?.call1(("q", Plain::copied(py, &numbers)?))?;
     Ok((end, producer, numbers))
 }
 
@@ -236,7 +236,8 @@ impl Columns {
         };
         let versions = &rows.versions;
         let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
-        let runs = (met, integers(py, &versions.starts)?, integers(py, &versions.numbers)?);
+        let runs =
+            (met, Plain::copied(py, &versions.starts)?, Plain::copied(py, &versions.numbers)?);
         Ok(Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
@@ -417,7 +418,7 @@ impl SendEncoder {
             Ok(())
         })?;
         keep(frames);
-        Ok((data, array_type(py)?.call1(("q", integers(py, &ends)?))?))
+        Ok((data, array_type(py)?.call1(("q", Plain::copied(py, &ends)?))?))
     }
 
     /// frame(body, first_sequence_id, publish_time, key=None, num_messages=1) -> (head, payload)
@@ -676,7 +677,7 @@ fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Obj
     let fields = PyTuple::new(
         py,
         [
-            integers(py, &column.offsets)?.into_any().unbind(),
+            Plain::copied(py, &column.offsets)?.into_any().unbind(),
             binary_buffers(py, &mut column.keys)?,
             binary_buffers(py, &mut column.values)?,
         ],
@@ -684,60 +685,52 @@ fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Obj
     Ok(Some(fields.into_any().unbind()))
 }
 
-/// What a buffer's values are; numbers are in the machine's own order.
-trait Plain: Copy + Default + Send + Sync + 'static {
-    fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>>;
+/// What a buffer's values are; numbers are written in the machine's own order.
+trait Plain: Copy + Send + Sync + 'static {
+    const SIZE: usize;
+
+    fn write(self, to: &mut [u8]);
+
+    fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>> {
+        let size = values.len().checked_mul(Self::SIZE);
+        let size = size.ok_or_else(|| PyValueError::new_err("too many numbers"))?;
+        PyBytes::new_with(py, size, |data| {
+            for (to, value) in data.chunks_exact_mut(Self::SIZE).zip(values) {
+                value.write(to);
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Plain for u8 {
+    const SIZE: usize = 1;
+
+    fn write(self, to: &mut [u8]) {
+        to[0] = self;
+    }
+
     fn copied<'py>(py: Python<'py>, values: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, values))
     }
 }
 
 impl Plain for i32 {
-    fn copied<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
-        integers(py, values)
+    const SIZE: usize = 4;
+
+    #[inline]
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_ne_bytes());
     }
 }
 
 impl Plain for i64 {
-    fn copied<'py>(py: Python<'py>, values: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
-        integers(py, values)
-    }
-}
-
-/// Numbers that are written in the machine's own order.
-trait Bytes: Copy {
-    fn write(self, to: &mut [u8]);
-    const SIZE: usize;
-}
-
-impl Bytes for i32 {
-    const SIZE: usize = 4;
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
-}
-
-impl Bytes for i64 {
     const SIZE: usize = 8;
+
     #[inline]
     fn write(self, to: &mut [u8]) {
         to.copy_from_slice(&self.to_ne_bytes());
     }
-}
-
-fn integers<'py, T: Bytes>(py: Python<'py>, numbers: &[T]) -> PyResult<Bound<'py, PyBytes>> {
-    let size = numbers.len().checked_mul(T::SIZE);
-    let size = size.ok_or_else(|| PyValueError::new_err("too many numbers"))?;
-    PyBytes::new_with(py, size, |data| {
-        for (to, number) in data.chunks_exact_mut(T::SIZE).zip(numbers) {
-            number.write(to);
-        }
-        Ok(())
-    })
 }
 
 #[pymodule]
