@@ -297,26 +297,18 @@ class Conversation:
         return self._step(sender, _T.SEND, PRODUCER, self._producers, producer_id)
 
     def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
-        kind = command.type
-        body = getattr(command, BODY_FIELDS[kind])
-        asks = sender is Role.CLIENT and kind in _PRODUCER_REQUESTS
-        if asks:
-            self._check_request(sender, body.request_id)
-        applied = self._step(sender, kind, PRODUCER, self._producers, body.producer_id)
-        if asks:
-            self._requests[body.request_id] = (kind, body.producer_id)
-        return applied
+        body = getattr(command, BODY_FIELDS[command.type])
+        step = PRODUCER, self._producers, body.producer_id
+        if sender is Role.CLIENT and command.type in _PRODUCER_REQUESTS:
+            return self._ask(sender, command.type, body.request_id, *step)
+        return self._step(sender, command.type, *step)
 
     def _apply_consumer(self, sender: Role, command: pb.BaseCommand) -> bool:
-        kind = command.type
-        body = getattr(command, BODY_FIELDS[kind])
-        asks = sender is Role.CLIENT and kind in _CONSUMER_REQUESTS
-        if asks:
-            self._check_request(sender, body.request_id)
-        applied = self._step(sender, kind, CONSUMER, self._consumers, body.consumer_id)
-        if asks:
-            self._requests[body.request_id] = (kind, body.consumer_id)
-        return applied
+        body = getattr(command, BODY_FIELDS[command.type])
+        step = CONSUMER, self._consumers, body.consumer_id
+        if sender is Role.CLIENT and command.type in _CONSUMER_REQUESTS:
+            return self._ask(sender, command.type, body.request_id, *step)
+        return self._step(sender, command.type, *step)
 
     def _apply_answer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
@@ -343,12 +335,25 @@ class Conversation:
         self._step(sender, kind, table, states, owner)
         return True
 
-    def _check_request(self, sender: Role, request_id: int) -> None:
+    def _ask(
+        self,
+        sender: Role,
+        kind: int,
+        request_id: int,
+        table: Table,
+        states: dict[int, State],
+        owner: int,
+    ) -> bool:
+        """Step with a request, which is open from then on."""
         error = LocalProtocolError if sender is self._role else RemoteProtocolError
         if len(self._requests) >= MAX_OPEN_REQUESTS:
             raise error(f"more than {MAX_OPEN_REQUESTS} requests are without an answer")
         if request_id in self._requests:
             raise error(f"request id {request_id} is used again before its answer")
+        # One that is not allowed now has no answer to wait for.
+        applied = self._step(sender, kind, table, states, owner)
+        self._requests[request_id] = (kind, owner)
+        return applied
 
     def _step(
         self, sender: Role, kind: int, table: Table, states: dict[int, State], owner: int
