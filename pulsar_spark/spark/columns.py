@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -258,20 +258,27 @@ def _project(
     return tuple(names)
 
 
+def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that Spark treats as one, because case does not matter to it."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            return other, name
+        seen[name.lower()] = name
+    return None
+
+
 def _check_request(schema: StructType) -> None:
     """Raise OptionError for a schema without columns, or with one of them twice."""
     if not schema.fields:
         # Spark could not even count the rows of such batches.
         raise OptionError("the schema has no columns", f"Name at least one, such as {TOPIC}.")
-    seen: set[str] = set()
-    for name in schema.names:
-        if name.lower() in seen:
-            raise OptionError(
-                f"the schema has the column {name!r} twice, by Spark's rule that case does not "
-                "matter",
-                "Name each column once.",
-            )
-        seen.add(name.lower())
+    if alike := names_alike(schema.names):
+        raise OptionError(
+            f"the schema has the column {alike[1]!r} twice, by Spark's rule that case does not "
+            "matter",
+            "Name each column once.",
+        )
 
 
 def _check_corrupt_column(name: str, taken: Container[str]) -> None:
@@ -303,21 +310,18 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
 def _value_fields(kind: ValueType) -> StructType:
     """Return the value's columns; all of them are null in a tombstone."""
     fields = kind.fields
-    seen: dict[str, str] = {}
     for name in fields.names:
-        lower = name.lower()
-        if lower in _FIXED_NAMES:
+        if name.lower() in _FIXED_NAMES:
             raise SchemaMismatch(
                 f"the values have a field {name!r}, but every read has a column of that name",
                 _REMEDY,
             )
-        if lower in seen:
-            raise SchemaMismatch(
-                f"the values have the fields {seen[lower]!r} and {name!r}, which differ only in "
-                "case, and Spark treats them as one",
-                _REMEDY,
-            )
-        seen[lower] = name
+    if alike := names_alike(fields.names):
+        raise SchemaMismatch(
+            f"the values have the fields {alike[0]!r} and {alike[1]!r}, which differ only in case, "
+            "and Spark treats them as one",
+            _REMEDY,
+        )
     return StructType([StructField(field.name, field.dataType) for field in fields])
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.schema.table import names
-from pulsar_spark.spark.columns import POSITION_COLUMNS
+from pulsar_spark.spark.columns import POSITION_COLUMNS, names_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +166,9 @@ def _check_values(fields: StructType, value_format: str) -> None:
 
 
 def _check_names(fields: StructType) -> None:
-    seen: dict[str, str] = {}
-    for name in fields.names:
-        if (other := seen.get(name.lower())) is not None:
-            what = f"two columns are named {name!r}"
-            if other != name:
-                what = f"the columns {other!r} and {name!r} differ only in case"
-            raise InvalidRow(f"{what}, and Spark treats them as one", "Rename one of them.")
-        seen[name.lower()] = name
+    if alike := names_alike(fields.names):
+        other, name = alike
+        what = f"two columns are named {name!r}"
+        if other != name:
+            what = f"the columns {other!r} and {name!r} differ only in case"
+        raise InvalidRow(f"{what}, and Spark treats them as one", "Rename one of them.")
