@@ -242,8 +242,7 @@ class Planner:
         last_ids = self.last_ids(list(bounds))
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
-        found = self._times(bounds, -self._options.publish_time_tolerance)
-        whole = self._not_searched(bounds)
+        found = self._times_of_starts(bounds)
         starts: dict[str, Start] = {}
         for topic, bound in bounds.items():
             last_end = entry_end(last_ids[topic])
@@ -253,8 +252,7 @@ class Planner:
                 starts[topic] = Start(last_end)
                 continue
             since = bound.millis if bound.kind is BoundKind.TIME else None
-            position = _start(bound, found.get(topic), last_end)
-            starts[topic] = Start(EARLIEST_POSITION if topic in whole else position, since)
+            starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
         return starts
 
     def ranges(self, topics: Topics, pushed: PushedFilters | None = None) -> list[ReadRange]:
@@ -270,10 +268,8 @@ class Planner:
         ends = {topic: ends[topic] for topic in starts}
         last_ids = self.last_ids(list(starts))
         first = self._first_positions(starts, ends)
-        tolerance = self._options.publish_time_tolerance
-        from_start = self._times(starts, -tolerance)
-        from_end = self._times(ends, tolerance)
-        whole = self._not_searched(starts)
+        from_start = self._times_of_starts(starts)
+        from_end = self._times(ends, self._options.publish_time_tolerance)
         ranges: list[ReadRange] = []
         for topic, last_id in last_ids.items():
             last_end = end_position(last_id)
@@ -286,9 +282,7 @@ class Planner:
             ranges.append(
                 ReadRange(
                     topic,
-                    EARLIEST_POSITION
-                    if topic in whole
-                    else _start(start, from_start.get(topic), last_end),
+                    _start(start, from_start.get(topic), last_end),
                     _end(end, from_end.get(topic), last_end),
                     _narrowed(pushed.row_filter, start, end),
                 )
@@ -315,6 +309,14 @@ class Planner:
             if bound.kind is BoundKind.TIME
         ]
         return self._answers(questions, self._probe.first_entries_from_time(questions))
+
+    def _times_of_starts(self, bounds: Mapping[str, Bound]) -> dict[str, Position | None]:
+        """Return where to start reading the topics that start by time, None for their ends."""
+        whole = self._not_searched(bounds)
+        searched = {topic: bound for topic, bound in bounds.items() if topic not in whole}
+        entries = self._times(searched, -self._options.publish_time_tolerance)
+        found = {topic: None if entry is None else entry.start for topic, entry in entries.items()}
+        return {**found, **dict.fromkeys(whole, EARLIEST_POSITION)}
 
     def _not_searched(self, bounds: Mapping[str, Bound]) -> set[str]:
         """Return the topics that start by time, and whose compacted view must be read as a whole.
@@ -435,12 +437,12 @@ def _check_order(topic: str, start: Bound, end: Bound) -> None:
         )
 
 
-def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+def _start(bound: Bound, found: Position | None, last_end: Position) -> Position:
     if bound.kind is BoundKind.EARLIEST:
         return EARLIEST_POSITION
     if bound.kind is BoundKind.ID and bound.message_id is not None:
         return start_position(bound.message_id)
-    return last_end if found is None else found.start
+    return last_end if found is None else found
 
 
 def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
