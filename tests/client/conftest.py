@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from pulsar_spark.client import PulsarClient
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.producing import TopicScript
 from tests.engine.scripted_broker import ScriptedBroker
+from tests.engine.topics import add_interleaved
 
 
 @pytest.fixture
@@ -23,6 +25,20 @@ def broker() -> Iterator[EmbeddedBroker]:
 def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
     with PulsarClient(broker.service_url) as made:
         yield made
+
+
+@pytest.fixture
+def chunked(broker: EmbeddedBroker, client: PulsarClient) -> str:
+    """A topic with 7 messages in each of 6 partitions, more than the client's memory holds.
+
+    Their chunks take turns.
+    """
+    client._receiver_budget.total = 120_000
+    topic = broker.create_topic("chunked", partitions=6)
+    for number, name in enumerate(client.get_topic_partitions(topic)):
+        sent = [os.urandom(15_000) for _ in range(7)]
+        add_interleaved(broker, name, sent, 6000, f"u{number}")
+    return topic
 
 
 @pytest.fixture

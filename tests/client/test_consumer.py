@@ -570,15 +570,10 @@ def test_chunked_messages_that_find_no_room_in_memory_are_fetched_again(
 
 @pytest.mark.fault(39, 91)
 def test_the_chunks_of_all_partitions_share_the_memory_of_the_client(
-    broker: EmbeddedBroker, client: PulsarClient
+    client: PulsarClient, chunked: str
 ) -> None:
     budget = client._receiver_budget
-    budget.total = 120_000
-    topic = broker.create_topic("many", partitions=6)
-    for number, name in enumerate(client.get_topic_partitions(topic)):
-        sent = [os.urandom(15_000) for _ in range(7)]
-        add_interleaved(broker, name, sent, 6000, f"u{number}")
-    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+    with client.subscribe(chunked, "s", initial_position=EARLIEST) as consumer:
         for _ in range(6 * 7):
             consumer.acknowledge(consumer.receive(RECEIVE_MS))
             decoders = [one._decoder for one in consumer._consumers]

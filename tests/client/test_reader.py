@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import add_batch, add_interleaved, stored_entry
+from tests.engine.topics import add_batch, stored_entry
 from tests.support.waiting import wait_until
 
 
@@ -229,15 +228,10 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
 
 @pytest.mark.fault(39, 91)
 def test_the_chunks_of_all_partitions_share_the_memory_of_the_client(
-    broker: EmbeddedBroker, client: PulsarClient
+    client: PulsarClient, chunked: str
 ) -> None:
     budget = client._receiver_budget
-    budget.total = 120_000
-    topic = broker.create_topic("chunked", partitions=6)
-    for number, name in enumerate(client.get_topic_partitions(topic)):
-        sent = [os.urandom(15_000) for _ in range(7)]
-        add_interleaved(broker, name, sent, 6000, f"u{number}")
-    with client.create_reader(topic, MessageId.earliest) as reader:
+    with client.create_reader(chunked, MessageId.earliest) as reader:
         for _ in range(6 * 7):
             reader.read_next(60_000)
             # One message whose chunks are fetched again has room in any case.
