@@ -93,7 +93,9 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
             _add(elsewhere, option, name, _parse_elsewhere(option, value))
         else:
             _add(found, option, name, _parse(option, value))
-    ignored += [key for key in found if key == "admin.url"] + list(elsewhere)
+    if "admin.url" in found:
+        ignored.append("admin.url")
+    ignored += elsewhere
     if ignored:
         logger.warning("These options have no effect here and are ignored: %s", ", ".join(ignored))
     values = {

@@ -106,9 +106,10 @@ def _target(
 
 def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
     fields = columns.fields
-    _check_typed(arrow_schema(fields))
+    known = arrow_schema(fields)
+    _check_typed(known)
     if choice.value_format in ("auto", "string") and len(fields) == 1:
-        primitive = primitive_for(arrow_schema(fields).field(0).type)
+        primitive = primitive_for(known.field(0).type)
         if primitive is not None:
             return Target(None if primitive.type == BYTES else primitive)
     kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
