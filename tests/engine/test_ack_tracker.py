@@ -66,7 +66,7 @@ def one(entry: int, index: int = -1, size: int = 0) -> MessageIdAdv:
 
 
 def test_many_go_out_in_one_command(timers: Timers, broker: Broker) -> None:
-    acks = tracker(timers, broker, ack_delay=0.05)
+    acks = tracker(timers, broker, ack_delay=1.0)
     for entry in range(10):
         assert acks.acknowledge(one(entry)) == (True, None)
     assert not broker.acks

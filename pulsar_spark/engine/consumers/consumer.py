@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
@@ -32,8 +31,8 @@ from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
-from pulsar_spark.engine.consumers.redelivery import DueEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
@@ -70,8 +69,6 @@ logger = logging.getLogger(__name__)
 _MAX_RECONNECT_DELAY = 30.0
 _FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
-# Chunked messages whose chunk ids are remembered.
-_MAX_CHUNKED = 10_000
 # Errors of an entry, which will be the same the next time.
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 # After chunks could not be fetched, try again.
@@ -129,10 +126,13 @@ class TopicConsumer(AttachedConsumer):
         self._on_failed = on_failed
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
-        backoff = options.nack_backoff
-        soonest = options.nack_delay if backoff is None else backoff.first
-        self._nacked = DueEntries(context.timers, soonest, self._on_due)
-        self._unacked = DueEntries(context.timers, options.ack_timeout, self._on_due)
+        self._outstanding = OutstandingEntries(
+            options,
+            context.timers,
+            self.acks,
+            self._on_due,
+            None if dead_letter_router is None else partial(dead_letter_router.forget, self),
+        )
         # The following are guarded by _lock.
         size = options.receiver_queue_size if queue_size is None else queue_size
         self._queue = DeliveryQueue(size, budget)
@@ -151,7 +151,6 @@ class TopicConsumer(AttachedConsumer):
         # Where the current subscription started: skip what is before it in the same entry.
         self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
-        self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
         # Used by the receiving thread only: the current generation's decoders, and up to where
         # entries of a block must be decoded one by one.
         self._decoder_of = 0
@@ -411,7 +410,7 @@ class TopicConsumer(AttachedConsumer):
         if entry.left is not None and entry.is_batch and self._keeps:
             self.acks.begin(key, entry.left)
         if entry.chunk_ids:
-            self._remember_chunks(key, entry.chunk_ids)
+            self._outstanding.chunked(key, entry.chunk_ids)
         with self._lock:
             counts = self._queue.take(generation, end, cost)
         return Delivery(self, entry, left, generation, cost, size) if counts else None
@@ -437,8 +436,7 @@ class TopicConsumer(AttachedConsumer):
         if self.options.discard_corrupt and isinstance(error, _UNREADABLE):
             self.discard(key, error)
             return True
-        if self.options.ack_timeout:
-            self._unacked.put(key, self.options.ack_timeout)
+        self._outstanding.unreadable(key)
         return False
 
     def _try_again_soon(self, error: PulsarError) -> None:
@@ -514,15 +512,6 @@ class TopicConsumer(AttachedConsumer):
         for found in ids:
             self.acks.acknowledge(MessageIdAdv(found.ledger_id, found.entry_id))
 
-    def _remember_chunks(self, key: EntryKey, ids: Iterable[MessageIdAdv]) -> None:
-        with self._lock:
-            self._chunks[key] = tuple((found.ledger_id, found.entry_id) for found in ids)
-            if len(self._chunks) > _MAX_CHUNKED:
-                self._chunks.popitem(last=False)
-
-    def _entries_of(self, key: EntryKey) -> tuple[EntryKey, ...]:
-        return self._chunks.get(key, (key,))
-
     def discard(self, key: EntryKey, error: PulsarError) -> None:
         """Acknowledge an unreadable entry with the reason, and log it."""
         logger.warning("%s: an entry is acknowledged and skipped: %s", self.topic, error)
@@ -552,9 +541,7 @@ class TopicConsumer(AttachedConsumer):
 
     def track(self, message_id: MessageIdAdv) -> None:
         """A message was returned to the user: remember it until it is acknowledged."""
-        key = (message_id.ledger_id, message_id.entry_id)
-        if self.options.ack_timeout and key not in self._nacked:
-            self._unacked.put(key, self.options.ack_timeout)
+        self._outstanding.given((message_id.ledger_id, message_id.entry_id))
         if not self.options.durable:
             self._resume = Position.after(message_id)
 
@@ -577,28 +564,13 @@ class TopicConsumer(AttachedConsumer):
 
         Brokers ignore acknowledgements on non-persistent topics: nothing is sent.
         """
-        if not self._keeps:
-            return None
-        key = (message_id.ledger_id, message_id.entry_id)
-        chunks = self._entries_of(key) if self._chunks else ()
-        done, receipt = self.acks.acknowledge(message_id, chunks, properties)
-        if done:
-            self._forget(key)
-        return receipt
+        return self._outstanding.acknowledge(message_id, properties) if self._keeps else None
 
     def acknowledge_upto(
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
     ) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
-        if not self._keeps:
-            return None
-        receipt = self.acks.acknowledge_upto(message_id, properties)
-        position = Position(message_id.ledger_id, message_id.entry_id)
-        if message_id.batch_index + 1 >= message_id.batch_size:
-            position = Position(message_id.ledger_id, message_id.entry_id + 1)
-        self._unacked.discard_before(position)
-        self._nacked.discard_before(position)
-        return receipt
+        return self._outstanding.acknowledge_upto(message_id, properties) if self._keeps else None
 
     def acknowledge_in_operation(
         self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
@@ -613,7 +585,7 @@ class TopicConsumer(AttachedConsumer):
         if message_id.batch_index >= 0:
             ids = [part_of_batch(message_id, cumulative=cumulative)]
         else:
-            entries = (key,) if cumulative else self._entries_of(key)
+            entries = (key,) if cumulative else self._outstanding.entries_of(key)
             ids = [pb.MessageIdData(ledgerId=first, entryId=second) for first, second in entries]
 
         def command(consumer_id: int, request_id: int) -> pb.BaseCommand:
@@ -624,7 +596,7 @@ class TopicConsumer(AttachedConsumer):
         yield from self._ask(attachment, command, deadline)
         if message_id.batch_index < 0:
             # The rest of a batch may still be redelivered.
-            self._unacked.discard(key)
+            self._outstanding.acknowledged_in_transaction(key)
 
     def negative_acknowledge(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry redelivered, after the delay in the options.
@@ -639,22 +611,7 @@ class TopicConsumer(AttachedConsumer):
             attachment.session.connection.check_speaks(
                 pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
             )
-        key = (message_id.ledger_id, message_id.entry_id)
-        backoff = self.options.nack_backoff
-        delay = self.options.nack_delay if backoff is None else backoff.delay(redeliveries)
-        self._unacked.discard(key)
-        self._nacked.put(key, delay)
-
-    def _forget(self, key: EntryKey) -> None:
-        if len(self._unacked):
-            self._unacked.discard(key)
-        if len(self._nacked):
-            self._nacked.discard(key)
-        if self._dead_letter_router is not None:
-            self._dead_letter_router.forget(self, key)
-        if self._chunks:
-            with self._lock:
-                self._chunks.pop(key, None)
+        self._outstanding.refuse((message_id.ledger_id, message_id.entry_id), redeliveries)
 
     def _send_ack(self, ack: Ack) -> Future[Any] | bool:
         attachment = self._attachment
@@ -694,7 +651,7 @@ class TopicConsumer(AttachedConsumer):
         if attachment is None or not attachment.subscribed:
             # They are redelivered after reattaching anyway.
             return
-        wanted = [found for key in keys for found in self._entries_of(key)]
+        wanted = [found for key in keys for found in self._outstanding.entries_of(key)]
         for first in range(0, len(wanted), _MAX_REDELIVERED):
             ids = [
                 pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
@@ -709,8 +666,7 @@ class TopicConsumer(AttachedConsumer):
     def redeliver_all(self) -> None:
         """Have all unacknowledged messages redelivered; never waits or raises."""
         self.acks.flush()
-        self._unacked.clear()
-        self._nacked.clear()
+        self._outstanding.redelivered()
         with self._lock:
             attachment = self._attachment
             dropped = self._forget_queue()
@@ -749,12 +705,9 @@ class TopicConsumer(AttachedConsumer):
             else:
                 command = partial(commands.seek, message_id=_seek_id(target))
             yield from self._ask(attachment, command, deadline)
-            self.acks.clear()
-            self._unacked.clear()
-            self._nacked.clear()
+            self._outstanding.clear()
             with self._lock:
                 self._forget_queue()
-                self._chunks.clear()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
                 self._resume = EARLIEST_POSITION
             self._give_up(attachment)
@@ -809,9 +762,7 @@ class TopicConsumer(AttachedConsumer):
 
     def close(self) -> Future[Any] | None:
         """Send pending acknowledgements and leave; a durable subscription stays."""
-        self.acks.close()
-        self._unacked.close()
-        self._nacked.close()
+        self._outstanding.close()
         with self._lock:
             self._forget_queue()
             # A receiving thread looks at it after it has made a decoder.
