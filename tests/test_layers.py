@@ -153,6 +153,18 @@ def imported_at_once(path: Path) -> Iterator[str]:
     return imported_by(tree, path)
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    """What protoc generates has the protocol's names, and is only used as `pb.Name`."""
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        if module.endswith("_pb2.py"):
+            continue
+        for node in ast.parse((ROOT / module).read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in homes.items() if len(found) > 1}
+
+
 def test_importing_all_modules_starts_nothing() -> None:
     script = """
 import importlib, sys, threading

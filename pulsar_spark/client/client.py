@@ -496,7 +496,7 @@ class PulsarClient(Closing):
             raise OptionError("timeout_millis must be more than 0")
         seconds = self._context.options.operation_timeout
         return Transaction(
-            engine.Transaction(self._context.coordinators, timeout_millis / 1000, seconds)
+            engine.ClientTransaction(self._context.coordinators, timeout_millis / 1000, seconds)
         )
 
     def get_topic_partitions(self, topic: str) -> list[str]:

@@ -18,7 +18,7 @@ class Transaction:
     commits at its end, or aborts if an exception is raised. Thread-safe.
     """
 
-    def __init__(self, own: engine.Transaction) -> None:
+    def __init__(self, own: engine.ClientTransaction) -> None:
         self.engine = own
 
     def __enter__(self) -> Transaction:

@@ -371,7 +371,7 @@ class PendingOperation:
 
     __slots__ = ("_owner",)
 
-    def __init__(self, owner: Transaction) -> None:
+    def __init__(self, owner: ClientTransaction) -> None:
         self._owner = owner
 
     def end(self, error: PulsarError | None = None) -> None:
@@ -379,7 +379,7 @@ class PendingOperation:
         self._owner._on_end(self, error)
 
 
-class Transaction:
+class ClientTransaction:
     """An open transaction: its participants and pending operations.
 
     Before sending or acknowledging, call `add_partition` or `add_subscription`, then

@@ -129,7 +129,7 @@ def _text(text: str | bytes) -> str:
     return text
 
 
-class KeyValueSchema(NamedTuple):
+class KeyValueParts(NamedTuple):
     """A KEY_VALUE topic's two schemas, and whether keys are sent as message keys."""
 
     key: SchemaInfo
@@ -137,7 +137,7 @@ class KeyValueSchema(NamedTuple):
     separated: bool
 
 
-def split_key_value(info: SchemaInfo) -> KeyValueSchema:
+def split_key_value(info: SchemaInfo) -> KeyValueParts:
     """Return the two schemas of a KEY_VALUE schema.
 
     Raises ProtocolError if its definition or properties are damaged.
@@ -149,7 +149,7 @@ def split_key_value(info: SchemaInfo) -> KeyValueSchema:
     encoding = info.properties.get(_ENCODING, "INLINE")
     if encoding not in ("INLINE", "SEPARATED"):
         raise ProtocolError(f"a KEY_VALUE schema has the unknown encoding {encoding[:100]!r}")
-    return KeyValueSchema(
+    return KeyValueParts(
         _part(info, "key", key_data), _part(info, "value", value_data), encoding == "SEPARATED"
     )
 

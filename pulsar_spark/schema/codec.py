@@ -34,7 +34,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import (
     BYTES,
     PRIMITIVE_NAMES,
-    KeyValueSchema,
+    KeyValueParts,
     SchemaInfo,
     split_key_value,
 )
@@ -195,7 +195,7 @@ def typed_columns(info: SchemaInfo) -> TypedColumns:
     )
 
 
-def key_value_parts(info: SchemaInfo) -> KeyValueSchema:
+def key_value_parts(info: SchemaInfo) -> KeyValueParts:
     """Return the two schemas of a KEY_VALUE topic; raises SchemaMismatch if they are damaged."""
     try:
         return split_key_value(info)

@@ -27,13 +27,13 @@ from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
     Node,
     Primitive,
     Record,
+    RecordField,
     UnionOf,
     is_null,
     parse_definition,
@@ -283,7 +283,7 @@ def _fields_of(value: Any) -> Mapping[str, Any]:
     raise _wrong(value, "a dict")
 
 
-def _default(field: Field) -> Any:
+def _default(field: RecordField) -> Any:
     """Return a missing field's default, converted; NO_DEFAULT if there is none."""
     if field.default is NO_DEFAULT:
         nullable = is_null(field.type) or (isinstance(field.type, UnionOf) and field.type.nullable)

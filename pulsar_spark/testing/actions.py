@@ -25,7 +25,7 @@ _U16 = Struct(">H")
 _U32 = Struct(">I")
 
 
-class Target(Protocol):
+class ActionTarget(Protocol):
     """The connection that an action applies to; everything is on the broker's thread."""
 
     def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
@@ -73,11 +73,11 @@ class Incoming:
 class Action:
     """What happens instead; the base class changes nothing."""
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Handle a client's command; only `command.carry_out` carries it out."""
         command.carry_out(command)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Handle a frame to a client; only `target.transmit` sends it."""
         target.transmit(frame)
 
@@ -91,10 +91,10 @@ class Action:
 class Drop(Action):
     """The command is lost: not carried out, or not sent."""
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Lose it."""
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Lose it."""
 
 
@@ -109,7 +109,7 @@ class Delay(Action):
     seconds: float
     hold: bool | None = None
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Carry it out later."""
         hold = not hasattr(command.body, "request_id") if self.hold is None else self.hold
         target.later(self.seconds, lambda: command.carry_out(command))
@@ -117,7 +117,7 @@ class Delay(Action):
             # After the line above, so that this command continues first.
             target.hold_input(self.seconds)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send it later."""
         hold = not hasattr(seen.body, "request_id") if self.hold is None else self.hold
         if hold:
@@ -140,7 +140,7 @@ class Error(Action):
         except ValueError:
             raise OptionError(f"{self.code!r} is no ServerError") from None
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Answer with the error."""
         target.refuse(command.kind, command.body, server_error(self.code), self.message)
 
@@ -151,11 +151,11 @@ class Close(Action):
 
     reset: bool = False
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Close without carrying it out."""
         target.disconnect(reset=self.reset)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Close without sending it."""
         target.disconnect(reset=self.reset)
 
@@ -164,11 +164,11 @@ class Close(Action):
 class BlackHole(Action):
     """The connection stays open, but the broker falls silent: a half-open peer."""
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Fall silent."""
         target.mute()
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Fall silent."""
         target.mute()
 
@@ -181,7 +181,7 @@ class Redirect(Action):
     url_tls: str | None = None
     authoritative: bool = False
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Answer with the redirect."""
         response = answers.lookup_response(
             command.body.request_id,
@@ -202,13 +202,13 @@ class Rewrite(Action):
 
     function: Callable[[bytes], bytes]
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Carry it out with other bytes."""
         if command.payload is not None:
             command.payload = memoryview(self.function(bytes(command.payload)))
         command.carry_out(command)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send other bytes."""
         target.transmit(self.function(frame))
 
@@ -234,7 +234,7 @@ class Corrupt(Action):
         if self.part not in CORRUPTIBLE:
             raise OptionError(f"{self.part!r} is no part of a frame", f"One of {CORRUPTIBLE}.")
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Carry out a SEND as if it had been damaged on the way."""
         if command.payload is not None:
             data = bytearray(command.payload)
@@ -242,7 +242,7 @@ class Corrupt(Action):
             command.payload = memoryview(bytes(data))
         command.carry_out(command)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send the damaged frame."""
         data = bytearray(frame)
         command_end = 2 * _U32.size + _U32.unpack_from(data, _U32.size)[0]
@@ -286,7 +286,7 @@ class Truncate(Action):
 
     size: int = 6
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send the beginning, then close."""
         target.transmit(frame[: self.size])
         target.disconnect()
@@ -303,7 +303,7 @@ class Duplicate(Action):
 
     copies: int = 2
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send it again and again."""
         for _ in range(self.copies):
             target.transmit(frame)
@@ -321,7 +321,7 @@ class Trickle(Action):
     size: int = 1
     seconds: float = 0.001
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Send the first piece now and the others later, and everything else after them."""
         if target.output_held:
             target.transmit(frame)
@@ -346,12 +346,12 @@ class Call(Action):
 
     function: Callable[[Seen], object]
 
-    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Call, then carry it out."""
         self.function(seen)
         command.carry_out(command)
 
-    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
         """Call, then send it."""
         self.function(seen)
         target.transmit(frame)

@@ -13,7 +13,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -159,9 +159,9 @@ def batch(count: int, results: Results | None = None, **fields: Any) -> Outgoing
     return OutgoingEntry(lambda first: b"body %d" % first, count, callback=results, **fields)
 
 
-def make(context: ClientContext, **options: Any) -> Producer:
+def make(context: ClientContext, **options: Any) -> TopicProducer:
     """Return a producer of topic t."""
-    return Producer(context, "t", ProducerOptions(**{"send_timeout": 10.0, **options}))
+    return TopicProducer(context, "t", ProducerOptions(**{"send_timeout": 10.0, **options}))
 
 
 def refuse(script: TopicScript, code: int, sequence_id: int = 1, times: int = 10**6) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.message_callbacks import DeferredCallback, log_failure
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
@@ -31,7 +31,7 @@ def batcher(
 ) -> Iterator[tuple[TopicScript, BatchAccumulator]]:
     with topic(script) as (found, context, _):
         chosen = ProducerOptions(**{"send_timeout": 10.0, **options})
-        yield found, BatchAccumulator(Producer(context, "t", chosen), chosen, max_bytes)
+        yield found, BatchAccumulator(TopicProducer(context, "t", chosen), chosen, max_bytes)
 
 
 def columns(made: BatchAccumulator, payloads: list[bytes], keys: list[bytes] | None = None) -> None:

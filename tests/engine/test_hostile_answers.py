@@ -13,7 +13,7 @@ from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
@@ -123,7 +123,7 @@ _BY_THE_BOOK = frozenset(
 
 def produce(context: ClientContext) -> None:
     options = ProducerOptions(send_timeout=0.3)
-    producer = Producer(context, TOPIC, options)
+    producer = TopicProducer(context, TOPIC, options)
     try:
         producer.open(0.3)
         producer.send(single(b"x"))

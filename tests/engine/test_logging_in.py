@@ -13,7 +13,7 @@ from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker
@@ -86,7 +86,7 @@ def test_refused_credentials_are_one_attempt_and_one_error_that_names_the_remedy
     with ClientContext(options(broker, auth)) as context:
         actions: dict[str, Callable[[], object]] = {
             "look up": lambda: context.lookup.partitions("t"),
-            "produce": lambda: Producer(context, "t", ProducerOptions()).open(),
+            "produce": lambda: TopicProducer(context, "t", ProducerOptions()).open(),
             "consume": lambda: context.lookup.last_message_id("t"),
         }
         with pytest.raises(AuthenticationError) as caught:

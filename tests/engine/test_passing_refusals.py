@@ -9,7 +9,7 @@ import pytest
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import AuthorizationError, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -26,7 +26,7 @@ ACTIONS: dict[str, Callable[[ClientContext], object]] = {
     "GET_LAST_MESSAGE_ID": lambda context: context.lookup.last_message_id(TOPIC),
     "GET_SCHEMA": lambda context: latest_schemas(context.lookup, [TOPIC])[TOPIC],
     "GET_OR_CREATE_SCHEMA": lambda context: register_schema(context.lookup, TOPIC, INT32),
-    "PRODUCER": lambda context: Producer(context, TOPIC, ProducerOptions()).open(),
+    "PRODUCER": lambda context: TopicProducer(context, TOPIC, ProducerOptions()).open(),
 }
 
 

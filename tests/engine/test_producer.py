@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     ClosedError,
     MessageTooLarge,
@@ -86,7 +86,7 @@ def test_sequence_ids_start_after_the_given_one() -> None:
 def test_the_partition_is_part_of_a_message_id() -> None:
     with topic() as (_, context, _):
         results = Results()
-        producer = Producer(context, "t-partition-3")
+        producer = TopicProducer(context, "t-partition-3")
         producer.send(single(b"", results))
         producer.close()
         assert results.ids == [MessageIdAdv(7, 0, partition=3)]

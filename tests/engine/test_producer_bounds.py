@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     NotAllowed,
     OperationTimeout,
@@ -57,7 +57,7 @@ def test_the_timeout_comes_to_an_idle_producers_callback_too() -> None:
         script.on_send = lambda session, sent: True
         failed = threading.Event()
         told: list[PulsarError] = []
-        producer = Producer(context, "t", ProducerOptions(send_timeout=0.2), told.append)
+        producer = TopicProducer(context, "t", ProducerOptions(send_timeout=0.2), told.append)
         producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: failed.set()))
         assert failed.wait(60)
         wait_until(lambda: told, "that it is told")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.producers.inflight_window import PendingSends
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     BrokerChecksumError,
     NotAllowed,
@@ -78,9 +78,9 @@ def test_receipts_that_come_at_once_have_nothing_sent_twice(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Before the sender knows how many messages it has sent."""
-    submit = Producer._submit
+    submit = TopicProducer._submit
 
-    def submit_and_wait(producer: Producer, sends: Sequence[PendingSends], **rest: Any) -> int:
+    def submit_and_wait(producer: TopicProducer, sends: Sequence[PendingSends], **rest: Any) -> int:
         sent = submit(producer, sends, **rest)
         producer._write_queued()
         wait_until(lambda: not producer.pending_messages)
@@ -88,7 +88,7 @@ def test_receipts_that_come_at_once_have_nothing_sent_twice(
         assert producer.counts.messages <= 500
         return sent
 
-    monkeypatch.setattr(Producer, "_submit", submit_and_wait)
+    monkeypatch.setattr(TopicProducer, "_submit", submit_and_wait)
     payloads = [b"%d" % number for number in range(500)]
     with topic() as (script, context, _):
         producer = make(context, max_pending_messages=100)

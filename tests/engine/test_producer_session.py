@@ -18,7 +18,7 @@ from pulsar_spark.engine import retry
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers import producer_session
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.errors import (
     AuthorizationError,
@@ -482,7 +482,7 @@ def test_two_threads_that_open_one_producer_register_it_once() -> None:
     with topic() as (script, context, _):
         refuse_producers(script, pb.ServiceNotReady, times=1)
         producer = make(context)
-        opened: list[Producer] = []
+        opened: list[TopicProducer] = []
         threads = [
             threading.Thread(target=lambda: opened.append(producer.open())) for _ in range(3)
         ]
@@ -519,7 +519,7 @@ def test_a_client_that_is_closed_ends_the_attempts() -> None:
     with topic() as (script, context, _):
         told: list[PulsarError] = []
         script.on_send = lambda session, sent: True
-        producer = Producer(context, "t", ProducerOptions(send_timeout=20), told.append)
+        producer = TopicProducer(context, "t", ProducerOptions(send_timeout=20), told.append)
         producer.send(single(b""))
         refuse_producers(script, pb.ServiceNotReady)
         script.producers[0][0].drop()

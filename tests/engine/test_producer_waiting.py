@@ -20,7 +20,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers import inflight_window, producer_session
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Registrar
 from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
@@ -52,7 +52,7 @@ class Raised(threading.Thread):
             self.error = error
 
 
-def send_and_flush(producer: Producer) -> None:
+def send_and_flush(producer: TopicProducer) -> None:
     producer.send(single(b"x"))
     producer.flush()
 
@@ -227,7 +227,7 @@ def test_a_partition_that_is_not_open_yet_is_opened_for_a_batch_that_is_due() ->
 @pytest.mark.fault(104)
 def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed() -> None:
     with topic() as (script, context, _):
-        producer = Producer(context, "t", options()).open()
+        producer = TopicProducer(context, "t", options()).open()
         made = BatchAccumulator(producer, options())
         try_send, tries = producer.try_send, []
 
@@ -464,7 +464,9 @@ def test_a_producer_with_goes_on_loses_only_the_message_that_timed_out() -> None
     with topic() as (script, context, _):
         script.on_send = lambda session, sent: sent.sequence_id == 0
         results = Results()
-        producer = Producer(context, "t", ProducerOptions(send_timeout=1.5), survives_timeouts=True)
+        producer = TopicProducer(
+            context, "t", ProducerOptions(send_timeout=1.5), survives_timeouts=True
+        )
         producer.send(single(b"lost", results))
         with pytest.raises(OperationTimeout):
             producer.flush()
@@ -490,7 +492,7 @@ def test_of_a_message_in_chunks_all_that_is_left_fails_with_the_first_late_one()
         script.on_send = lambda session, sent: sent.sequence_id == 0
         results = Results()
         chosen = ProducerOptions(send_timeout=1.5, chunking_enabled=True, batching_enabled=False)
-        producer = Producer(context, "t", chosen, survives_timeouts=True)
+        producer = TopicProducer(context, "t", chosen, survives_timeouts=True)
         producer.send(single(bytes(5000), results))
         with pytest.raises(OperationTimeout):
             producer.flush()

@@ -15,7 +15,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, SharedConnections, shared_connections
 from pulsar_spark.engine.operations import Operation, start
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.retry import Deadline, Pause
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import AuthenticationError, ClosedError, OptionError
@@ -235,7 +235,7 @@ def test_the_end_of_a_context_ends_what_was_made_with_it(
     broker.create_topic("t")
     with ClientContext.shared(options(broker)) as other:
         context = ClientContext.shared(options(broker))
-        producer = Producer(context, "t", ProducerOptions()).open()
+        producer = TopicProducer(context, "t", ProducerOptions()).open()
         waiting = start(waits, 3600, context.timers)
         assert broker.clients == 1
         context.close()

@@ -22,7 +22,7 @@ from pulsar_spark.client import (
     Result,
 )
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.integration.brokers import Broker
@@ -102,7 +102,7 @@ def test_what_is_not_acknowledged_in_time_comes_again_for_both_clients(
 def test_a_damaged_batch_is_an_error_or_is_acknowledged(broker: Broker) -> None:
     topic = broker.create_topic()
     with clustered(broker) as context:
-        producer = Producer(context, topic, ProducerOptions())
+        producer = TopicProducer(context, topic, ProducerOptions())
         producer.open()
         # Brokers do not look into batches.
         producer.send(OutgoingEntry(b"\0\0\0\x05", num_messages=3))

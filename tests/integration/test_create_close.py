@@ -14,12 +14,12 @@ from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 
-OWNERS = (ClientConnection, ClientContext, Producer, TopicConsumer)
+OWNERS = (ClientConnection, ClientContext, TopicProducer, TopicConsumer)
 """What holds threads, descriptors, timers or memory."""
 
 ROUNDS = 10

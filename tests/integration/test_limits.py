@@ -14,7 +14,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     MessageTooLarge,
     OperationTimeout,
@@ -166,7 +166,7 @@ def refusal(context: ClientContext, topic: str, options: ProducerOptions) -> Pul
     """Return why a producer cannot be opened, or the last error before its timeout."""
     for seconds in (1.0, 20.0):
         with pytest.raises((ProducerBusy, ProducerFenced, OperationTimeout)) as caught:
-            Producer(context, topic, options).open(timeout=seconds)
+            TopicProducer(context, topic, options).open(timeout=seconds)
         if isinstance(caught.value.__cause__ or caught.value, ProducerBusy | ProducerFenced):
             break
         # The broker was too busy to answer.
@@ -182,7 +182,7 @@ def test_a_name_that_is_taken_is_waited_for(broker: Broker, official_client: Con
         error = refusal(context, topic, options)
         assert isinstance(error.__cause__ or error, ProducerBusy)
         assert "taken" in str(error)
-        patient = Producer(context, topic, options)
+        patient = TopicProducer(context, topic, options)
         started = time.monotonic()
         threading.Timer(1.0, holder.close).start()
         patient.open(timeout=60.0)
@@ -200,7 +200,7 @@ def test_an_exclusive_producer_keeps_others_out(broker: Broker, official_client:
         for mode in (pb.Shared, pb.Exclusive):
             error = refusal(context, topic, ProducerOptions(access_mode=mode))
             assert isinstance(error.__cause__ or error, ProducerBusy | ProducerFenced)
-        waiting = Producer(context, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
+        waiting = TopicProducer(context, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
         threading.Timer(0.5, holder.close).start()
         waiting.open(timeout=60.0)
         waiting.send(single(b"mine now"))
@@ -213,7 +213,7 @@ def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Conne
     topic = broker.create_topic()
     client = official_client(broker.service_url)
     with clustered(broker) as context:
-        ours = Producer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+        ours = TopicProducer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
         ours.open()
         ours.send(single(b"before"))
         ours.flush()
@@ -234,7 +234,7 @@ def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Conne
         with pytest.raises(ProducerFenced):
             ours.send(single(b"never"))
         # And the other way round.
-        again = Producer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+        again = TopicProducer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
         again.open()
         again.send(single(b"ours again"))
         again.close()
@@ -262,13 +262,13 @@ def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, polic
     topic = real.create_topic(real.unique_topic(namespace=namespace))
     tuned_client.subscribe(topic, "never reads")
     with clustered(real) as context:
-        producer = Producer(context, topic, ProducerOptions(send_timeout=20.0)).open()
+        producer = TopicProducer(context, topic, ProducerOptions(send_timeout=20.0)).open()
         for _ in range(10):
             producer.send(single(random.randbytes(2000)))
         producer.flush()
 
         def trouble() -> str:
-            late = Producer(context, topic)
+            late = TopicProducer(context, topic)
             try:
                 late.open(timeout=1.0).close()
             except (QuotaExceeded, QuotaExceededHold, OperationTimeout) as error:

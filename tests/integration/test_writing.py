@@ -13,7 +13,7 @@ import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
@@ -377,7 +377,7 @@ def test_a_producer_of_one_partition_tells_where_it_stands(broker: Broker, clien
     topic = broker.create_topic(partitions=2)
     name = f"{topic}-partition-1"
     with clustered(broker) as context:
-        producer = Producer(context, name).open()
+        producer = TopicProducer(context, name).open()
         assert broker.producers(name) == {producer.name}
         assert producer.max_message_size == 5 * 1024 * 1024
         for number in range(5):

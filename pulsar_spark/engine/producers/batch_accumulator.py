@@ -18,7 +18,7 @@ from pulsar_spark.engine.producers.message_callbacks import (
     log_failure,
     tell_failed,
 )
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, single_entry
@@ -62,13 +62,13 @@ class BatchAccumulator:
     messages count against the client's memory limit. With `logs_failures` failures of messages
     without a callback are logged instead of raised.
 
-    Thread-safe. All methods but `trigger_flush` block as `Producer.send` does. If a batch cannot be
-    sent, its messages' callbacks get the error; without callbacks it is raised.
+    Thread-safe. All methods but `trigger_flush` block as `TopicProducer.send` does. If a batch
+    cannot be sent, its messages' callbacks get the error; without callbacks it is raised.
     """
 
     def __init__(
         self,
-        producer: Producer,
+        producer: TopicProducer,
         options: ProducerOptions,
         max_bytes: int | None = None,
         *,

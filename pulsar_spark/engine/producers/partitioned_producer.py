@@ -17,10 +17,10 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import ProducerCounts
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, log_failure
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.transactions import Transaction
+from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
     ClosedError,
     InvalidRow,
@@ -67,7 +67,7 @@ class PartitionedProducer(Closing):
         partitions: int | None = None,
         timed: bool = False,
         survives_timeouts: bool = False,
-        txn: Transaction | None = None,
+        txn: ClientTransaction | None = None,
     ) -> None:
         self._context = context
         self._topic = TopicName.parse(topic)
@@ -100,7 +100,7 @@ class PartitionedProducer(Closing):
     # --- attributes ---------------------------------------------------------------------------
 
     @property
-    def producers(self) -> list[Producer]:
+    def producers(self) -> list[TopicProducer]:
         """The producers opened so far."""
         with self._lock:
             return [batcher.producer for batcher in self._batchers.values()]
@@ -142,7 +142,7 @@ class PartitionedProducer(Closing):
         if self._options.txn_enabled or partition in self._announced:
             return
         options = replace(self._options, txn_enabled=True, producer_name=None)
-        announcer = Producer(self._context, self.partition_name(partition), options)
+        announcer = TopicProducer(self._context, self.partition_name(partition), options)
         try:
             # A topic may allow no other producer; brokers listen before they refuse it.
             with contextlib.suppress(ProducerBusy):
@@ -158,7 +158,7 @@ class PartitionedProducer(Closing):
     ) -> PartitionedProducer:
         """Open the producers of all partitions now, or only the current one's.
 
-        Raises as `Producer.open`.
+        Raises as `TopicProducer.open`.
         """
         self._check_usable()
         deadline = Deadline(timeout or self._context.options.operation_timeout)
@@ -175,7 +175,7 @@ class PartitionedProducer(Closing):
         """Write messages given as columns.
 
         Blocks while the window is full. Raises MessageTooLarge and InvalidRow with the row, the
-        writer's permanent error, and as `Producer.send`; the messages before that row are in
+        writer's permanent error, and as `TopicProducer.send`; the messages before that row are in
         flight.
         """
         self._check_usable()
@@ -402,7 +402,7 @@ class PartitionedProducer(Closing):
 
     def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self.partition_name(partition)
-        producer = Producer(
+        producer = TopicProducer(
             self._context,
             name,
             self._options,
@@ -450,7 +450,7 @@ class PartitionedProducer(Closing):
         batcher.trigger_flush_full()
 
     def _run_all(
-        self, operation: Callable[[Producer], OperationFactory[None]], timeout: float
+        self, operation: Callable[[TopicProducer], OperationFactory[None]], timeout: float
     ) -> None:
         """Run an operation for all partitions together; raises the first error at the end."""
         results = run_many([operation(producer) for producer in self.producers], timeout)

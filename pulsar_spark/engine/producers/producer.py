@@ -69,7 +69,7 @@ _ABORT_SECONDS = 1.0
 _FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
 
 
-class Producer:
+class TopicProducer:
     """Writes to one topic partition. `send` opens it; `flush` or `close` waits for receipts.
 
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
@@ -198,7 +198,7 @@ class Producer:
 
     # --- for callers --------------------------------------------------------------------------
 
-    def open(self, timeout: float | None = None) -> Producer:
+    def open(self, timeout: float | None = None) -> TopicProducer:
         """Register with the broker, within `timeout` (default: the operation timeout) seconds.
 
         Temporary errors are retried, a name in use only for some seconds, or not at all without

@@ -45,7 +45,7 @@ _DURATION = Struct("<3I")
 _LONGEST = 63
 
 
-class Cursor:
+class ValueCursor:
     """The current position in one value's bytes; `version` is the number of its version."""
 
     __slots__ = ("cells", "data", "empty_items", "pos", "version")
@@ -58,12 +58,12 @@ class Cursor:
         self.cells = 0
 
 
-Read: TypeAlias = Callable[[Cursor], Any]
+Read: TypeAlias = Callable[[ValueCursor], Any]
 
 
 def read_value(read: Read, data: bytes, version: int = 0) -> Any:
     """Return the value in some bytes; raises Mismatch, also for bytes after it."""
-    cursor = Cursor(data, version)
+    cursor = ValueCursor(data, version)
     value = read(cursor)
     if cursor.pos != len(data):
         raise Mismatch(f"{len(data) - cursor.pos} bytes follow the value")
@@ -105,7 +105,7 @@ def _composed(plan: Plan) -> Read:
     raise AssertionError(plan)
 
 
-def read_long(cursor: Cursor) -> int:
+def read_long(cursor: ValueCursor) -> int:
     """Read a whole number: zigzag, at most 10 bytes and 64 bits."""
     data, pos = cursor.data, cursor.pos
     shift = number = 0
@@ -129,7 +129,7 @@ def read_long(cursor: Cursor) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _take(cursor: Cursor, size: int) -> bytes:
+def _take(cursor: ValueCursor, size: int) -> bytes:
     data, start = cursor.data, cursor.pos
     end = start + size
     if size < 0 or end > len(data):
@@ -138,18 +138,18 @@ def _take(cursor: Cursor, size: int) -> bytes:
     return data[start:end]
 
 
-def _read_null(_cursor: Cursor) -> None:
+def _read_null(_cursor: ValueCursor) -> None:
     return None
 
 
-def _read_int(cursor: Cursor) -> int:
+def _read_int(cursor: ValueCursor) -> int:
     number = read_long(cursor)
     if not -(2**31) <= number < 2**31:
         raise Mismatch(f"{number} does not fit an int of 32 bits")
     return number
 
 
-def _read_boolean(cursor: Cursor) -> bool:
+def _read_boolean(cursor: ValueCursor) -> bool:
     byte = _take(cursor, 1)[0]
     if byte > 1:
         raise Mismatch(f"the byte {byte} is not a boolean")
@@ -168,7 +168,7 @@ def _number(plan: ReadNumber) -> Read:
     if factor == divisor:
         return read
 
-    def scaled(cursor: Cursor) -> int:
+    def scaled(cursor: ValueCursor) -> int:
         number: int = read(cursor) * factor // divisor
         if not -(2**63) <= number < 2**63:
             raise Mismatch("a time lies beyond what 64 bits hold in Spark's unit")
@@ -225,11 +225,11 @@ def _bytes(plan: ReadBytes) -> Read:
     return _read_text if convert is _text else lambda cursor: convert(raw(cursor))
 
 
-def _read_sized(cursor: Cursor) -> bytes:
+def _read_sized(cursor: ValueCursor) -> bytes:
     return _take(cursor, read_long(cursor))
 
 
-def _read_text(cursor: Cursor) -> bytes:
+def _read_text(cursor: ValueCursor) -> bytes:
     return _text(_take(cursor, read_long(cursor)))
 
 
@@ -278,7 +278,7 @@ def _decimal(plan: ReadBytes) -> Callable[[bytes], int]:
 def _enum(plan: ReadEnum) -> Read:
     words = [None if word is None else word.encode() for word in plan.symbols]
 
-    def read(cursor: Cursor) -> bytes:
+    def read(cursor: ValueCursor) -> bytes:
         number = read_long(cursor)
         if not 0 <= number < len(words):
             raise Mismatch(f"an enum of {len(words)} symbols has the number {number}")
@@ -301,7 +301,7 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
 
     fields = widest_item(plan.type)
 
-    def read(cursor: Cursor) -> Any:
+    def read(cursor: ValueCursor) -> Any:
         items: list[Any] = []
         while count := read_long(cursor):
             if count < 0:
@@ -319,7 +319,7 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
     return read
 
 
-def _check_count(cursor: Cursor, count: int, least: int, fields: int) -> None:
+def _check_count(cursor: ValueCursor, count: int, least: int, fields: int) -> None:
     left = len(cursor.data) - cursor.pos
     if count * least > left:
         raise Mismatch(f"{count} items are announced, {left} bytes are left")
@@ -344,7 +344,7 @@ def _record(plan: ReadRecord) -> Read:
     for default in plan.defaults:
         template[default.target] = read_value(reader_of(default.plan), default.data)
 
-    def read(cursor: Cursor) -> list[Any]:
+    def read(cursor: ValueCursor) -> list[Any]:
         out = template.copy()
         current = ""
         try:
@@ -363,7 +363,7 @@ def _record(plan: ReadRecord) -> Read:
 def _union(plan: ReadUnion) -> Read:
     branches = [reader_of(branch) for branch in plan.branches]
 
-    def read(cursor: Cursor) -> Any:
+    def read(cursor: ValueCursor) -> Any:
         number = read_long(cursor)
         if not 0 <= number < len(branches):
             raise Mismatch(f"a union of {len(branches)} types has the number {number}")
@@ -377,7 +377,7 @@ def _member(plan: IntoMember) -> Read:
     missing = [None] * plan.type.num_fields
     place = plan.member
 
-    def read(cursor: Cursor) -> list[Any]:
+    def read(cursor: ValueCursor) -> list[Any]:
         out: list[Any] = missing.copy()
         out[place] = read_member(cursor)
         return out
@@ -386,7 +386,7 @@ def _member(plan: IntoMember) -> Read:
 
 
 def _unresolvable(reason: str) -> Read:
-    def read(_cursor: Cursor) -> Any:
+    def read(_cursor: ValueCursor) -> Any:
         raise Mismatch(reason)
 
     return read

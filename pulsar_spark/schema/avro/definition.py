@@ -109,7 +109,7 @@ class UnionOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """A field of a record; `default` is JSON as parsed, or NO_DEFAULT."""
 
     name: str
@@ -123,7 +123,7 @@ class Record:
     """Fields in order; `name` is the full name."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[RecordField, ...]
 
 
 Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record
@@ -267,7 +267,7 @@ class _Parser:
         count, deepest = self._count, self._deepest
         self._named[name], self._deepest = None, depth
         inner = name.rpartition(".")[0]
-        found: dict[str, Field] = {}
+        found: dict[str, RecordField] = {}
         for item in fields:
             parsed = self._field(item, inner, path, depth)
             if parsed.name in found:
@@ -278,13 +278,13 @@ class _Parser:
         self._deepest = max(deepest, self._deepest)
         return node
 
-    def _field(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> Field:
+    def _field(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> RecordField:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or not name:
             raise _wrong(path, "has a field without a name")
         _check_name(name, path, "a field")
         node = self._part(tree, "type", namespace, (*path, name), depth)
-        return Field(name, node, tree.get("default", NO_DEFAULT), _texts(tree.get("aliases")))
+        return RecordField(name, node, tree.get("default", NO_DEFAULT), _texts(tree.get("aliases")))
 
     def _enum(
         self, tree: dict[str, Any], namespace: str, path: tuple[str, ...], depth: int

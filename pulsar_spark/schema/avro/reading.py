@@ -44,6 +44,7 @@ from pulsar_spark.schema.avro import decimals
 from pulsar_spark.schema.avro.careful import Read, conversion, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     Constant,
+    FieldStep,
     IntoMember,
     Plan,
     ReadArray,
@@ -55,7 +56,6 @@ from pulsar_spark.schema.avro.resolution import (
     ReadNumber,
     ReadRecord,
     ReadUnion,
-    Step,
     Unresolvable,
 )
 from pulsar_spark.schema.avro.vectors import Window, halves
@@ -489,8 +489,8 @@ class ColumnReader:
     def _map(self, plan: ReadMap, rows: Rows, build: bool) -> pa.Array | None:
         pair = ReadRecord(
             (
-                Step("key", ReadBytes(None, plan.type.key_type), 0),
-                Step("value", plan.values, 1),
+                FieldStep("key", ReadBytes(None, plan.type.key_type), 0),
+                FieldStep("value", plan.values, 1),
             ),
             (),
             pair_type(plan.type),

@@ -19,13 +19,13 @@ from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
     Node,
     Primitive,
     Record,
+    RecordField,
     TooLarge,
     UnionOf,
     encode_default,
@@ -95,7 +95,7 @@ class ReadMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FieldStep:
     """A writer's field: its name, and its place in the reader's record, None to skip it."""
 
     name: str
@@ -116,7 +116,7 @@ class Default:
 class ReadRecord:
     """Fields in the writer's order, with their places in `type`; other places are null."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FieldStep, ...]
     defaults: tuple[Default, ...]
     type: pa.DataType
 
@@ -210,9 +210,9 @@ def resolve_columns(writer: Node, reader: Node, columns: pa.Schema) -> Plan:
     resolver = _Resolver()
     if not isinstance(reader, Record):
         if not len(columns):
-            return ReadRecord((Step("", skip(writer), None),), (), kind)
+            return ReadRecord((FieldStep("", skip(writer), None),), (), kind)
         plan = _must(resolver.resolve(writer, reader, ""), "")
-        return ReadRecord((Step("", plan, 0),), (), kind)
+        return ReadRecord((FieldStep("", plan, 0),), (), kind)
     if isinstance(writer, UnionOf) and len(writer.present) == 1:
         branches = tuple(
             ReadNull(kind) if is_null(member) else resolve_columns(member, reader, columns)
@@ -295,7 +295,7 @@ class _Resolver:
         return _must(self.resolve(writer, reader, path), path)
 
     def record(
-        self, writer: Record, wanted: tuple[Field, ...], kind: pa.DataType, path: str
+        self, writer: Record, wanted: tuple[RecordField, ...], kind: pa.DataType, path: str
     ) -> ReadRecord:
         """Return the plan for the fields `wanted` of a record."""
         prefix = f"{path}." if path else ""
@@ -304,17 +304,17 @@ class _Resolver:
         for number, field in enumerate(writer.fields):
             target = sources.get(number)
             if target is None:
-                steps.append(Step(field.name, skip(field.type), None))
+                steps.append(FieldStep(field.name, skip(field.type), None))
                 continue
             own = wanted[target]
             plan = self._part(field.type, own.type, prefix + own.name)
-            steps.append(Step(own.name, plan, target))
+            steps.append(FieldStep(own.name, plan, target))
         found = set(sources.values())
         missing = [(i, field) for i, field in enumerate(wanted) if i not in found]
         defaults = [self._default(i, field, prefix + field.name) for i, field in missing]
         return ReadRecord(tuple(steps), tuple(item for item in defaults if item), kind)
 
-    def _default(self, target: int, field: Field, path: str) -> Default | None:
+    def _default(self, target: int, field: RecordField, path: str) -> Default | None:
         known = field.default is not NO_DEFAULT
         try:
             data = encode_default(field.type, field.default) if known else None
@@ -424,7 +424,7 @@ def skip(writer: Node) -> Plan:
         case UnionOf():
             plan = ReadUnion(tuple(skip(member) for member in writer.members), pa.null())
         case Record():
-            steps = tuple(Step(field.name, skip(field.type), None) for field in writer.fields)
+            steps = tuple(FieldStep(field.name, skip(field.type), None) for field in writer.fields)
             plan = ReadRecord(steps, (), pa.struct([]))
     return plan
 
@@ -466,7 +466,7 @@ def _must(plan: Plan, path: str) -> Plan:
     return plan
 
 
-def _sources(writer: Record, wanted: tuple[Field, ...]) -> dict[int, int]:
+def _sources(writer: Record, wanted: tuple[RecordField, ...]) -> dict[int, int]:
     """Map the writer's field numbers to the wanted fields' numbers.
 
     Equal names come first, so that an alias takes none of them.

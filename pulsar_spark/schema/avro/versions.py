@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from pulsar_spark.schema.avro.resolution import (
     Constant,
+    FieldStep,
     Plan,
     ReadByVersion,
     ReadNull,
     ReadRecord,
     ReadUnion,
-    Step,
 )
 
 MAX_VERSIONS = 16
@@ -62,7 +62,7 @@ def _record(plans: Sequence[ReadRecord]) -> ReadRecord | None:
     if len(set(targets)) < len(targets):
         return None
     steps = [
-        Step(
+        FieldStep(
             name,
             joint_plan([_part(plan, own.get(v), target) for v, plan in enumerate(plans)]),
             target,
@@ -81,14 +81,14 @@ class _Fields:
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int | None]] = []
-        self.steps: list[dict[int, Step]] = []
+        self.steps: list[dict[int, FieldStep]] = []
 
-    def add(self, version: int, steps: Sequence[Step]) -> None:
+    def add(self, version: int, steps: Sequence[FieldStep]) -> None:
         """Put a version's fields where they are known, otherwise between their neighbours."""
         own = [(step.name, step.target) for step in steps]
         matcher = SequenceMatcher(None, self.names, own, autojunk=False)
         names: list[tuple[str, int | None]] = []
-        found: list[dict[int, Step]] = []
+        found: list[dict[int, FieldStep]] = []
         for tag, start, stop, own_start, own_stop in matcher.get_opcodes():
             names += self.names[start:stop]
             found += self.steps[start:stop]
@@ -102,7 +102,7 @@ class _Fields:
         self.names, self.steps = names, found
 
 
-def _part(plan: ReadRecord, step: Step | None, target: int | None) -> Plan:
+def _part(plan: ReadRecord, step: FieldStep | None, target: int | None) -> Plan:
     """Return how a version's records give a field: by their step, or without any bytes."""
     if step is not None:
         return step.plan

@@ -36,13 +36,13 @@ from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
     Node,
     Primitive,
     Record,
+    RecordField,
     UnionOf,
     encode_default,
     is_null,
@@ -478,7 +478,7 @@ class _Fitting:
             self.mismatches.append(f"two columns {f'of {path} ' if path else ''}have the same name")
         return out
 
-    def _absent(self, field: Field, path: str) -> bytes:
+    def _absent(self, field: RecordField, path: str) -> bytes:
         if field.default is not NO_DEFAULT:
             data = encode_default(field.type, field.default)
             if data is not None:

@@ -30,7 +30,7 @@ import pyarrow.json as pj
 
 from pulsar_spark.schema.arrow.arithmetic import scaled
 from pulsar_spark.schema.arrow.arrays import binaries, strings
-from pulsar_spark.schema.json.types import Rule, Shape
+from pulsar_spark.schema.json.types import JsonRule, Shape
 
 _AFTER_OBJECT = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -217,23 +217,23 @@ def _finish(column: pa.Array, shape: Shape) -> pa.Array:
 
 def _finish_leaf(column: pa.Array, shape: Shape) -> pa.Array:
     match shape.rule:
-        case Rule.MOMENT | Rule.TIME:
+        case JsonRule.MOMENT | JsonRule.TIME:
             return scaled(column, shape.times, shape.divided).view(shape.kind)
-        case Rule.DECIMAL:
+        case JsonRule.DECIMAL:
             return _in_precision(column, shape.kind)
-        case Rule.BASE64:
+        case JsonRule.BASE64:
             return _decoded(column)
-    assert shape.rule is Rule.FLOAT
+    assert shape.rule is JsonRule.FLOAT
     return column.cast(shape.kind, safe=False)
 
 
 def _finish_parts(column: pa.Array, shape: Shape) -> pa.Array:
-    if shape.rule is Rule.RECORD:
+    if shape.rule is JsonRule.RECORD:
         parts = [_finish(column.field(i), part) for i, part in enumerate(shape.parts)]
         mask = column.is_null() if column.null_count else None
         fields = [shape.kind.field(i) for i in range(shape.kind.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
-    assert shape.rule is Rule.ARRAY
+    assert shape.rule is JsonRule.ARRAY
     return pa.Array.from_buffers(
         shape.kind,
         len(column),
@@ -247,7 +247,7 @@ def _finish_parts(column: pa.Array, shape: Shape) -> pa.Array:
 def _is_finished(shape: Shape) -> bool:
     if shape.parts:
         return all(map(_is_finished, shape.parts))
-    if shape.rule is Rule.DECIMAL:
+    if shape.rule is JsonRule.DECIMAL:
         return False
     return shape.wire == shape.kind and shape.times == shape.divided == 1
 

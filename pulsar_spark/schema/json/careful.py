@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.types import Rule, Shape
+from pulsar_spark.schema.json.types import JsonRule, Shape
 
 LONGEST_INTEGER = 40
 """Maximum length in characters of an integer that is parsed: no column holds a longer one."""
@@ -37,7 +37,7 @@ class NumberText(str):
     __slots__ = ()
 
 
-def wrong(value: Any, wanted: Rule) -> Mismatch:
+def wrong(value: Any, wanted: JsonRule) -> Mismatch:
     """Return the error for a value of another kind."""
     return Mismatch(f"it is {named(value)} where the schema has {wanted.value}")
 
@@ -343,13 +343,13 @@ def _union(shape: Shape) -> Convert:
 def _is_exactly(value: Any, shape: Shape) -> bool:
     """Whether a value is written in a union member's own form, rather than one it also accepts."""
     match shape.rule:
-        case Rule.ENUM:
+        case JsonRule.ENUM:
             return isinstance(value, str) and value in shape.words
-        case Rule.RECORD:
+        case JsonRule.RECORD:
             return isinstance(value, dict) and shape.words <= value.keys() <= set(shape.names)
-        case Rule.FLOAT | Rule.DECIMAL:
+        case JsonRule.FLOAT | JsonRule.DECIMAL:
             return isinstance(value, float | NumberText)
-        case Rule.MAP:
+        case JsonRule.MAP:
             return False
     return not isinstance(value, float | NumberText)
 
@@ -358,18 +358,18 @@ def _is_exactly(value: Any, shape: Shape) -> bool:
 
 
 def _null(value: Any) -> Any:
-    raise wrong(value, Rule.NULL)
+    raise wrong(value, JsonRule.NULL)
 
 
 def _boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise wrong(value, Rule.BOOLEAN)
+    raise wrong(value, JsonRule.BOOLEAN)
 
 
 def _text(value: Any) -> bytes:
     if not isinstance(value, str) or isinstance(value, NumberText):
-        raise wrong(value, Rule.TEXT)
+        raise wrong(value, JsonRule.TEXT)
     try:
         return value.encode()
     except UnicodeEncodeError:
@@ -398,9 +398,9 @@ def _float(value: Any) -> float:
     if isinstance(value, float):
         return value
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise wrong(value, Rule.FLOAT)
+        raise wrong(value, JsonRule.FLOAT)
     if isinstance(value, str) and not isinstance(value, NumberText) and value not in NOT_FINITE:
-        raise wrong(value, Rule.FLOAT)
+        raise wrong(value, JsonRule.FLOAT)
     try:
         return float(value)
     except OverflowError:
@@ -417,29 +417,29 @@ def _integer(value: Any, shape: Shape) -> int:
     return in_range(whole_number(value, shape), range(-(2**bits), 2**bits))
 
 
-_SIMPLE: dict[Rule, Convert] = {
-    Rule.NULL: _null,
-    Rule.BOOLEAN: _boolean,
-    Rule.TEXT: _text,
-    Rule.BYTES: _text,
-    Rule.ENUM: _loose_text,
-    Rule.LOOSE_TEXT: _loose_text,
-    Rule.BASE64: _base64,
+_SIMPLE: dict[JsonRule, Convert] = {
+    JsonRule.NULL: _null,
+    JsonRule.BOOLEAN: _boolean,
+    JsonRule.TEXT: _text,
+    JsonRule.BYTES: _text,
+    JsonRule.ENUM: _loose_text,
+    JsonRule.LOOSE_TEXT: _loose_text,
+    JsonRule.BASE64: _base64,
 }
 
 
-_SHAPED: dict[Rule, Callable[[Any, Shape], Any]] = {
-    Rule.INTEGER: _integer,
-    Rule.DECIMAL: scaled_decimal,
-    Rule.DATE: to_date,
-    Rule.MOMENT: to_moment,
-    Rule.TIME: to_time_of_day,
+_SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
+    JsonRule.INTEGER: _integer,
+    JsonRule.DECIMAL: scaled_decimal,
+    JsonRule.DATE: to_date,
+    JsonRule.MOMENT: to_moment,
+    JsonRule.TIME: to_time_of_day,
 }
 
-_MAKERS: dict[Rule, Callable[[Shape], Convert]] = {
-    Rule.RECORD: _record,
-    Rule.ARRAY: _array,
-    Rule.MAP: _map,
-    Rule.UNION: _union,
-    Rule.FLOAT: _floating,
+_MAKERS: dict[JsonRule, Callable[[Shape], Convert]] = {
+    JsonRule.RECORD: _record,
+    JsonRule.ARRAY: _array,
+    JsonRule.MAP: _map,
+    JsonRule.UNION: _union,
+    JsonRule.FLOAT: _floating,
 }

@@ -37,7 +37,7 @@ from pulsar_spark.schema.arrow.arrays import (
 from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish, without_strings
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
-from pulsar_spark.schema.json.types import Rule, Shape
+from pulsar_spark.schema.json.types import JsonRule, Shape
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_ROWS = 65_536
@@ -297,11 +297,11 @@ def _reads(name: str, shape: Shape, rows: pa.Array) -> bool:
 
 def _needs_digits(shape: Shape) -> bool:
     """Whether floats are too inexact for its numbers with a point."""
-    return shape.rule is Rule.DECIMAL or shape.java or any(map(_needs_digits, shape.parts))
+    return shape.rule is JsonRule.DECIMAL or shape.java or any(map(_needs_digits, shape.parts))
 
 
 def _has_maps(shape: Shape) -> bool:
-    return shape.rule is Rule.MAP or any(map(_has_maps, shape.parts))
+    return shape.rule is JsonRule.MAP or any(map(_has_maps, shape.parts))
 
 
 # --- maps, read as records --------------------------------------------------------------------
@@ -326,7 +326,7 @@ class MapReader:
         self._wanted = wanted
         self._shapes = {**skipped, **wanted}
         self._keys: Keys = {
-            name: [] for name, shape in self._shapes.items() if shape.rule is Rule.MAP
+            name: [] for name, shape in self._shapes.items() if shape.rule is JsonRule.MAP
         }
         self._reader: ObjectReader | None = None
         self._failures = 0
@@ -374,18 +374,20 @@ class MapReader:
         return read
 
     def _wire(self, name: str, shape: Shape) -> pa.DataType:
-        if shape.rule is not Rule.MAP:
+        if shape.rule is not JsonRule.MAP:
             return shape.wire
         return pa.struct([(key, shape.parts[0].wire) for key in self._keys[name]])
 
     def _finish(self, name: str, column: pa.Array, shape: Shape) -> pa.Array:
-        if shape.rule is not Rule.MAP:
+        if shape.rule is not JsonRule.MAP:
             return finish(column, shape)
         return _as_map(column, self._keys[name], shape)
 
 
 def _is_readable(shape: Shape) -> bool:
-    return shape.wire is not None or (shape.rule is Rule.MAP and shape.parts[0].wire is not None)
+    return shape.wire is not None or (
+        shape.rule is JsonRule.MAP and shape.parts[0].wire is not None
+    )
 
 
 def _with_null(keys: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
 
 
-class Rule(Enum):
+class JsonRule(Enum):
     """How a value is written in JSON."""
 
     NULL = "null"
@@ -63,7 +63,7 @@ class Shape:
     written as in Java.
     """
 
-    rule: Rule
+    rule: JsonRule
     kind: pa.DataType
     wire: pa.DataType | None
     times: int = 1
@@ -122,20 +122,20 @@ def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
         case avro.Record():
             fields = field_shapes(node, source, dialect)
             required = frozenset(f.name for f in node.fields if not is_nullable(f.type))
-            return _struct(Rule.RECORD, kind, list(fields.values()), required)
+            return _struct(JsonRule.RECORD, kind, list(fields.values()), required)
         case avro.UnionOf():
             members = [shape_of(member, member, dialect) for member in node.present]
-            return Shape(Rule.UNION, kind, None, parts=tuple(members), names=_names(kind))
+            return Shape(JsonRule.UNION, kind, None, parts=tuple(members), names=_names(kind))
         case avro.Array():
             inner = source.items if isinstance(source, avro.Array) else node.items
             item = shape_of(node.items, inner, dialect)
             wire = None if item.wire is None else pa.list_(pa.field("element", item.wire))
-            return Shape(Rule.ARRAY, kind, wire, parts=(item,))
+            return Shape(JsonRule.ARRAY, kind, wire, parts=(item,))
         case avro.Map():
             inner = source.values if isinstance(source, avro.Map) else node.values
-            return Shape(Rule.MAP, kind, None, parts=(shape_of(node.values, inner, dialect),))
+            return Shape(JsonRule.MAP, kind, None, parts=(shape_of(node.values, inner, dialect),))
         case avro.Enum():
-            return Shape(Rule.ENUM, kind, pa.string(), words=frozenset(node.symbols))
+            return Shape(JsonRule.ENUM, kind, pa.string(), words=frozenset(node.symbols))
     return _leaf(node, source, dialect)
 
 
@@ -150,7 +150,7 @@ def _names(kind: pa.DataType) -> tuple[str, ...]:
 
 
 def _struct(
-    rule: Rule, kind: pa.DataType, parts: Sequence[Shape], required: frozenset[str]
+    rule: JsonRule, kind: pa.DataType, parts: Sequence[Shape], required: frozenset[str]
 ) -> Shape:
     names = _names(kind)
     wires = [part.wire for part in parts]
@@ -160,16 +160,16 @@ def _struct(
 
 _UNITS = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
-_LEAVES: dict[str, Rule] = {
-    "null": Rule.NULL,
-    "boolean": Rule.BOOLEAN,
-    "int": Rule.INTEGER,
-    "long": Rule.INTEGER,
-    "float": Rule.FLOAT,
-    "double": Rule.FLOAT,
-    "string": Rule.TEXT,
-    "decimal": Rule.DECIMAL,
-    "uuid": Rule.TEXT,
+_LEAVES: dict[str, JsonRule] = {
+    "null": JsonRule.NULL,
+    "boolean": JsonRule.BOOLEAN,
+    "int": JsonRule.INTEGER,
+    "long": JsonRule.INTEGER,
+    "float": JsonRule.FLOAT,
+    "double": JsonRule.FLOAT,
+    "string": JsonRule.TEXT,
+    "decimal": JsonRule.DECIMAL,
+    "uuid": JsonRule.TEXT,
 }
 
 
@@ -181,14 +181,14 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     if family in ("timestamp", "local-timestamp", "time") or name == "date":
         return _time(kind, family, _writers_unit(source, family) or unit, dialect)
     if name == "duration":
-        numbers = [Shape(Rule.INTEGER, pa.int64(), pa.int64()) for _ in _names(kind)]
-        return _struct(Rule.RECORD, kind, numbers, frozenset(_names(kind)))
+        numbers = [Shape(JsonRule.INTEGER, pa.int64(), pa.int64()) for _ in _names(kind)]
+        return _struct(JsonRule.RECORD, kind, numbers, frozenset(_names(kind)))
     if pa.types.is_binary(kind):
         if dialect.bytes_are_text:
-            return Shape(Rule.BYTES, kind, kind)
-        return Shape(Rule.BASE64, kind, pa.string())
+            return Shape(JsonRule.BYTES, kind, kind)
+        return Shape(JsonRule.BASE64, kind, pa.string())
     if dialect.texts_may_be_numbers and kind == pa.string():
-        return Shape(Rule.LOOSE_TEXT, kind, kind)
+        return Shape(JsonRule.LOOSE_TEXT, kind, kind)
     wire = kind
     if pa.types.is_float32(kind):
         # Through doubles, as on the row-by-row path.
@@ -203,13 +203,13 @@ def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     java = dialect.has_java_times
     # Arrow's reader only takes whole numbers.
     if not family:
-        return Shape(Rule.DATE, kind, None if java else kind, java=java)
+        return Shape(JsonRule.DATE, kind, None if java else kind, java=java)
     wire = None if java else pa.int64()
     times, divided = _UNITS[unit]
     if family == "time":
         # These columns have nanoseconds, not microseconds.
-        return Shape(Rule.TIME, kind, wire, times * 1000, divided, java=java)
-    return Shape(Rule.MOMENT, kind, wire, times, divided, java=java)
+        return Shape(JsonRule.TIME, kind, wire, times * 1000, divided, java=java)
+    return Shape(JsonRule.MOMENT, kind, wire, times, divided, java=java)
 
 
 def _kind_name(node: avro.Primitive | avro.Fixed) -> str:

@@ -21,7 +21,7 @@ from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
 from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
 from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
+from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
 
 
 class JsonEncoder:
@@ -209,7 +209,7 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
 def _fitting(members: Sequence[avro.Node], kind: pa.DataType) -> avro.Node:
     """Return the first member of a union that matches a column, as on AVRO topics."""
     for member in members[:-1]:
-        record = avro.Record("r", (avro.Field("f", member),))
+        record = avro.Record("r", (avro.RecordField("f", member),))
         try:
             AvroEncoder(record, pa.schema([("f", kind)]))
         except SchemaMismatch:
@@ -303,7 +303,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
 
 def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
     shape = shape_of(node, node, dialect)
-    if shape.rule is Rule.RECORD:
+    if shape.rule is JsonRule.RECORD:
         # Only a duration has no parts in a definition but several in a column.
         if not pa.types.is_struct(kind):
             raise SchemaMismatch(
@@ -315,7 +315,7 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
     write = _LEAVES.get(shape.rule, _as_text)
     if shape.java:
         write = _iso_texts
-    if shape.rule is Rule.TEXT and pa.types.is_binary(kind):
+    if shape.rule is JsonRule.TEXT and pa.types.is_binary(kind):
         write = _uuids
 
     def convert(column: pa.Array) -> pa.Array:
@@ -387,15 +387,15 @@ def _check_time_of_day(column: pa.Array) -> None:
 def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:
     """Return dates and times in a form that all of Jackson's classes read unambiguously."""
     zone = ""
-    if shape.rule is Rule.TIME:
+    if shape.rule is JsonRule.TIME:
         _check_time_of_day(column)
         column = column.view(pa.int64()).view(pa.time64("ns"))
-    elif shape.rule is Rule.MOMENT:
+    elif shape.rule is JsonRule.MOMENT:
         zone = "Z" if shape.kind.tz is not None else ""
         column = column.view(pa.timestamp("us"))
     texts = pc.replace_substring(column.cast(pa.string()), " ", "T")
     if (
-        shape.rule is not Rule.TIME
+        shape.rule is not JsonRule.TIME
         and pc.any(pc.invert(pc.match_substring_regex(texts, r"^\d{4}-"))).as_py()
     ):
         raise ValueError("it is not in the years 0 to 9999, which ISO 8601 has")
@@ -406,20 +406,20 @@ def _moments(column: pa.Array, shape: Shape) -> pa.Array:
     return scaled(column.view(pa.int64()), shape.divided, shape.times).cast(pa.string())
 
 
-_LEAVES: dict[Rule, Callable[[pa.Array, Shape], pa.Array]] = {
-    Rule.TEXT: _quoted,
-    Rule.ENUM: _quoted,
-    Rule.LOOSE_TEXT: _quoted,
-    Rule.FLOAT: _floats,
-    Rule.BASE64: _base64,
-    Rule.BYTES: _utf8,
-    Rule.DATE: _dates,
-    Rule.MOMENT: _moments,
-    Rule.TIME: _times_of_day,
+_LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
+    JsonRule.TEXT: _quoted,
+    JsonRule.ENUM: _quoted,
+    JsonRule.LOOSE_TEXT: _quoted,
+    JsonRule.FLOAT: _floats,
+    JsonRule.BASE64: _base64,
+    JsonRule.BYTES: _utf8,
+    JsonRule.DATE: _dates,
+    JsonRule.MOMENT: _moments,
+    JsonRule.TIME: _times_of_day,
 }
 
 _REASONS = {
-    Rule.BYTES: "it is not UTF-8, and the Python client, which defined the schema, has bytes so",
-    Rule.DECIMAL: "it does not fit the precision and scale of the topic's schema",
-    Rule.MOMENT: "the time is beyond what 64 bits hold in the schema's unit",
+    JsonRule.BYTES: "it is not UTF-8, and this schema, of the Python client, has bytes as UTF-8",
+    JsonRule.DECIMAL: "it does not fit the precision and scale of the topic's schema",
+    JsonRule.MOMENT: "the time is beyond what 64 bits hold in the schema's unit",
 }

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.arrow.varints import varint
-from pulsar_spark.schema.protobuf.types import Field, Form, Message, Type
+from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Type
 
 # An empty message needs a byte for the tag and one for the length.
 _SMALLEST = 2
@@ -26,7 +26,7 @@ _TAG = b"\x0a"
 class Counter:
     """Counts the fields in a value's repeated messages, at all levels."""
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[MessageField]) -> None:
         self._level = _Level(fields)
         widest = max(_widths(fields, set()), default=0)
         self.harmless = _SMALLEST * MAX_CELLS // widest if widest else None
@@ -37,7 +37,7 @@ class Counter:
         return self._level.count([value])
 
 
-def _widths(fields: Iterable[Field], seen: set[int]) -> Iterable[int]:
+def _widths(fields: Iterable[MessageField], seen: set[int]) -> Iterable[int]:
     """Yield the number of columns of each repeated message within."""
     for field in fields:
         message = field.message
@@ -53,13 +53,13 @@ def _widths(fields: Iterable[Field], seen: set[int]) -> Iterable[int]:
 class _Level:
     """Counts in messages with these fields. Nested messages are bytes, with their own level."""
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[MessageField]) -> None:
         self._fields = [
             field for field in fields if field.message and field.message.form is not Form.JSON
         ]
 
     @cached_property
-    def _within(self) -> list[tuple[Field, Message, _Level]]:
+    def _within(self) -> list[tuple[MessageField, MessageType, _Level]]:
         return [
             (field, field.message, _Level(field.message.fields))
             for field in self._fields

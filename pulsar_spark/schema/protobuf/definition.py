@@ -39,9 +39,9 @@ from pulsar_spark.schema.protobuf.types import (
     STRINGS,
     UNSIGNED,
     EnumType,
-    Field,
     Form,
-    Message,
+    MessageField,
+    MessageType,
     Presence,
     Type,
     check_number,
@@ -56,7 +56,7 @@ MAX_DEFINITION = 16 * 1024 * 1024
 """Maximum size of a definition; a broker accepts at most its largest message, 5 MiB by default."""
 
 
-def parse(info: SchemaInfo) -> Message:
+def parse(info: SchemaInfo) -> MessageType:
     """Return the message type of a topic's values.
 
     Raises SchemaMismatch if the definition is damaged, too large, recursive or incomplete.
@@ -82,7 +82,7 @@ def load_json(text: str | bytes, what: str) -> Any:
         raise damaged(f"has {what} that is not JSON") from None
 
 
-def _parse_native(info: SchemaInfo) -> Message:
+def _parse_native(info: SchemaInfo) -> MessageType:
     parsed = load_json(info.schema_data, "a definition")
     if not isinstance(parsed, dict):
         raise damaged("has a definition that is not a JSON object")
@@ -101,7 +101,7 @@ def _parse_native(info: SchemaInfo) -> Message:
 # --- PROTOBUF: the outermost fields, listed in a property -----------------------------------
 
 
-def _parse_listed(info: SchemaInfo) -> Message:
+def _parse_listed(info: SchemaInfo) -> MessageType:
     text = info.properties.get(PARSING_INFO)
     if text is None:
         raise damaged(
@@ -114,7 +114,7 @@ def _parse_listed(info: SchemaInfo) -> Message:
     name, defaults = _avro_record(info)
     fields = tuple(_listed_field(entry, defaults) for entry in listed)
     check_unique(name, fields)
-    return Message(name, fields, leaves=len(fields))
+    return MessageType(name, fields, leaves=len(fields))
 
 
 def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
@@ -134,10 +134,10 @@ def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
     return name, defaults
 
 
-_UNKNOWN = Message("", (), Form.BYTES, leaves=1)
+_UNKNOWN = MessageType("", (), Form.BYTES, leaves=1)
 
 
-def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
+def _listed_field(entry: object, defaults: Mapping[str, Any]) -> MessageField:
     if not isinstance(entry, dict):
         raise damaged(f"has a property {PARSING_INFO} that is not a list of fields")
     number, name, label = entry.get("number"), entry.get("name"), entry.get("label")
@@ -153,7 +153,7 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     # The schema does not say whether the class distinguishes an absent value from its default; Java
     # returns the default for both, and so does the definition.
     presence = Presence.EXPLICIT if is_message and not repeated else Presence.IMPLICIT
-    return Field(
+    return MessageField(
         number=check_number(number, name),
         name=name,
         type=type_number,
@@ -256,7 +256,7 @@ class _Rules:
         )
 
 
-def resolve(files: FileDescriptorSet, root: str) -> Message:
+def resolve(files: FileDescriptorSet, root: str) -> MessageType:
     """Return the message type with the full name `root`, with all its fields.
 
     Raises SchemaMismatch for an invalid schema, and for types that cannot be columns: recursive
@@ -268,7 +268,7 @@ def resolve(files: FileDescriptorSet, root: str) -> Message:
     found = _Resolver(index).message(f".{root.removeprefix('.')}", ())
     if found.form is not Form.STRUCT:
         # At the top level even a Timestamp is a record: of seconds and nanos.
-        return Message(found.name, found.fields, Form.STRUCT, leaves=found.leaves)
+        return MessageType(found.name, found.fields, Form.STRUCT, leaves=found.leaves)
     return found
 
 
@@ -320,11 +320,11 @@ class _Resolver:
 
     def __init__(self, index: _Index) -> None:
         self._index = index
-        self._messages: dict[str, Message] = {}
+        self._messages: dict[str, MessageType] = {}
         self._enums: dict[str, EnumType] = {}
         self._open: list[str] = []
 
-    def message(self, name: str, path: tuple[str, ...]) -> Message:
+    def message(self, name: str, path: tuple[str, ...]) -> MessageType:
         known = self._messages.get(name)
         if known is None:
             if name in self._open:
@@ -340,13 +340,13 @@ class _Resolver:
             self._open.pop()
         return known
 
-    def _build(self, name: str, path: tuple[str, ...]) -> Message:
+    def _build(self, name: str, path: tuple[str, ...]) -> MessageType:
         found = self._index.messages.get(name)
         if found is None:
             raise damaged(f"does not define the message {name[1:]}")
         proto, rules = found
         if name[1:] in _JSON and path:
-            return Message(name[1:], (), Form.JSON, leaves=1)
+            return MessageType(name[1:], (), Form.JSON, leaves=1)
         real_oneofs = _oneof_names(proto)
         fields = tuple(self._field(each, rules, real_oneofs, path) for each in proto.field)
         check_unique(name[1:], fields)
@@ -355,7 +355,9 @@ class _Resolver:
         leaves = sum(each.message.leaves if each.message else 1 for each in fields) + 1
         if leaves > MAX_LEAVES:
             raise damaged(f"has more than {MAX_LEAVES} fields, at {'.'.join(path) or name[1:]}")
-        return Message(name[1:], fields, _shape(name[1:], fields), proto.options.map_entry, leaves)
+        return MessageType(
+            name[1:], fields, _shape(name[1:], fields), proto.options.map_entry, leaves
+        )
 
     def _field(
         self,
@@ -363,7 +365,7 @@ class _Resolver:
         rules: _Rules,
         oneofs: Mapping[int, str],
         path: tuple[str, ...],
-    ) -> Field:
+    ) -> MessageField:
         rules = rules.within(proto.options.features)
         here = (*path, _name(proto.name))
         number = check_number(proto.number, proto.name)
@@ -379,7 +381,7 @@ class _Resolver:
                 kind = FieldDescriptorProto.TYPE_GROUP
         elif kind == FieldDescriptorProto.TYPE_ENUM:
             enum = self.enum(_name(proto.type_name))
-        return Field(
+        return MessageField(
             number=number,
             name=proto.name,
             type=kind,
@@ -441,7 +443,7 @@ def _presence(proto: FieldDescriptorProto, rules: _Rules, repeated: bool) -> Pre
     return Presence.REQUIRED if required else Presence.EXPLICIT
 
 
-def _entry_fields(name: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+def _entry_fields(name: str, fields: tuple[MessageField, ...]) -> tuple[MessageField, ...]:
     """Return a map's key and value fields; in an entry neither is ever absent."""
     if (
         [each.number for each in fields] != [1, 2]
@@ -466,7 +468,7 @@ def _is_packed(proto: FieldDescriptorProto, kind: int, rules: _Rules) -> bool:
     return proto.options.packed if proto.options.HasField("packed") else rules.packed
 
 
-def _shape(name: str, fields: tuple[Field, ...]) -> Form:
+def _shape(name: str, fields: tuple[MessageField, ...]) -> Form:
     if not fields:
         return Form.EMPTY
     form, expected = _WELL_KNOWN.get(name, (Form.STRUCT, ()))

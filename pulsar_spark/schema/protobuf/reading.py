@@ -31,9 +31,9 @@ from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.types import (
     EnumType,
-    Field,
     Form,
-    Message,
+    MessageField,
+    MessageType,
     Presence,
     Type,
     column_type,
@@ -58,7 +58,7 @@ class ProtobufDecoder:
     field for text that is not UTF-8 and for invalid times.
     """
 
-    def __init__(self, message: Message, fields: Sequence[Field]) -> None:
+    def __init__(self, message: MessageType, fields: Sequence[MessageField]) -> None:
         self._class = batch_class(message, fields)
         self._counter = Counter(fields)
         harmless = self._counter.harmless
@@ -244,7 +244,7 @@ class Reader(Protocol):
         """Return the field's column, with one element per message."""
 
 
-def reader(field: Field, owner: type[Any], path: str = "") -> Reader:
+def reader(field: MessageField, owner: type[Any], path: str = "") -> Reader:
     """Return the reader of a field at `path`, for messages of the class `owner`."""
     path = f"{path}.{field.name}" if path else field.name
     if not field.repeated:
@@ -262,7 +262,7 @@ def reader(field: Field, owner: type[Any], path: str = "") -> Reader:
 class _Scalar:
     """A field with one value; null if it is absent and has presence."""
 
-    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+    def __init__(self, field: MessageField, owner: type[Any], path: str) -> None:
         self._name = attribute(field)
         self._get = attrgetter(self._name)
         self._convert = scalar_converter(field, path)
@@ -288,7 +288,7 @@ def bits(flags: Sequence[bool]) -> pa.Buffer:
     return booleans(flags).buffers()[1]
 
 
-def scalar_converter(field: Field, path: str) -> Convert:
+def scalar_converter(field: MessageField, path: str) -> Convert:
     """Return the function that makes an array of a field's values."""
     if field.type in _CODES:
         return _numbers(_CODES[field.type], single_type(field))
@@ -377,7 +377,7 @@ def _enums(enum: EnumType) -> Convert:
 class _Single:
     """A field with one message, null if it is absent."""
 
-    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+    def __init__(self, field: MessageField, owner: type[Any], path: str) -> None:
         assert field.message is not None
         self._name = attribute(field)
         self._get = attrgetter(self._name)
@@ -400,7 +400,7 @@ Content = Callable[[Sequence[Any], Place], pa.Array]
 """Makes an array of messages."""
 
 
-def _content(message: Message, own: type[Any], path: str) -> Content:
+def _content(message: MessageType, own: type[Any], path: str) -> Content:
     match message.form:
         case Form.EMPTY:
             return lambda messages, place: booleans([True] * len(messages))
@@ -437,7 +437,7 @@ def _content(message: Message, own: type[Any], path: str) -> Content:
 class _List:
     """A repeated field."""
 
-    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+    def __init__(self, field: MessageField, owner: type[Any], path: str) -> None:
         self._get = attrgetter(attribute(field))
         self._kind = column_type(field)
         self._content: Content
@@ -502,7 +502,7 @@ def nested(kind: pa.DataType, lengths: Sequence[int], elements: pa.Array) -> pa.
 class _Map:
     """A map: the last entry of a repeated key counts."""
 
-    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+    def __init__(self, field: MessageField, owner: type[Any], path: str) -> None:
         assert field.message is not None
         self._get = attrgetter(attribute(field))
         self._kind = column_type(field)
@@ -566,12 +566,12 @@ FRAME_TAG = bytes([_ROWS << 3 | 2])
 """The bytes before each row's length in a batch."""
 
 
-def attribute(field: Field) -> str:
+def attribute(field: MessageField) -> str:
     """Return a field's name in this module's classes."""
     return f"f{field.number}"
 
 
-def batch_class(message: Message, fields: Sequence[Field]) -> Any:
+def batch_class(message: MessageType, fields: Sequence[MessageField]) -> Any:
     """Return the class of a batch: its `rows` are messages with these fields of `message`."""
     file = FileDescriptorProto(
         name="columns.proto",
@@ -608,7 +608,7 @@ class _Builder:
         self._file = file
         self._names: dict[int, str] = {}
 
-    def add(self, fields: Sequence[Field], only_noticed: Sequence[Field] = ()) -> str:
+    def add(self, fields: Sequence[MessageField], only_noticed: Sequence[MessageField] = ()) -> str:
         """Add a message type with these fields, and with fields whose content does not matter."""
         # Messages refer to their fields, so no other tuple can get the same identity.
         known = self._names.get(id(fields))
@@ -625,7 +625,7 @@ class _Builder:
         self._file.message_type.append(proto)
         return name
 
-    def _add_field(self, proto: DescriptorProto, field: Field) -> None:
+    def _add_field(self, proto: DescriptorProto, field: MessageField) -> None:
         kind = _READ_AS.get(field.type, field.type)
         label = Type.LABEL_REPEATED if field.repeated else Type.LABEL_OPTIONAL
         added = proto.field.add(name=attribute(field), number=field.number, type=kind, label=label)
@@ -636,19 +636,19 @@ class _Builder:
             if default is not None:
                 added.default_value = default
 
-    def _message_name(self, message: Message) -> str:
+    def _message_name(self, message: MessageType) -> str:
         if message.form is Form.JSON:
             return f".{message.name}"
         return f".{_PACKAGE}.{self.add(message.fields)}"
 
 
-def _noticed(field: Field) -> Field:
+def _noticed(field: MessageField) -> MessageField:
     if field.type != Type.TYPE_MESSAGE:
         return field
     return replace(field, type=Type.TYPE_BYTES, message=None)
 
 
-def _add_oneofs(proto: DescriptorProto, fields: Sequence[Field]) -> None:
+def _add_oneofs(proto: DescriptorProto, fields: Sequence[MessageField]) -> None:
     """Add the fields' oneofs, in the message's order."""
     indexes: dict[str, int] = {}
     for added, field in zip(proto.field, fields, strict=True):
@@ -660,7 +660,7 @@ def _add_oneofs(proto: DescriptorProto, fields: Sequence[Field]) -> None:
             added.oneof_index = indexes[field.oneof]
 
 
-def _default(kind: int, field: Field) -> str | None:
+def _default(kind: int, field: MessageField) -> str | None:
     """Return the default as descriptors write it."""
     value: Any = field.default if field.presence is Presence.IMPLICIT else _random(kind)
     if value is None:

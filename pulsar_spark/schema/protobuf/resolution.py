@@ -15,8 +15,8 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.protobuf.types import (
     RAW_REMEDY,
     EnumType,
-    Field,
-    Message,
+    MessageField,
+    MessageType,
     Type,
     type_name,
 )
@@ -35,7 +35,7 @@ _SAFE: dict[int, frozenset[int]] = {
 }
 
 
-def resolved(writer: Message, fields: Sequence[Field]) -> list[Field]:
+def resolved(writer: MessageType, fields: Sequence[MessageField]) -> list[MessageField]:
     """Return the reader's `fields` for reading values of `writer`.
 
     Adds the writer's own enum names. Raises SchemaMismatch that lists each field whose number has
@@ -52,16 +52,16 @@ def resolved(writer: Message, fields: Sequence[Field]) -> list[Field]:
     return found
 
 
-_Known = dict[tuple[int, int], Message]
+_Known = dict[tuple[int, int], MessageType]
 
 
 def _fields(
-    writer: Message,
-    fields: Sequence[Field],
+    writer: MessageType,
+    fields: Sequence[MessageField],
     path: tuple[str, ...],
     mismatches: list[str],
     known: _Known,
-) -> list[Field]:
+) -> list[MessageField]:
     written = {each.number: each for each in writer.fields}
     return [
         _field(written[each.number], each, (*path, each.name), mismatches, known)
@@ -72,8 +72,12 @@ def _fields(
 
 
 def _field(
-    writer: Field, reader: Field, path: tuple[str, ...], mismatches: list[str], known: _Known
-) -> Field:
+    writer: MessageField,
+    reader: MessageField,
+    path: tuple[str, ...],
+    mismatches: list[str],
+    known: _Known,
+) -> MessageField:
     if not _fits(writer, reader):
         mismatches.append(
             f"{'.'.join(path)} is {_name(reader)}, and was written as {_name(writer)}"
@@ -87,8 +91,12 @@ def _field(
 
 
 def _message(
-    writer: Message, reader: Message, path: tuple[str, ...], mismatches: list[str], known: _Known
-) -> Message:
+    writer: MessageType,
+    reader: MessageType,
+    path: tuple[str, ...],
+    mismatches: list[str],
+    known: _Known,
+) -> MessageType:
     # Schemas have one object per message; don't compare the same two again.
     key = (id(writer), id(reader))
     if key not in known:
@@ -97,7 +105,7 @@ def _message(
     return known[key]
 
 
-def _fits(writer: Field, reader: Field) -> bool:
+def _fits(writer: MessageField, reader: MessageField) -> bool:
     if writer.repeated and not reader.repeated:
         return False
     if reader.message is not None and writer.message is not None:
@@ -106,7 +114,7 @@ def _fits(writer: Field, reader: Field) -> bool:
     return writer.type == reader.type or writer.type in _SAFE.get(reader.type, ())
 
 
-def _name(field: Field) -> str:
+def _name(field: MessageField) -> str:
     name = type_name(field.type)
     if field.message is not None:
         name = field.message.name

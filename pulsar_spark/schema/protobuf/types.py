@@ -77,7 +77,7 @@ class EnumType:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """A field; `type` is a number of FieldDescriptorProto.Type, `oneof` is "" outside of one.
 
     A map is a repeated field whose message has `is_entry`. `default` is for fields with implicit
@@ -91,17 +91,17 @@ class Field:
     repeated: bool = False
     packed: bool = False
     oneof: str = ""
-    message: Message | None = None
+    message: MessageType | None = None
     enum: EnumType | None = None
     default: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageType:
     """A message type; `leaves` is the number of fields, nested ones included."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
     form: Form = Form.STRUCT
     is_entry: bool = False
     leaves: int = field(default=0, compare=False)
@@ -124,7 +124,7 @@ def check_number(number: int, name: str) -> int:
     return number
 
 
-def check_unique(name: str, fields: Sequence[Field]) -> None:
+def check_unique(name: str, fields: Sequence[MessageField]) -> None:
     """Raise SchemaMismatch if two fields of a message share a name or a number."""
     for attribute in ("name", "number"):
         if len({getattr(each, attribute) for each in fields}) < len(fields):
@@ -160,12 +160,12 @@ _SHAPES = {
 }
 
 
-def arrow_columns(message: Message) -> pa.Schema:
+def arrow_columns(message: MessageType) -> pa.Schema:
     """Return the columns of an outermost message."""
     return pa.schema([pa.field(field.name, column_type(field)) for field in message.fields])
 
 
-def column_type(field: Field) -> pa.DataType:
+def column_type(field: MessageField) -> pa.DataType:
     """Return the type of a field's column: a list or a map if it is repeated."""
     if not field.repeated:
         return single_type(field)
@@ -177,12 +177,12 @@ def column_type(field: Field) -> pa.DataType:
     return pa.list_(pa.field("element", single_type(field)))
 
 
-def single_type(field: Field) -> pa.DataType:
+def single_type(field: MessageField) -> pa.DataType:
     """Return the type of one value of a field."""
     return _SCALARS[field.type] if field.message is None else message_type(field.message)
 
 
-def message_type(message: Message) -> pa.DataType:
+def message_type(message: MessageType) -> pa.DataType:
     """Return the type of a message within another."""
     if message.form in _SHAPES:
         return _SHAPES[message.form]

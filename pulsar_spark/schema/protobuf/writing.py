@@ -33,9 +33,9 @@ from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
     EnumType,
-    Field,
     Form,
-    Message,
+    MessageField,
+    MessageType,
     Presence,
     Type,
     column_type,
@@ -65,7 +65,7 @@ class ProtobufEncoder:
     all mismatched columns.
     """
 
-    def __init__(self, message: Message, columns: pa.Schema) -> None:
+    def __init__(self, message: MessageType, columns: pa.Schema) -> None:
         mismatches: list[str] = []
         self._encode = _struct(message, list(columns), "", mismatches)
         if mismatches:
@@ -99,7 +99,7 @@ def _same(index: int) -> int:
 
 
 def _struct(
-    message: Message, columns: Sequence[pa.Field], path: str, mismatches: list[str]
+    message: MessageType, columns: Sequence[pa.Field], path: str, mismatches: list[str]
 ) -> Encode:
     """Return the encoder of a message for a struct of these columns; add mismatches."""
     given = {column.name: index for index, column in enumerate(columns)}
@@ -130,7 +130,9 @@ def _at(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _writer(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -> Writer | None:
+def _writer(
+    field: MessageField, kind: pa.DataType, path: str, mismatches: list[str]
+) -> Writer | None:
     """Return the writer of a column as a field; None, and a mismatch, if it does not match."""
     if not field.repeated:
         return _single(field, kind, path, mismatches)
@@ -148,7 +150,9 @@ def _writer(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -
     return ListWriter(field, scalar(field), path)
 
 
-def _single(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -> Writer | None:
+def _single(
+    field: MessageField, kind: pa.DataType, path: str, mismatches: list[str]
+) -> Writer | None:
     message = field.message
     if message is None:
         if not accepts(field, kind):
@@ -162,7 +166,7 @@ def _single(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -
 
 
 def _map(
-    field: Field, entry: Message, kind: pa.DataType, path: str, mismatches: list[str]
+    field: MessageField, entry: MessageType, kind: pa.DataType, path: str, mismatches: list[str]
 ) -> Writer | None:
     if not pa.types.is_map(kind):
         mismatches.append(_mismatch(field, kind, path))
@@ -173,7 +177,7 @@ def _map(
 
 
 def _message(
-    field: Field, message: Message, kind: pa.DataType, path: str, mismatches: list[str]
+    field: MessageField, message: MessageType, kind: pa.DataType, path: str, mismatches: list[str]
 ) -> Encode | None:
     """Return the encoder of a type's values as messages."""
     if message.form is Form.STRUCT and pa.types.is_struct(kind):
@@ -190,11 +194,11 @@ def _message(
     return None
 
 
-def _empty(message: Message, path: str) -> Encode:
+def _empty(message: MessageType, path: str) -> Encode:
     return lambda values, row: binaries([b""] * len(values))
 
 
-def _json(message: Message, path: str) -> Encode:
+def _json(message: MessageType, path: str) -> Encode:
     return lambda values, row: json_messages(
         message.name,
         values,
@@ -202,11 +206,11 @@ def _json(message: Message, path: str) -> Encode:
     )
 
 
-def _unknown(message: Message, path: str) -> Encode:
+def _unknown(message: MessageType, path: str) -> Encode:
     return lambda values, row: _checked_messages(values, path, row)
 
 
-_WHOLE: dict[Form, Callable[[Message, str], Encode]] = {
+_WHOLE: dict[Form, Callable[[MessageType, str], Encode]] = {
     Form.EMPTY: _empty,
     Form.JSON: _json,
     Form.BYTES: _unknown,
@@ -236,7 +240,7 @@ def _is_time(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(kind == wanted)
 
 
-def _time(message: Message, path: str) -> Encode:
+def _time(message: MessageType, path: str) -> Encode:
     split = _TIMES[message.form]
     kind = [pa.field("seconds", pa.int64()), pa.field("nanos", pa.int32())]
     fields = [
@@ -255,11 +259,11 @@ def _time(message: Message, path: str) -> Encode:
     return write
 
 
-def _mismatch(field: Field, kind: pa.DataType, path: str) -> str:
+def _mismatch(field: MessageField, kind: pa.DataType, path: str) -> str:
     return f"{path} is {kind}, and the schema has {column_type(field)} (cast it)"
 
 
-def _mismatch_within(field: Field, kind: pa.DataType, path: str) -> str:
+def _mismatch_within(field: MessageField, kind: pa.DataType, path: str) -> str:
     """Return the mismatch of a single value of a field, "" if there is none."""
     where = f"the element of {path}" if field.repeated else path
     return f"{where} is {kind}, and the schema has {single_type(field)} (cast it)"
@@ -270,7 +274,7 @@ def _mismatch_within(field: Field, kind: pa.DataType, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    field: Field
+    field: MessageField
     index: int
     writer: Writer
 
@@ -348,7 +352,7 @@ def _refuse_nulls(column: pa.Array, path: str, row: Row, problem: str) -> None:
 class ScalarWriter:
     """A field of one scalar."""
 
-    def __init__(self, field: Field, scalar: Scalar, path: str) -> None:
+    def __init__(self, field: MessageField, scalar: Scalar, path: str) -> None:
         self._path = path
         self._scalar = scalar
         self._nullable = field.presence is Presence.EXPLICIT
@@ -381,7 +385,7 @@ class ScalarWriter:
 class MessageWriter:
     """A field of one message."""
 
-    def __init__(self, field: Field, encode: Encode, path: str) -> None:
+    def __init__(self, field: MessageField, encode: Encode, path: str) -> None:
         self._path = path
         self._required = field.presence is Presence.REQUIRED
         self._encode = encode
@@ -401,7 +405,7 @@ class MessageWriter:
 class EmptyWriter:
     """A field with a message without fields: it is present if the column is true."""
 
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: MessageField) -> None:
         self._record = framed(field, binaries([b""]))[0]
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
@@ -410,7 +414,7 @@ class EmptyWriter:
         return pc.if_else(there, self._record, constant(b""))
 
 
-def framed(field: Field, messages: pa.Array) -> pa.Array:
+def framed(field: MessageField, messages: pa.Array) -> pa.Array:
     """Return messages as records of a field."""
     if field.type == Type.TYPE_GROUP:
         start = tag(field.number, START_GROUP)
@@ -425,7 +429,7 @@ def framed(field: Field, messages: pa.Array) -> pa.Array:
 class ListWriter:
     """A repeated field of scalars, packed or not, or of messages."""
 
-    def __init__(self, field: Field, element: Scalar | Encode, path: str) -> None:
+    def __init__(self, field: MessageField, element: Scalar | Encode, path: str) -> None:
         self._field = field
         self._element = element
         self._path = path
@@ -455,7 +459,7 @@ class ListWriter:
 class MapWriter:
     """A map, a message of key and value for each entry."""
 
-    def __init__(self, field: Field, key: Writer, value: Writer, path: str) -> None:
+    def __init__(self, field: MessageField, key: Writer, value: Writer, path: str) -> None:
         self._field = field
         self._key = key
         self._value = value
@@ -526,7 +530,7 @@ class Scalar:
     not_default: Callable[[pa.Array], pa.Array]
 
 
-def accepts(field: Field, kind: pa.DataType) -> bool:
+def accepts(field: MessageField, kind: pa.DataType) -> bool:
     """Whether columns of a type can be written as a field's values."""
     types = pa.types
     if field.type in (Type.TYPE_STRING, Type.TYPE_ENUM):
@@ -542,7 +546,7 @@ def accepts(field: Field, kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or (types.is_decimal128(kind) and kind.scale == 0))
 
 
-def scalar(field: Field) -> Scalar:
+def scalar(field: MessageField) -> Scalar:
     """Return how to write a field's values."""
     if field.enum is not None:
         return Scalar(VARINT, _enum_numbers(field.enum), _signed_varints, _not_zero)

@@ -27,7 +27,7 @@ _MAX_LEDGERS = 5000
 
 
 @dataclass(slots=True)
-class Ledger:
+class LedgerSize:
     """Entries `first` … of a ledger: at least `low`, less than `high` (0: unknown)."""
 
     ledger_id: int
@@ -66,7 +66,7 @@ class _Range:
     topic: str
     start: Position
     end: Position
-    ledgers: list[Ledger] = field(default_factory=list)
+    ledgers: list[LedgerSize] = field(default_factory=list)
     parts: int = 1
     complete: bool = False
 
@@ -89,7 +89,7 @@ class _Range:
             # Never repeat a question whose answer makes no progress.
             self.complete = True
             return
-        ledger = Ledger(answer.ledger_id, answer.entry_id)
+        ledger = LedgerSize(answer.ledger_id, answer.entry_id)
         self.ledgers.append(ledger)
         if answer.ledger_id == self.end.ledger_id:
             # The range's end in the last ledger is known without asking.

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, Ledger
+from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, LedgerSize
 from pulsar_spark.spark.streaming.entry_samples import EntryStatistics, strata
 
 _MAX_STEPS = 12
@@ -83,7 +83,7 @@ class Front:
         self._exact = max(exact, samples)
         self._statistics = statistics or EntryStatistics()
         self._random = random.Random(seed)
-        self._ledgers: list[Ledger] = []
+        self._ledgers: list[LedgerSize] = []
         # Whether the known ledgers are all that count, and whether there are more.
         self._complete = self._shortened = False
         # Slot (an entry id's number, counted from the start) → the entry there, if any.
@@ -117,7 +117,7 @@ class Front:
         self._learn(0, self.first)
 
     def _enter(self, found: FoundEntry) -> None:
-        ledger = Ledger(found.start.ledger_id, found.start.entry_id)
+        ledger = LedgerSize(found.start.ledger_id, found.start.entry_id)
         if ledger.ledger_id == self.end.ledger_id:
             behind = self.end.entry_id + (1 if self.end.batch_index else 0)
             ledger.low = max(behind - ledger.first, 1)
@@ -140,7 +140,7 @@ class Front:
             (found,) = yield [probe]
             last.learn(probe, None if found is None else Position(*found.start[:2]))
 
-    def _next_ledger(self, last: Ledger) -> Steps:
+    def _next_ledger(self, last: LedgerSize) -> Steps:
         (found,) = yield [Position(last.ledger_id, BEYOND_LEDGER)]
         ahead = found is not None and found.start.ledger_id > last.ledger_id
         if found is None or not ahead or found.start >= self.end:

@@ -37,7 +37,7 @@ from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run, value_of
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.retry import Backoff, Deadline, retried
 from pulsar_spark.errors import (
     ProducerFenced,
@@ -159,7 +159,7 @@ class DecisionLog(Closing):
         options = ProducerOptions(
             batching_enabled=False, access_mode=pb.ExclusiveWithFencing, txn_enabled=True
         )
-        self._producer = Producer(context, topic, options)
+        self._producer = TopicProducer(context, topic, options)
         self._consumer = DurableConsumer(context, topic, SUBSCRIPTION, EARLIEST, create=True)
         self._state = SinkState()
 

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.producers.producer import Producer
-from pulsar_spark.engine.transactions import Transaction, name_of
+from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.transactions import ClientTransaction, name_of
 from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -93,7 +93,7 @@ class TaskWriter:
         self._writers: dict[str, PartitionedProducer] = {}
         self._failed = 0
         self._forgetful: list[str] = []
-        self._txn: Transaction | None = None
+        self._txn: ClientTransaction | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a record batch; blocks while too many messages are unacknowledged.
@@ -166,7 +166,7 @@ class TaskWriter:
         if sent is None:
             return True
         options = replace(self._producer, schema=self._targets[writer.topic].schema)
-        again = Producer(self._context, sent.topic, options)
+        again = TopicProducer(self._context, sent.topic, options)
         try:
             return again.open().last_sequence_id >= sent.last_sequence_id
         except PulsarError as error:
@@ -248,7 +248,7 @@ class TaskWriter:
             )
         return writer
 
-    def _transaction(self, topic: str) -> Transaction | None:
+    def _transaction(self, topic: str) -> ClientTransaction | None:
         """Return the task's transaction, begun for its first topic; None without exactly-once."""
         sink = self._options.exactly_once
         if sink is None:
@@ -256,7 +256,9 @@ class TaskWriter:
         check_persistent(TopicName.parse(topic))
         if self._txn is None:
             timeout = self._context.options.operation_timeout
-            self._txn = Transaction(self._context.coordinators, sink.transaction_timeout, timeout)
+            self._txn = ClientTransaction(
+                self._context.coordinators, sink.transaction_timeout, timeout
+            )
             reach("task-begun")
         return self._txn
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.careful import (
-    Cursor,
     Read,
+    ValueCursor,
     read_long,
     read_value,
     reader_of,
@@ -41,14 +41,14 @@ def reader(tree: Any) -> Read:
     ],
 )
 def test_numbers_are_read_as_the_specification_writes_them(data: bytes, number: int) -> None:
-    cursor = Cursor(data + b"rest")
+    cursor = ValueCursor(data + b"rest")
     assert read_long(cursor) == number
     assert cursor.pos == len(data)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_numbers_are_read_as_fastavro_writes_them(number: int) -> None:
-    assert read_long(Cursor(encoded("long", [number])[0])) == number
+    assert read_long(ValueCursor(encoded("long", [number])[0])) == number
 
 
 def test_records_are_lists_of_their_fields() -> None:

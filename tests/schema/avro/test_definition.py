@@ -18,13 +18,13 @@ from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
     Node,
     Primitive,
     Record,
+    RecordField,
     UnionOf,
     parse_definition,
 )
@@ -54,8 +54,8 @@ def test_records_have_fields_with_defaults_and_aliases() -> None:
     assert found == Record(
         "org.example.R",
         (
-            Field("a", Primitive("int"), NO_DEFAULT),
-            Field("b", UnionOf((Primitive("null"), Primitive("string"))), None, ("old",)),
+            RecordField("a", Primitive("int"), NO_DEFAULT),
+            RecordField("b", UnionOf((Primitive("null"), Primitive("string"))), None, ("old",)),
         ),
     )
 

@@ -18,10 +18,10 @@ from pulsar_spark.schema.json.careful import (
     scaled_decimal,
     whole_number,
 )
-from pulsar_spark.schema.json.types import Rule, Shape
+from pulsar_spark.schema.json.types import JsonRule, Shape
 
-LONG = Shape(Rule.INTEGER, pa.int64(), pa.int64())
-PRICE = Shape(Rule.DECIMAL, pa.decimal128(10, 2), None)
+LONG = Shape(JsonRule.INTEGER, pa.int64(), pa.int64())
+PRICE = Shape(JsonRule.DECIMAL, pa.decimal128(10, 2), None)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str))

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.careful import NumberText, to_date, to_moment, to_time_of_day
-from pulsar_spark.schema.json.types import Rule, Shape
+from pulsar_spark.schema.json.types import JsonRule, Shape
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-DATE = Shape(Rule.DATE, pa.date32(), None)
-MILLIS = Shape(Rule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000)
-INSTANT = Shape(Rule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000, java=True)
-LOCAL = Shape(Rule.MOMENT, pa.timestamp("us"), None, java=True)
-TIME = Shape(Rule.TIME, pa.int64(), None, times=1_000_000)
+DATE = Shape(JsonRule.DATE, pa.date32(), None)
+MILLIS = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000)
+INSTANT = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000, java=True)
+LOCAL = Shape(JsonRule.MOMENT, pa.timestamp("us"), None, java=True)
+TIME = Shape(JsonRule.TIME, pa.int64(), None, times=1_000_000)
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))

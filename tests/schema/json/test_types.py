@@ -12,7 +12,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import Node, parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
-from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
+from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
 from tests.schema.json.cases import LEAVES, info, logical, nullable, record
 
 OTHERS, PYTHON = Dialect(), Dialect(bytes_are_text=True)
@@ -67,9 +67,9 @@ def test_the_writers_types_are_found_by_name_in_whatever_they_lie() -> None:
 
 
 def test_bytes_are_base64_or_text_by_who_defined_the_schema() -> None:
-    assert shape("bytes").rule is Rule.BASE64
-    assert shape("bytes", dialect=PYTHON).rule is Rule.BYTES
-    assert shape({"type": "fixed", "name": "F", "size": 2}).rule is Rule.BASE64
+    assert shape("bytes").rule is JsonRule.BASE64
+    assert shape("bytes", dialect=PYTHON).rule is JsonRule.BYTES
+    assert shape({"type": "fixed", "name": "F", "size": 2}).rule is JsonRule.BASE64
 
 
 def test_clients_are_known_by_white_space_and_properties() -> None:
@@ -88,5 +88,5 @@ def test_javas_times_and_numbers_have_their_own_rules() -> None:
     java = Dialect(has_java_times=True, texts_may_be_numbers=True)
     for kind in (logical("int", "date"), logical("int", "time-millis")):
         assert (shape(kind, dialect=java).java, shape(kind, dialect=java).wire) == (True, None)
-    assert shape("string", dialect=java).rule is Rule.LOOSE_TEXT
+    assert shape("string", dialect=java).rule is JsonRule.LOOSE_TEXT
     assert shape(logical("string", "uuid"), dialect=java).wire == pa.string()

@@ -15,7 +15,7 @@ from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
 from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.definition import parse
-from pulsar_spark.schema.protobuf.types import Field, Message, Type
+from pulsar_spark.schema.protobuf.types import MessageField, MessageType, Type
 from tests.schema.protobuf.cases import (
     RandomSchema,
     add,
@@ -26,7 +26,7 @@ from tests.schema.protobuf.cases import (
 )
 
 
-def by_hand(message: Any, fields: tuple[Field, ...]) -> int:
+def by_hand(message: Any, fields: tuple[MessageField, ...]) -> int:
     total = 0
     for field in fields:
         if field.message is None:
@@ -39,7 +39,7 @@ def by_hand(message: Any, fields: tuple[Field, ...]) -> int:
     return total
 
 
-def within(message: Any, field: Field, kind: Message) -> list[Any]:
+def within(message: Any, field: MessageField, kind: MessageType) -> list[Any]:
     own = getattr(message, field.name)
     if kind.is_entry:
         value = kind.fields[1]

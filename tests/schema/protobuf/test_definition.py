@@ -12,9 +12,9 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.protobuf.definition import resolve
 from pulsar_spark.schema.protobuf.types import (
     MAX_DEPTH,
-    Field,
     Form,
-    Message,
+    MessageField,
+    MessageType,
     Presence,
     Type,
 )
@@ -23,7 +23,7 @@ from tests.schema.protobuf.cases import WELL_KNOWN, add, add_map, new_file
 REPEATED = Type.LABEL_REPEATED
 
 
-def resolved(file: FileDescriptorProto, root: str = "t.M") -> Message:
+def resolved(file: FileDescriptorProto, root: str = "t.M") -> MessageType:
     files = FileDescriptorSet()
     for module in WELL_KNOWN:
         files.file.add().ParseFromString(module.DESCRIPTOR.serialized_pb)
@@ -31,7 +31,7 @@ def resolved(file: FileDescriptorProto, root: str = "t.M") -> Message:
     return resolve(files, root)
 
 
-def fields_of(file: FileDescriptorProto) -> dict[str, Field]:
+def fields_of(file: FileDescriptorProto) -> dict[str, MessageField]:
     return {field.name: field for field in resolved(file).fields}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf.types import Field, Type, type_name
+from pulsar_spark.schema.protobuf.types import MessageField, Type, type_name
 from pulsar_spark.schema.protobuf.writing import accepts
 from tests.schema.protobuf.cases import add, class_of, info_of, new_file
 
@@ -109,7 +109,7 @@ def test_columns_that_are_accepted(kind: int, columns: list[pa.DataType]) -> Non
         pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
         pa.timestamp("us"), pa.list_(pa.int32()), pa.null(),
     ]  # fmt: skip
-    assert [each for each in every if accepts(Field(1, "a", kind), each)] == columns
+    assert [each for each in every if accepts(MessageField(1, "a", kind), each)] == columns
 
 
 def test_decimals_are_written_as_they_are() -> None:

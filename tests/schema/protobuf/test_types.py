@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.errors import SchemaMismatch
-from pulsar_spark.schema.protobuf.types import Field, Type, check_number, check_unique, type_name
+from pulsar_spark.schema.protobuf.types import (
+    MessageField,
+    Type,
+    check_number,
+    check_unique,
+    type_name,
+)
 
 
 @pytest.mark.parametrize("number", [1, 18_999, 20_000, 2**29 - 1])
@@ -26,10 +32,10 @@ def test_a_field_has_a_name() -> None:
 
 @pytest.mark.parametrize("number, name", [(1, "b"), (2, "a")])
 def test_names_and_numbers_are_there_once(number: int, name: str) -> None:
-    first = Field(1, "a", Type.TYPE_INT32)
-    check_unique("M", [first, Field(2, "b", Type.TYPE_INT32)])
+    first = MessageField(1, "a", Type.TYPE_INT32)
+    check_unique("M", [first, MessageField(2, "b", Type.TYPE_INT32)])
     with pytest.raises(SchemaMismatch, match="message M with two fields of one"):
-        check_unique("M", [first, Field(number, name, Type.TYPE_INT32)])
+        check_unique("M", [first, MessageField(number, name, Type.TYPE_INT32)])
 
 
 def test_types_are_named_as_in_proto_files() -> None:
