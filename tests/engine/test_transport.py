@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pulsar_spark.engine.connections import transport as module
-from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.connections.transport import GATHERED, Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
-from tests.engine.gathering import TRICKLED, trickle
+from tests.engine.gathering import TRICKLED, receive_all, trickle
 from tests.support.waiting import finish, is_in, wait_until
 
 
@@ -61,7 +61,9 @@ def test_bytes_that_come_little_by_little_are_gathered(
     found = transport.receive(60, gather=True)
     finish(sender)
     assert found is not None
-    assert found == TRICKLED
+    # The kernel does not wait for the last ones once the receive window is nearly closed.
+    assert len(found) > GATHERED // 2
+    assert found + receive_all(transport, GATHERED - len(found)) == TRICKLED
     # It is the exception: the next byte does not wait for others.
     peer.sendall(b"x")
     assert transport.receive(60) == b"x"
@@ -284,7 +286,7 @@ def test_small_frames_are_not_held_back(pair: tuple[Transport, socket.socket]) -
 def test_memory_of_what_was_received_is_used_again_rather_than_given_back() -> None:
     program = """
         import resource, socket
-        from pulsar_spark.engine.connections.transport import Transport
+        from pulsar_spark.engine.connections.transport import GATHERED, Transport
 
         with socket.create_server(("127.0.0.1", 0)) as server:
             Transport.connect(f"127.0.0.1:{server.getsockname()[1]}", 30).close()

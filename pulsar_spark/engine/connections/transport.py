@@ -33,10 +33,16 @@ READ_SIZE = 512 * 1024
 Measured: reads of several MiB are slower, as new memory pages cost more than calls.
 """
 
-GATHERED = 256 * 1024
-"""So many bytes are worth a read of their own; socket buffers hold more."""
+GATHERED = 768 * 1024
+"""So many bytes are worth a read of their own where they come slowly; socket buffers hold more.
 
-_GATHER_TIME = 0.02
+Measured: a backlog of small entries costs a fifth less CPU in pure Python than with 256 KiB.
+"""
+
+_GATHERED_READ = 1024 * 1024
+"""Maximum size of a read of gathered bytes."""
+
+_GATHER_TIME = 0.03
 """Seconds for which `receive` gathers."""
 
 _KEPT_BYTES = 32 * 1024 * 1024
@@ -153,12 +159,13 @@ class Transport:
         ConnectionLost if the connection breaks.
         """
         events = select.POLLIN | (select.POLLOUT if or_writable else 0)
+        size = _GATHERED_READ if gather else READ_SIZE
         if gather and self._gather(events):
-            return self._read()
-        if not or_writable and (data := self._read()) is not None:
+            return self._read(size)
+        if not or_writable and (data := self._read(size)) is not None:
             return data
         ready, _ = self._wait(events, timeout)
-        return self._read() if ready & ~select.POLLOUT else None
+        return self._read(READ_SIZE) if ready & ~select.POLLOUT else None
 
     def _gather(self, events: int) -> bool:
         """Wait until many bytes have come, or the stream ends, or another event comes.
@@ -238,9 +245,9 @@ class Transport:
             os.close(wakes)
             os.close(woken)
 
-    def _read(self) -> bytes | None:
+    def _read(self, size: int) -> bytes | None:
         try:
-            return self._socket.recv(READ_SIZE)
+            return self._socket.recv(size)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
