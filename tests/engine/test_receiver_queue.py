@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from pulsar_spark.engine.connections.transport import GATHERED
+from pulsar_spark.engine.consumers import receiver_queue as module
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.receiver_queue import (
     BLOCK_OVERHEAD,
@@ -25,6 +26,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from tests.engine.topics import chunks_of
+from tests.support.waiting import Clock
 
 
 def block(size: int) -> MessageBlock:
@@ -55,10 +57,10 @@ def test_blocks_answers_and_ends_keep_their_order() -> None:
     assert isinstance(ended.error, ConnectionLost)
 
 
-def test_small_entries_can_wait_while_others_are_in_front_of_them() -> None:
-    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
-    small = MessageBlock(1, bytes(70_000), 0, 70_000, 500)
-    large = MessageBlock(1, bytes(70_000), 0, 70_000, 1)
+def test_small_entries_can_wait_while_enough_is_in_front_of_them() -> None:
+    queue = ReceiverQueue(ReceiverBudget(10 * GATHERED), Stop())
+    small = MessageBlock(1, bytes(GATHERED), 0, GATHERED, 5000)
+    large = MessageBlock(1, bytes(GATHERED), 0, GATHERED, 1)
     assert not queue.on_messages(small)
     assert not queue.on_messages(small), "whoever reads it may wait for a new message"
     for _ in range(2):
@@ -72,24 +74,33 @@ def test_small_entries_can_wait_while_others_are_in_front_of_them() -> None:
     assert not queue.on_messages(small)
 
 
-def test_in_a_long_read_of_what_is_stored_blocks_can_wait_while_there_are_permits() -> None:
+def test_where_what_is_stored_comes_slowly_blocks_can_wait_while_there_are_permits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
     queue = ReceiverQueue(ReceiverBudget(10**7), Stop())
     long = block(1024 * 1024)
 
+    def waits(size: int) -> bool:
+        can_wait = queue.on_messages(block(size))
+        queue.get(0)
+        return can_wait
+
     queue.expect(2 * GATHERED)
-    assert not queue.on_messages(block(1000)), "it may be a short read"
-    queue.get(0)
-    assert not queue.on_messages(block(1000))
-    queue.get(0)
-    assert queue.on_messages(long)
-    queue.get(0)
-    assert queue.on_messages(block(1000))
-    queue.get(0)
+    clock.advance(1.0)
+    assert not waits(1000), "it may be a short read"
+    assert waits(len(long.data)), "a MiB a second is slow"
+    assert waits(1000)
     queue.expect(2 * GATHERED - 1)
-    assert not queue.on_messages(block(1000)), "the broker may have to wait for permits"
+    assert not waits(1000), "the broker may have to wait for permits"
     queue.expect(0)
-    queue.get(0)
-    assert not queue.on_messages(block(1000))
+    assert not waits(1000)
+    queue.expect(2 * GATHERED)
+    assert waits(1000)
+    clock.advance(0.01)
+    assert not waits(len(long.data)), "more than 100 MB a second is fast"
+    assert not waits(1000)
 
 
 def test_nothing_comes_behind_the_end() -> None:

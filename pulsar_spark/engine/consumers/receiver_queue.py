@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -29,14 +30,20 @@ from pulsar_spark.protocol.frames import MessageBlock
 BLOCK_OVERHEAD = 1024
 """Memory that a block costs besides its own bytes."""
 
-_ENOUGH = 64 * 1024
-"""With so many bytes in front of a new block, the reading thread has something to do meanwhile."""
-
 _MANY_ENTRIES = 16
 """Blocks of fewer entries are not worth waiting for: it is the small ones that come piecemeal."""
 
-_SETTLED = 1024 * 1024
-"""A reader that has had fewer bytes may need only a few more, which should not wait."""
+_PACE_BYTES = 1024 * 1024
+"""How slowly bytes come is judged by so many. A reader that has had fewer may need only a few more,
+which should not wait.
+"""
+
+_SLOW = 48_000_000
+"""Bytes a second: brokers send small entries more slowly from storage, and faster from memory.
+
+Measured: where they come from memory, waiting saves a fifth of the CPU, and costs a fifth of the
+speed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,7 @@ class ReceiverQueue:
         self._stop = stop
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._coming = 0
+        self._pace = _Pace()
         # Bytes put and taken; each is written by one thread only.
         self._put = 0
         self._taken = 0
@@ -176,7 +184,7 @@ class ReceiverQueue:
         """Queue a block, or end if there is no room for it.
 
         In a range that is stored, for more of which the broker has permits, the next one can wait
-        while the reading thread has others in front of it, and always if the range is long.
+        while the reading thread has enough to do, and where entries come slowly anyway.
         """
         if self._ended:
             return False
@@ -189,11 +197,12 @@ class ReceiverQueue:
             return False
         self._put += size
         self._items.put(block)
+        self._pace.add(size)
         if self._coming < 2 * GATHERED:
             return False
-        if queued >= _ENOUGH:
+        if queued >= GATHERED:
             return block.count >= _MANY_ENTRIES
-        return self._put >= _SETTLED
+        return self._pace.is_slow
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """End: the broker closed the consumer."""
@@ -212,6 +221,23 @@ class ReceiverQueue:
         if not self._ended:
             self._ended = True
             self._items.put(item)
+
+
+class _Pace:
+    """Whether bytes come slowly; for the receive thread."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self._bytes = 0
+        self._since = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """So many bytes have come."""
+        self._bytes += size
+        if self._bytes >= _PACE_BYTES:
+            now = time.monotonic()
+            self.is_slow = self._bytes < _SLOW * (now - self._since)
+            self._bytes, self._since = 0, now
 
 
 def _size(block: MessageBlock) -> int:
