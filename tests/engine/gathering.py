@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
-from pulsar_spark.engine.connections.transport import GATHERED, Transport
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.retry import Deadline
 
 _PIECES = 64
 
-TRICKLED = bytes(GATHERED)
+TRICKLED = bytes(256 * 1024)
 """What `trickle` sends."""
 
 
@@ -22,11 +22,11 @@ class _Peer(Protocol):
 
 
 def trickle(peer: _Peer) -> threading.Thread:
-    """Have a thread send as many bytes as are gathered, in small pieces."""
-    size = GATHERED // _PIECES
+    """Have a thread send these bytes, in small pieces."""
+    size = len(TRICKLED) // _PIECES
 
     def send() -> None:
-        for start in range(0, GATHERED, size):
+        for start in range(0, len(TRICKLED), size):
             peer.sendall(TRICKLED[start : start + size])
             time.sleep(0.001)
 
@@ -47,12 +47,12 @@ def receive_all(transport: Transport, size: int) -> bytes:
     return bytes(found)
 
 
-def record_gathering(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list to which each read adds whether it gathers bytes."""
-    gathered: list[bool] = []
+def record_gathering(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each read adds for how many bytes it waits."""
+    gathered: list[int] = []
     receive = Transport.receive
 
-    def record(self: Transport, timeout: float, **options: bool) -> bytes | None:
+    def record(self: Transport, timeout: float, **options: Any) -> bytes | None:
         gathered.append(options["gather"])
         return receive(self, timeout, **options)
 

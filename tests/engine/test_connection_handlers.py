@@ -17,12 +17,12 @@ class Recorder:
     """A consumer and a producer that record their events."""
 
     waits_for_receipts = False
-    can_wait = False
+    can_wait = 0
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         self.calls.append(("messages", block))
         return self.can_wait
 

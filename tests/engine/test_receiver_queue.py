@@ -6,7 +6,6 @@ from concurrent.futures import Future
 
 import pytest
 
-from pulsar_spark.engine.connections.transport import GATHERED
 from pulsar_spark.engine.consumers import receiver_queue as module
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.receiver_queue import (
@@ -57,50 +56,65 @@ def test_blocks_answers_and_ends_keep_their_order() -> None:
     assert isinstance(ended.error, ConnectionLost)
 
 
-def test_small_entries_can_wait_while_enough_is_in_front_of_them() -> None:
-    queue = ReceiverQueue(ReceiverBudget(10 * GATHERED), Stop())
-    small = MessageBlock(1, bytes(GATHERED), 0, GATHERED, 5000)
-    large = MessageBlock(1, bytes(GATHERED), 0, GATHERED, 1)
+def test_small_entries_can_wait_while_others_are_in_front_of_them() -> None:
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
+    small = MessageBlock(1, bytes(70_000), 0, 70_000, 500)
+    large = MessageBlock(1, bytes(70_000), 0, 70_000, 1)
     assert not queue.on_messages(small)
     assert not queue.on_messages(small), "whoever reads it may wait for a new message"
     for _ in range(2):
         queue.get(0)
-    queue.expect(2 * GATHERED)
+    queue.expect(2 * module.GATHERED)
     assert not queue.on_messages(small)
-    assert queue.on_messages(small)
+    assert queue.on_messages(small) == module.GATHERED
     assert not queue.on_messages(large)
     for _ in range(3):
         queue.get(0)
     assert not queue.on_messages(small)
 
 
-def test_where_what_is_stored_comes_slowly_blocks_can_wait_while_there_are_permits(
+class Stream:
+    """A long read of what is stored, on a clock of its own; the queue is always empty."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(module, "time", self.clock)
+        self.queue = ReceiverQueue(ReceiverBudget(10**7), Stop())
+
+    def waits(self, size: int) -> int:
+        """A block comes; return for how many bytes the next one may wait."""
+        found = self.queue.on_messages(block(size))
+        self.queue.get(0)
+        return found
+
+
+def test_in_a_long_read_of_what_is_stored_blocks_can_wait_while_there_are_permits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    queue = ReceiverQueue(ReceiverBudget(10**7), Stop())
-    long = block(1024 * 1024)
+    stream = Stream(monkeypatch)
+    stream.queue.expect(2 * module.GATHERED)
+    assert not stream.waits(1000), "it may be a short read"
+    assert stream.waits(2**20) == module.GATHERED
+    assert stream.waits(1000) == module.GATHERED
+    stream.queue.expect(2 * module.GATHERED - 1)
+    assert not stream.waits(1000), "the broker may have to wait for permits"
+    stream.queue.expect(0)
+    assert not stream.waits(1000)
 
-    def waits(size: int) -> bool:
-        can_wait = queue.on_messages(block(size))
-        queue.get(0)
-        return can_wait
 
-    queue.expect(2 * GATHERED)
-    clock.advance(1.0)
-    assert not waits(1000), "it may be a short read"
-    assert waits(len(long.data)), "a MiB a second is slow"
-    assert waits(1000)
-    queue.expect(2 * GATHERED - 1)
-    assert not waits(1000), "the broker may have to wait for permits"
-    queue.expect(0)
-    assert not waits(1000)
-    queue.expect(2 * GATHERED)
-    assert waits(1000)
-    clock.advance(0.01)
-    assert not waits(len(long.data)), "more than 100 MB a second is fast"
-    assert not waits(1000)
+def test_where_bytes_come_slowly_the_next_ones_wait_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream, slowly = Stream(monkeypatch), module._GATHERED_SLOWLY
+    stream.queue.expect(2 * slowly)
+    stream.clock.advance(1.0)
+    assert stream.waits(2**20) == slowly
+    assert stream.waits(1000) == slowly
+    stream.queue.expect(2 * slowly - 1)
+    assert not stream.waits(1000), "the broker may have to wait for permits"
+    stream.queue.expect(2 * slowly)
+    stream.clock.advance(0.01)
+    assert stream.waits(2**20) == module.GATHERED, "that was 100 MB a second"
 
 
 def test_nothing_comes_behind_the_end() -> None:

@@ -20,7 +20,7 @@ import pytest
 from pulsar_spark.client import AuthenticationTLS, MessageId, PulsarClient
 from pulsar_spark.engine.connections import transport as transport_module
 from pulsar_spark.engine.connections.tls import tls_context, tls_identity
-from pulsar_spark.engine.connections.transport import GATHERED, Transport
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.errors import (
@@ -641,11 +641,11 @@ def test_nothing_that_has_come_waits_for_more_to_come(pair: Pair) -> None:
 def test_bytes_are_gathered_with_tls_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "_GATHER_TIME", 60)
     sender = trickle(pair.peer)
-    found = pair.transport.receive(60, gather=True)
+    found = pair.transport.receive(60, gather=len(TRICKLED))
     finish(sender)
     assert found is not None
-    assert len(found) > GATHERED // 2
-    assert found + receive_all(pair.transport, GATHERED - len(found)) == TRICKLED
+    assert len(found) > len(TRICKLED) // 2
+    assert found + receive_all(pair.transport, len(TRICKLED) - len(found)) == TRICKLED
 
 
 def test_what_the_peer_does_not_take_is_given_back_and_sent_later(pair: Pair) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pulsar_spark.engine.connections import transport as module
-from pulsar_spark.engine.connections.transport import GATHERED, Transport
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
 from tests.engine.gathering import TRICKLED, receive_all, trickle
@@ -58,12 +58,12 @@ def test_bytes_that_come_little_by_little_are_gathered(
     monkeypatch.setattr(module, "_GATHER_TIME", 60)
     transport, peer = pair
     sender = trickle(peer)
-    found = transport.receive(60, gather=True)
+    found = transport.receive(60, gather=len(TRICKLED))
     finish(sender)
     assert found is not None
     # The kernel does not wait for the last ones once the receive window is nearly closed.
-    assert len(found) > GATHERED // 2
-    assert found + receive_all(transport, GATHERED - len(found)) == TRICKLED
+    assert len(found) > len(TRICKLED) // 2
+    assert found + receive_all(transport, len(TRICKLED) - len(found)) == TRICKLED
     # It is the exception: the next byte does not wait for others.
     peer.sendall(b"x")
     assert transport.receive(60) == b"x"
@@ -74,14 +74,14 @@ def test_gathering_ends_after_a_moment_or_with_the_stream_or_when_it_is_woken(
 ) -> None:
     transport, peer = pair
     peer.sendall(b"few")
-    assert transport.receive(60, gather=True) == b"few"
+    assert transport.receive(60, gather=1000) == b"few"
     monkeypatch.setattr(module, "_GATHER_TIME", 60)
     transport.wake()
-    assert transport.receive(60, gather=True) is None
+    assert transport.receive(60, gather=1000) is None
     peer.sendall(b"last")
     peer.shutdown(socket.SHUT_WR)
-    assert transport.receive(60, gather=True) == b"last"
-    assert transport.receive(60, gather=True) == b""
+    assert transport.receive(60, gather=1000) == b"last"
+    assert transport.receive(60, gather=1000) == b""
 
 
 def test_bytes_arrive_in_both_directions(pair: tuple[Transport, socket.socket]) -> None:
@@ -286,7 +286,7 @@ def test_small_frames_are_not_held_back(pair: tuple[Transport, socket.socket]) -
 def test_memory_of_what_was_received_is_used_again_rather_than_given_back() -> None:
     program = """
         import resource, socket
-        from pulsar_spark.engine.connections.transport import GATHERED, Transport
+        from pulsar_spark.engine.connections.transport import Transport
 
         with socket.create_server(("127.0.0.1", 0)) as server:
             Transport.connect(f"127.0.0.1:{server.getsockname()[1]}", 30).close()

@@ -147,7 +147,8 @@ class ClientConnection:
         self._login_steps = 0
         self._logged_unknown = False
         # Whether the consumer of the last block can wait for the next one.
-        self._can_wait = False
+        # For how many bytes the next read may wait.
+        self._gather = 0
         self._heard = True
         self._heard_at = self._pinged_at = 0.0
         name = f"pulsar-{address.logical}"
@@ -464,7 +465,7 @@ class ClientConnection:
 
     def _receive_once(self, transport: Transport, timeout: float) -> None:
         self._writer.flush_now(wake=False)
-        gather, self._can_wait = self._can_wait, False
+        gather, self._gather = self._gather, 0
         data = transport.receive(timeout, or_writable=self._writer.stuck, gather=gather)
         if data is None:
             return
@@ -535,7 +536,7 @@ class ClientConnection:
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, MessageBlock):
-            self._can_wait = self._handlers.on_messages(event)
+            self._gather = self._handlers.on_messages(event)
         elif isinstance(event, ReceiptBlock):
             self._handlers.on_receipts(event)
         elif isinstance(event, CommandReceived):

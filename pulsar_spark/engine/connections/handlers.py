@@ -38,8 +38,8 @@ class Handler(Protocol):
 class ConsumerHandler(Handler, Protocol):
     """Events for a consumer, on the receive thread."""
 
-    def on_messages(self, block: MessageBlock) -> bool:
-        """The broker delivered entries. Return whether the consumer can wait for the next ones."""
+    def on_messages(self, block: MessageBlock) -> int:
+        """The broker delivered entries. Return for how many bytes the next read may wait; mostly 0."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer; it may name the topic's new broker."""
@@ -126,10 +126,10 @@ class HandlerTable:
             self._watchers.clear()
             return handlers
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """Dispatch entries, as `ConsumerHandler`; drop those for a removed consumer."""
         consumer = self._consumers.get(block.consumer_id)
-        return consumer is not None and consumer.on_messages(block)
+        return 0 if consumer is None else consumer.on_messages(block)
 
     def on_receipts(self, block: ReceiptBlock) -> None:
         """Dispatch receipts; drop those for a removed producer."""

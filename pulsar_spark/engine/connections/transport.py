@@ -33,15 +33,6 @@ READ_SIZE = 512 * 1024
 Measured: reads of several MiB are slower, as new memory pages cost more than calls.
 """
 
-GATHERED = 768 * 1024
-"""So many bytes are worth a read of their own where they come slowly; socket buffers hold more.
-
-Measured: a backlog of small entries costs a fifth less CPU in pure Python than with 256 KiB.
-"""
-
-_GATHERED_READ = 1024 * 1024
-"""Maximum size of a read of gathered bytes."""
-
 _GATHER_TIME = 0.03
 """Seconds for which `receive` gathers."""
 
@@ -149,32 +140,33 @@ class Transport:
         )
 
     def receive(
-        self, timeout: float, *, or_writable: bool = False, gather: bool = False
+        self, timeout: float, *, or_writable: bool = False, gather: int = 0
     ) -> bytes | None:
         """Return the next bytes, ``b""`` at the end of the stream, None after `timeout`.
 
         Also returns None after `wake`, after bytes for TLS itself, and with `or_writable` once the
-        socket accepts data again. With `gather`, first waits a moment for `GATHERED` bytes: a
-        broker that sends little by little would cause thousands of small reads a second. Raises
-        ConnectionLost if the connection breaks.
+        socket accepts data again. First waits a moment for `gather` bytes, which should fit into
+        the socket's buffer: a broker that sends little by little would cause thousands of small
+        reads a second. Raises ConnectionLost if the connection breaks.
         """
         events = select.POLLIN | (select.POLLOUT if or_writable else 0)
-        size = _GATHERED_READ if gather else READ_SIZE
-        if gather and self._gather(events):
+        # More may have come than was waited for.
+        size = max(READ_SIZE, gather * 4 // 3)
+        if gather and self._gather(gather, events):
             return self._read(size)
         if not or_writable and (data := self._read(size)) is not None:
             return data
         ready, _ = self._wait(events, timeout)
         return self._read(READ_SIZE) if ready & ~select.POLLOUT else None
 
-    def _gather(self, events: int) -> bool:
-        """Wait until many bytes have come, or the stream ends, or another event comes.
+    def _gather(self, size: int, events: int) -> bool:
+        """Wait until so many bytes have come, or the stream ends, or another event comes.
 
         Returns whether that was `wake`.
         """
         woken = False
         with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GATHERED)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
             _, woken = self._wait(events, _GATHER_TIME)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         return woken

@@ -75,10 +75,10 @@ class Attachment:
             return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
         return last.entry_id < 0 and time.monotonic() >= self._doubt_at
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """Pass on delivered entries; someone may wait for the next."""
         self._consumer.on_delivered(self, block)
-        return False
+        return 0
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer."""

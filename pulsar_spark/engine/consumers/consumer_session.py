@@ -255,9 +255,9 @@ class ConsumerSession(Closing):
 
     # --- events, on the receive thread ----------------------------------------------------------
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """Pass entries on."""
-        return self._handler is not None and self._handler.on_messages(block)
+        return 0 if self._handler is None else self._handler.on_messages(block)
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """End: the broker closed the consumer; it may name the topic's new broker."""

@@ -454,7 +454,7 @@ class _Entries(ProbeHandler):
             self._at = 0
         return message
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """Keep entries, or end if there is no room for them; have the next ones at once."""
         block = block.alone()
         with self._lock:
@@ -465,7 +465,7 @@ class _Entries(ProbeHandler):
         self._serve()
         if is_flood:
             self._end(ConnectionLost("the broker sends far more than was requested"))
-        return False
+        return 0
 
     def _end(self, error: PulsarError) -> None:
         with self._lock:

@@ -226,7 +226,7 @@ class _Sightings(ProbeHandler):
                 if self._until is not None and entry >= self._until:
                     self._answers[entry] = ReadBack.UNREACHED
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """See entries, and have the next ones at once."""
         try:
             for message in block.messages():
@@ -234,7 +234,7 @@ class _Sightings(ProbeHandler):
         except RemoteProtocolError as error:
             self._end(error)
         self._serve()
-        return False
+        return 0
 
     def _see(self, message: MessageReceived) -> None:
         check_id(message.command.message_id, is_stored=True)

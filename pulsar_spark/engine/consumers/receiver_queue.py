@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.handlers import topic_migrated
-from pulsar_spark.engine.connections.transport import GATHERED
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ClosedError, PulsarError
@@ -30,20 +29,30 @@ from pulsar_spark.protocol.frames import MessageBlock
 BLOCK_OVERHEAD = 1024
 """Memory that a block costs besides its own bytes."""
 
+GATHERED = 256 * 1024
+"""So many bytes are worth a read of their own; socket buffers hold more."""
+
+_GATHERED_SLOWLY = 768 * 1024
+"""The same where bytes come slowly.
+
+Measured: a backlog of small entries then costs a fifth less CPU in pure Python. Where entries come
+faster, waiting for so many costs more speed than it saves CPU.
+"""
+
+_ENOUGH = 64 * 1024
+"""With so many bytes in front of a new block, the reading thread has something to do meanwhile."""
+
 _MANY_ENTRIES = 16
 """Blocks of fewer entries are not worth waiting for: it is the small ones that come piecemeal."""
 
-_PACE_BYTES = 1024 * 1024
-"""How slowly bytes come is judged by so many. A reader that has had fewer may need only a few more,
-which should not wait.
+_SETTLED = 1024 * 1024
+"""A reader that has had fewer bytes may need only a few more, which should not wait.
+
+How slowly they come is judged by so many, too.
 """
 
 _SLOW = 48_000_000
-"""Bytes a second: brokers send small entries more slowly from storage, and faster from memory.
-
-Measured: where they come from memory, waiting saves a fifth of the CPU, and costs a fifth of the
-speed.
-"""
+"""Bytes a second: brokers send small entries more slowly from storage, and faster from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,29 +189,27 @@ class ReceiverQueue:
         """Queue the answer to a question for the last message."""
         self._items.put(LastId(answer))
 
-    def on_messages(self, block: MessageBlock) -> bool:
+    def on_messages(self, block: MessageBlock) -> int:
         """Queue a block, or end if there is no room for it.
 
         In a range that is stored, for more of which the broker has permits, the next one can wait
-        while the reading thread has enough to do, and where entries come slowly anyway.
+        while the reading thread has others in front of it, and always if the range is long.
         """
         if self._ended:
-            return False
+            return 0
         block = block.alone()
         size = _size(block)
         queued = self._put - self._taken
         if queued and queued + size > self._budget.share:
             self._end(Ended(overrun=True))
             self._stop()
-            return False
+            return 0
         self._put += size
         self._items.put(block)
         self._pace.add(size)
-        if self._coming < 2 * GATHERED:
-            return False
-        if queued >= GATHERED:
-            return block.count >= _MANY_ENTRIES
-        return self._pace.is_slow
+        wanted = _GATHERED_SLOWLY if self._pace.is_slow else GATHERED
+        can_wait = block.count >= _MANY_ENTRIES if queued >= _ENOUGH else self._put >= _SETTLED
+        return wanted if can_wait and self._coming >= 2 * wanted else 0
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """End: the broker closed the consumer."""
@@ -234,7 +241,7 @@ class _Pace:
     def add(self, size: int) -> None:
         """So many bytes have come."""
         self._bytes += size
-        if self._bytes >= _PACE_BYTES:
+        if self._bytes >= _SETTLED:
             now = time.monotonic()
             self.is_slow = self._bytes < _SLOW * (now - self._since)
             self._bytes, self._since = 0, now
