@@ -39,7 +39,7 @@ class ConsumerHandler(Handler, Protocol):
     """Events for a consumer, on the receive thread."""
 
     def on_messages(self, block: MessageBlock) -> int:
-        """The broker delivered entries. Return for how many bytes the next read may wait; mostly 0."""
+        """The broker delivered entries. Return how many bytes the next read may wait for."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer; it may name the topic's new broker."""
