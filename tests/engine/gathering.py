@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import pytest
 
 from pulsar_spark.engine.connections.transport import Transport
-from pulsar_spark.engine.retry import Deadline
 
 _PIECES = 64
 
@@ -33,18 +32,6 @@ def trickle(peer: _Peer) -> threading.Thread:
     sender = threading.Thread(target=send)
     sender.start()
     return sender
-
-
-def receive_all(transport: Transport, size: int) -> bytes:
-    """Receive exactly so many bytes, without gathering."""
-    found = bytearray()
-    deadline = Deadline(60)
-    while len(found) < size:
-        # None if only records of TLS itself were received.
-        data = transport.receive(deadline.remaining())
-        assert data or (data is None and not deadline.expired()), f"{len(found)} of {size} came"
-        found += data or b""
-    return bytes(found)
 
 
 def record_gathering(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -105,7 +105,7 @@ def test_in_a_long_read_of_what_is_stored_blocks_can_wait_while_there_are_permit
 def test_where_bytes_come_slowly_the_next_ones_wait_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stream, slowly = Stream(monkeypatch), module._GATHERED_SLOWLY
+    stream, slowly = Stream(monkeypatch), module.GATHERED_SLOWLY
     stream.queue.expect(2 * slowly)
     stream.clock.advance(1.0)
     assert stream.waits(2**20) == slowly

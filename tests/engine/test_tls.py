@@ -23,6 +23,7 @@ from pulsar_spark.engine.connections.tls import tls_context, tls_identity
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,
@@ -35,7 +36,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.damaged_pem import damaged, shows
-from tests.engine.gathering import TRICKLED, receive_all, trickle
+from tests.engine.gathering import TRICKLED, trickle
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.java_server import free_ports
 from tests.support.waiting import finish
@@ -592,6 +593,17 @@ def pair(authority: Authority) -> Any:
     made = Pair(authority)
     yield made
     made.close()
+
+
+def receive_all(transport: Transport, size: int) -> bytes:
+    found = bytearray()
+    deadline = Deadline(60)
+    while len(found) < size:
+        # None if only records of TLS itself were received.
+        data = transport.receive(deadline.remaining())
+        assert data or (data is None and not deadline.expired()), f"{len(found)} of {size} came"
+        found += data or b""
+    return bytes(found)
 
 
 def test_two_threads_can_read_and_write_at_once(pair: Pair) -> None:

@@ -146,8 +146,7 @@ class ClientConnection:
         # The following are used by the receive thread only.
         self._login_steps = 0
         self._logged_unknown = False
-        # Whether the consumer of the last block can wait for the next one.
-        # For how many bytes the next read may wait.
+        # How many bytes the next read may wait for, as the consumer of the last block said.
         self._gather = 0
         self._heard = True
         self._heard_at = self._pinged_at = 0.0

@@ -157,7 +157,7 @@ class Transport:
         if not or_writable and (data := self._read(size)) is not None:
             return data
         ready, _ = self._wait(events, timeout)
-        return self._read(READ_SIZE) if ready & ~select.POLLOUT else None
+        return self._read(size) if ready & ~select.POLLOUT else None
 
     def _gather(self, size: int, events: int) -> bool:
         """Wait until so many bytes have come, or the stream ends, or another event comes.

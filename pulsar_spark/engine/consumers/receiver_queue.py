@@ -32,7 +32,7 @@ BLOCK_OVERHEAD = 1024
 GATHERED = 256 * 1024
 """So many bytes are worth a read of their own; socket buffers hold more."""
 
-_GATHERED_SLOWLY = 768 * 1024
+GATHERED_SLOWLY = 768 * 1024
 """The same where bytes come slowly.
 
 Measured: a backlog of small entries then costs a fifth less CPU in pure Python. Where entries come
@@ -207,7 +207,7 @@ class ReceiverQueue:
         self._put += size
         self._items.put(block)
         self._pace.add(size)
-        wanted = _GATHERED_SLOWLY if self._pace.is_slow else GATHERED
+        wanted = GATHERED_SLOWLY if self._pace.is_slow else GATHERED
         can_wait = block.count >= _MANY_ENTRIES if queued >= _ENOUGH else self._put >= _SETTLED
         return wanted if can_wait and self._coming >= 2 * wanted else 0
 

@@ -419,7 +419,7 @@ _LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
 }
 
 _REASONS = {
-    JsonRule.BYTES: "it is not UTF-8, and this schema, of the Python client, has bytes as UTF-8",
+    JsonRule.BYTES: "it is not UTF-8, and schemas of the Python client have bytes as UTF-8",
     JsonRule.DECIMAL: "it does not fit the precision and scale of the topic's schema",
     JsonRule.MOMENT: "the time is beyond what 64 bits hold in the schema's unit",
 }
