@@ -363,7 +363,19 @@ class EntryReader(Closing):
             # Messages before the range are no progress.
             self._idle_timer.reset()
             self._consumer.on_progress()
-        self._consumer.consumed(messages, size, more=not self.finished)
+        left = self._left(before, size)
+        self._consumer.consumed(messages, size, left, more=not self.finished)
+
+    def _left(self, before: Position, size: int) -> int | None:
+        """Estimate the bytes left of the range; None if its end is in another ledger, or nowhere.
+
+        The entries from `before` on had `size` bytes.
+        """
+        position, end = self.position, self._decoder.end
+        if end is None or not before.ledger_id == position.ledger_id == end.ledger_id:
+            return None
+        entries = max(position.entry_id - before.entry_id, 1)
+        return size * (end.entry_id - position.entry_id) // entries
 
     def _find_message(self, chunk: LastChunk) -> ReceivedEntry | None:
         """Return the message of a last chunk whose other chunks were not here."""

@@ -206,8 +206,11 @@ class ReaderConsumer:
 
     # --- while subscribed ---------------------------------------------------------------------
 
-    def consumed(self, messages: int, size: int, *, more: bool) -> None:
-        """Messages were taken from the queue; gives permits for more if `more` may come."""
+    def consumed(self, messages: int, size: int, left: int | None, *, more: bool) -> None:
+        """Messages were taken from the queue; gives permits for more if `more` may come.
+
+        `left` bytes or so are left of the range, None if that is unknown.
+        """
         permits = self._permits.consumed(messages, size)
         session, queue = self._session, self._queue
         if permits and more and session is not None:
@@ -215,7 +218,9 @@ class ReaderConsumer:
             with contextlib.suppress(PulsarError):
                 session.flow(permits)
         if self._is_stored and queue is not None and messages:
-            queue.expect(self._permits.outstanding * size // messages if more else 0)
+            coming = self._permits.outstanding * size // messages if more else 0
+            # Nothing would end the wait for more bytes than are left.
+            queue.expect(coming if left is None else min(coming, left))
 
     def on_progress(self) -> None:
         """Requested messages arrived: the next pause starts short again."""
