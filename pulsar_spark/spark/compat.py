@@ -25,6 +25,8 @@ else:
 
 # The module that Spark (4.1 and later) runs to push filters down; it plans such reads itself.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+# The module whose forks are Spark's workers.
+_DAEMON = "pyspark.daemon"
 # The module that Spark runs to commit or abort a micro-batch.
 _SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
@@ -61,6 +63,14 @@ def filters_are_pushed() -> bool:
 def ends_micro_batch() -> bool:
     """Return whether the writer that is being created only commits or aborts a micro-batch."""
     return _runs(_SINK_WORKER)
+
+
+def is_worker() -> bool:
+    """Return whether this process is a worker of Spark, which runs one step or task after another.
+
+    Where Spark cannot fork (`spark.python.use.daemon=false`, Windows), each process runs only one.
+    """
+    return _runs(_DAEMON)
 
 
 def _runs(worker: str) -> bool:

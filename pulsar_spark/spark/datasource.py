@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.datasource import (
@@ -28,6 +28,7 @@ from pulsar_spark.spark.reading.batch_reader import (
     infer_schema,
 )
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
+from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import stream_writer
 
@@ -46,6 +47,10 @@ class PulsarDataSource(DataSource):
     defaults = FormatDefaults()
     # Spark asks for the schema only if the user gives none, and pickles the data source afterwards.
     _inferred = False
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        keep_modules()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
@@ -70,6 +75,7 @@ class PulsarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, for the columns of `schema`."""
+        keep_modules()
         writer = PulsarBatchWriter(
             parse_write_options(self._all_options), schema, overwrite=overwrite
         )

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_spark.spark.options.write import WriteOptions
+from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.columns import plan_columns
 from pulsar_spark.spark.writing.decision_log import Decision, Unit
 from pulsar_spark.spark.writing.exactly_once import (
@@ -92,4 +93,5 @@ class CheckedWriter:
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
+        keep_modules()
         return write_task(self._options, self._columns, batches, self._targets)
