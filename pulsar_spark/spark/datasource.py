@@ -75,7 +75,6 @@ class PulsarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, for the columns of `schema`."""
-        keep_modules()
         writer = PulsarBatchWriter(
             parse_write_options(self._all_options), schema, overwrite=overwrite
         )

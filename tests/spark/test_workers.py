@@ -21,7 +21,7 @@ from tests.spark.topics import store
 
 @pytest.fixture
 def frozen() -> Iterator[Callable[[], int]]:
-    """Return how many objects are frozen; none were before."""
+    """Return how many objects were frozen since the test began."""
     before = gc.get_freeze_count()
     workers.keep_modules.cache_clear()
     yield lambda: gc.get_freeze_count() - before

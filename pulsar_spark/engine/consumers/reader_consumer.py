@@ -218,9 +218,10 @@ class ReaderConsumer:
             with contextlib.suppress(PulsarError):
                 session.flow(permits)
         if self._is_stored and queue is not None and messages:
-            coming = self._permits.outstanding * size // messages if more else 0
+            coming = self._permits.outstanding * size // messages
             # Nothing would end the wait for more bytes than are left.
-            queue.expect(coming if left is None else min(coming, left))
+            coming = coming if left is None else min(coming, left)
+            queue.expect(coming if more else 0)
 
     def on_progress(self) -> None:
         """Requested messages arrived: the next pause starts short again."""
