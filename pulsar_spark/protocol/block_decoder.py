@@ -480,7 +480,7 @@ class PythonBlockDecoder:
             data,
             at,
             stop,
-            Commands(command.digits_at, command.behind_at, command.rest_at),
+            Commands(*(place - 4 for place in command[3:6])),
             entry,
             most,
             options.max_bytes - pending.nbytes,

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate
-from operator import add, sub
+from operator import add, gt, sub
 from struct import Struct
+from struct import error as StructError
 from sys import byteorder
 from typing import NamedTuple
 
@@ -28,7 +31,8 @@ _MAX_PRODUCERS = 16
 # Bytes of metadata and payload: tag and size of the name are looked at.
 _LEAST = 2
 
-_size_at = Struct(">I").unpack_from
+_SIZE = 4  # bytes of a frame's size, which is in front of the rest
+
 # Of metadata: the name's size; behind the name tags and digits of sequence id and publish time, and
 # the tag of the key.
 _NAME_SIZE = re.compile(rb"\x0a([\0-\x7f])", re.DOTALL).match
@@ -36,7 +40,7 @@ _TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (NUMBER, NUMBER)).match
 
 
 class Commands(NamedTuple):
-    """Where the parts of the commands lie, counted from where their frames begin.
+    """Where the parts of the commands lie, counted from behind the sizes of their frames.
 
     Digits of the entry, which alone vary, and what follows the commands: a checksum.
     """
@@ -103,26 +107,27 @@ def take_even(
     more than `largest`. Their checksums are right. The first one has that entry, and a command
     that was read.
     """
-    metadata_at = commands.checksum_at + 8
-    starts, ends = _walk(data, at, stop, metadata_at, min(most, _MOST), most_bytes, largest)
-    digits = next(number_runs(first_entry, len(starts))) if len(starts) >= MIN_EVEN else []
+    checksum_at = commands.checksum_at
+    metadata_at = checksum_at + 8
+    layout = _read_layout(data, at + _SIZE + metadata_at)
+    width = metadata_at + (layout.width if layout else 0)
+    before = _SIZE + metadata_at
+    ends, found_heads = _walk(data, at, stop, width, before, min(most, _MOST), most_bytes, largest)
+    digits = next(number_runs(first_entry, len(ends))) if len(ends) >= MIN_EVEN else []
     count = len(digits)
     if count < MIN_EVEN:
         return None
     # Numbers of entries with more digits follow.
-    del starts[count:], ends[count:]
-    begins = [start + metadata_at for start in starts]
-    layout = _read_layout(data, begins[0])
-    width = metadata_at + (layout.width if layout else 0)
-    heads = b"".join([data[start : start + width] for start in starts])
-    if len(heads) != width * count or not _are_alike(heads, width, commands, digits):
+    del found_heads[count:], ends[count:]
+    heads = b"".join(found_heads)
+    if not _are_alike(heads, width, commands, digits):
         return None
+    begins = [start + before for start in (at, *ends[:-1])]
     found = layout and _read_heads(heads, width, metadata_at, layout, begins)
     found = found or _read_producers(data, begins)
     if found is None:
         return None
-    sizes = _numbers(heads, commands.checksum_at + 4, width)
-    bodies = list(map(add, begins, sizes))
+    bodies = list(map(add, begins, _numbers(heads, checksum_at + 4, width)))
     times, keys_at, keys_end = found
     keys: list[bytes | None] = [None] * count
     if keys_at != keys_end:
@@ -131,32 +136,48 @@ def take_even(
             for begin, end in zip(keys_at, keys_end, strict=True)
         ]
     rests = _slices(data, keys_end, bodies) if keys_end != bodies else None
-    values = _slices(data, bodies, ends)
     view = memoryview(data)
     checksums = [
         extend_crc32c(view[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
     ]
-    # What would end before it begins is empty: so nothing reaches into what follows it.
+    # Nothing ends before it begins: so nothing reaches into what follows it.
     if (
-        sum(map(len, values)) != sum(ends) - sum(bodies)
-        or sum(map(len, rests or ())) != sum(bodies) - sum(keys_end)
-        or checksums != _numbers(heads, commands.checksum_at, width)
+        any(map(gt, bodies, ends))
+        or any(map(gt, keys_end, bodies))
+        or checksums != _numbers(heads, checksum_at, width)
     ):
         return None
-    return EvenFrames(ends, digits, times, keys, rests, values)
+    return EvenFrames(ends, digits, times, keys, rests, _slices(data, bodies, ends))
 
 
 def _walk(
-    data: bytes, at: int, stop: int, before: int, most: int, most_bytes: int, largest: int
-) -> tuple[list[int], list[int]]:
-    """Return begins and ends of frames; `before` of each is not counted to its bytes."""
-    starts: list[int] = []
-    add_start, begin = starts.append, at
-    while at < stop and len(starts) < most:
-        add_start(at)
-        at += 4 + _size_at(data, at)[0]
-    ends = [*starts, at][1:]
-    sizes = list(map(sub, ends, starts))
+    data: bytes,
+    at: int,
+    stop: int,
+    width: int,
+    before: int,
+    most: int,
+    most_bytes: int,
+    largest: int,
+) -> tuple[list[int], list[bytes]]:
+    """Return the ends of frames, and `width` bytes behind the size of each.
+
+    The first `before` bytes of a frame do not count towards `most_bytes` and `largest`.
+    """
+    begin = at
+    ends: list[int] = []
+    heads: list[bytes] = []
+    unpack, add_end, add_head = _head_at(width), ends.append, heads.append
+    try:
+        while at < stop and len(ends) < most:
+            size, head = unpack(data, at)
+            at += _SIZE + size
+            add_end(at)
+            add_head(head)
+    except StructError:
+        # The last frame is too small.
+        pass
+    sizes = list(map(sub, ends, (begin, *ends)))
     if sizes and (
         at - begin - before * len(sizes) > most_bytes
         or max(sizes) > before + largest
@@ -168,8 +189,13 @@ def _walk(
             for size, total in zip(sizes, used, strict=True)
         )
         fitting = next((row for row, fit in enumerate(fits) if not fit), len(sizes))
-        del starts[fitting:], ends[fitting:]
-    return starts, ends
+        del heads[fitting:], ends[fitting:]
+    return ends, heads
+
+
+@lru_cache(64)
+def _head_at(width: int) -> Callable[[bytes, int], tuple[int, bytes]]:
+    return Struct(f">I{width}s").unpack_from
 
 
 def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
@@ -180,7 +206,7 @@ def _are_alike(heads: bytes, width: int, commands: Commands, digits: list[bytes]
     """Whether all commands are like the first one, but for entries with these digits."""
     entry_at, entry_end, checksum_at = commands
     count, number = len(digits), entry_end - entry_at
-    for at in (*range(4, entry_at), *range(entry_end, checksum_at)):
+    for at in (*range(entry_at), *range(entry_end, checksum_at)):
         if heads[at::width] != heads[at : at + 1] * count:
             return False
     expected = b"".join(digits)

@@ -662,6 +662,27 @@ def test_messages_keep_what_belongs_to_each_of_them(impl: Implementation) -> Non
     assert times == [message["event_time"] / 1000 for message in sent]
 
 
+def test_messages_are_taken_together_though_the_last_one_is_smaller_than_what_they_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It ends before the place where the others have their publish times.
+    frames = [entry(number, b"v", partition_key="key") for number in range(200, 260)]
+    frames.append(entry(260, b"", producer_name="p"))
+    together: list[int] = []
+    take_even = even_frames.take_even
+
+    def count(*args: Any) -> Any:
+        found = take_even(*args)
+        together.append(len(found.ends) if found else 0)
+        return found
+
+    monkeypatch.setattr(block_decoder, "take_even", count)
+    found = blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
+    assert len(found.column("value")) == 61
+    # One by one go the first, which the others are compared with, and the last.
+    assert sum(together) == 59
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["not base64", "property that is not UTF-8"])
 def test_of_many_messages_only_an_unusual_one_is_left(
