@@ -17,6 +17,9 @@ from pathlib import Path
 _TICK = os.sysconf("SC_CLK_TCK")
 # The kernel knows 15 characters of a thread's name.
 _COMPILERS = ("C1 CompilerThre", "C2 CompilerThre")
+# Seconds without CPU after which nothing is busy, and the longest wait for that.
+_IDLE = 0.1
+_MOST_IDLE = 2.0
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -109,6 +112,20 @@ def _peak(process: Path) -> int:
         if found:
             return int(found[1]) * 1024
     return 0
+
+
+def wait_until_idle() -> None:
+    """Wait until this process and its children need no CPU, but not for long.
+
+    Python workers collect garbage after each job, and JVMs compile.
+    """
+    end = time.monotonic() + _MOST_IDLE
+    used = _cpu_seconds()
+    while time.monotonic() < end:
+        time.sleep(_IDLE)
+        before, used = used, _cpu_seconds()
+        if used == before:
+            return
 
 
 @contextmanager

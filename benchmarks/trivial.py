@@ -32,7 +32,7 @@ class TrivialPartition(InputPartition):
 
 
 class TrivialReader(DataSourceReader):
-    """Yields the batches of a file, in equal shares for `tasks` tasks."""
+    """Yields the batches of a file, in equal shares for `tasks` tasks; nothing for 0."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.file = options["file"]
@@ -42,12 +42,15 @@ class TrivialReader(DataSourceReader):
         """Equal shares of the batches."""
         with pa.memory_map(self.file) as file:
             count = pa.ipc.open_file(file).num_record_batches
+        if not self.tasks:
+            return []
         edges = [count * task // self.tasks for task in range(self.tasks + 1)]
         return [TrivialPartition(*edge) for edge in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a share."""
-        assert isinstance(partition, TrivialPartition)
+        """Yield the batches of a share, or nothing for the partition that Spark adds to none."""
+        if not isinstance(partition, TrivialPartition):
+            return
         with pa.memory_map(self.file) as file:
             reader = pa.ipc.open_file(file)
             for number in range(partition.start, partition.stop):
