@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import logging
 import os
 import platform
@@ -172,6 +173,13 @@ def settings(results: Results) -> str:
     return " ".join(sentences)
 
 
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -185,6 +193,10 @@ def parse() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
     parser.add_argument("--alone", action="store_true", help="leave out others than ours")
+    parser.add_argument(
+        "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+        help="a setting of Spark for our source and the trivial one; can be repeated",
+    )  # fmt: skip
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")
     parser.add_argument("--kafka", help="Python of an environment with Spark, to read Kafka with")
     parser.add_argument("--kafka-jars", type=Path, help="folder of jars; see benchmarks/kafka.py")
@@ -209,9 +221,10 @@ class Setup:
     @contextlib.contextmanager
     def bench(self, *, others: bool = False) -> Iterator[Bench]:
         """Fresh Spark processes: code that a JVM compiled for one shape may slow the next down."""
+        conf = json.dumps(dict(self.arguments.conf))
         with contextlib.ExitStack() as stack:
             ours = {
-                name: stack.enter_context(SparkProcess(implementation=name))
+                name: stack.enter_context(SparkProcess(implementation=name, conf=conf))
                 for name in implementations()
             }
             bench = Bench(self.broker, ours, self.tls, alone=self.arguments.alone)
@@ -219,8 +232,8 @@ class Setup:
             if others and self.arguments.scala:
                 bench.scala = stack.enter_context(SparkProcess(self.arguments.scala))
             if others and self.kafka is not None:
-                conf = connector_settings(self.arguments.kafka_jars)
-                spark = stack.enter_context(SparkProcess(self.arguments.kafka, conf=conf))
+                jars = connector_settings(self.arguments.kafka_jars)
+                spark = stack.enter_context(SparkProcess(self.arguments.kafka, conf=jars))
                 bench.kafka = Kafka(self.kafka, spark)
             yield bench
 

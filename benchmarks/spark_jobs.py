@@ -203,6 +203,7 @@ def write(
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_rows)
     rows = spark.range(0, messages, 1, tasks).selectExpr(*columns)
     writer = rows.write.format(source).mode("append").options(**options)
+    wait_until_idle()
     with measured() as result:
         writer.save()
     return asdict(result)
