@@ -61,7 +61,7 @@ def _frame(
 
 def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
     """Read everything, and convert each column of each row to Spark's own form."""
-    if frame["source"] in _NOTHING:
+    if hasattr(spark, "dataSource"):
         _wake_workers(spark, **frame)
     wait_until_idle()
     with measured() as result:
