@@ -322,8 +322,8 @@ def check_effectively_once(
 
 
 def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
-    assert round(names["stream"], 2) == 0.06
-    assert round(names["backfill"]) == 20
+    assert round(names["stream"], 2) == 0.05
+    assert round(names["backfill"]) == 18
 
 
 def check_schemas(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
