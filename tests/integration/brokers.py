@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import pytest
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.real_broker import KEEP_ALL, AdminError, RealBroker, rest_path
 from tests.support.waiting import wait_until
+
+# States of a transaction buffer: without transactions so far, and with some.
+_RECOVERED = ("NoSnapshot", "Ready")
 
 
 class Broker(ABC):
@@ -42,6 +47,10 @@ class Broker(ABC):
     def partitions_of(self, topic: str, partitions: int) -> list[str]:
         """Return the names of a topic's partitions, the topic itself if there are none."""
         return [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
+
+    def create_transactional_topic(self, partitions: int) -> str:
+        """Create a topic whose partitions are ready for their first transaction."""
+        return self.create_topic(partitions=partitions)
 
     @abstractmethod
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -187,6 +196,21 @@ class Real(Broker):
 
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
         return self.own.create_topic(name or self.unique_topic(), partitions)
+
+    def create_transactional_topic(self, partitions: int) -> str:
+        # Pulsar 4.0.8 can refuse the first message of a transaction, and close its producer, while
+        # a partition that was just loaded recovers its transaction buffer.
+        topic = super().create_transactional_topic(partitions)
+        with PulsarClient(self.service_url) as client:
+            client.create_producer(topic)
+            for name in self.partitions_of(topic, partitions):
+                wait_until(partial(self._is_recovered, name), f"{name} takes transactions")
+        return topic
+
+    def _is_recovered(self, topic: str) -> bool:
+        path = rest_path(topic).removeprefix("persistent/")
+        stats = self.own.admin("GET", f"/admin/v3/transactions/transactionBufferStats/{path}")
+        return stats["state"] in _RECOVERED
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self.own.admin("POST", f"{rest_path(topic)}/partitions", partitions)

@@ -6,13 +6,11 @@ can be killed at a crash point.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pulsar_spark.errors import ConnectionLost
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
@@ -21,8 +19,6 @@ from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 SCHEMA = StructType([StructField("value", StringType())])
 TASKS = 3
 ROWS = 40
-MAX_FAILURES = 4
-"""Spark's spark.task.maxFailures."""
 
 
 class Sink:
@@ -49,15 +45,8 @@ class Sink:
     def run(self, batch: int) -> None:
         """Write a micro-batch from its check to its commit."""
         self.writer().check()
-        written = [self._run_task(batch, task) for task in range(TASKS)]
+        written = [self.write(batch, task) for task in range(TASKS)]
         self.writer().commit(list(written), batch)
-
-    def _run_task(self, batch: int, task: int) -> PulsarCommitMessage:
-        """Run a task as Spark does: again in a new transaction, if a broker moves its topic."""
-        for _ in range(MAX_FAILURES - 1):
-            with contextlib.suppress(ConnectionLost):
-                return self.write(batch, task)
-        return self.write(batch, task)
 
 
 def rows(batch: int, task: int) -> list[str]:

@@ -70,7 +70,7 @@ def start_and_kill(
 def test_a_batch_is_written_once_wherever_its_writer_is_killed(
     broker: Broker, tmp_path: Path
 ) -> None:
-    topics = {point: broker.create_topic(partitions=2) for point in POINTS}
+    topics = {point: broker.create_transactional_topic(partitions=2) for point in POINTS}
     for topic in topics.values():
         Sink(broker.service_url, topic, topic).run(0)
     killed = {point: start_and_kill(broker, topics[point], point, tmp_path) for point in POINTS}
@@ -91,7 +91,7 @@ def test_a_driver_that_stays_away_for_too_long_tears_its_batch_and_says_so(
     broker: Broker, tmp_path: Path
 ) -> None:
     fates = {"after-decision": 0, "between-ends": 1}
-    topics = {point: broker.create_topic(partitions=2) for point in fates}
+    topics = {point: broker.create_transactional_topic(partitions=2) for point in fates}
     for topic in topics.values():
         Sink(broker.service_url, topic, topic).run(0)
     killed = [
@@ -119,7 +119,7 @@ def test_a_decided_batch_that_is_gone_in_part_is_redone_unless_its_commits_had_b
     broker: Broker, tmp_path: Path
 ) -> None:
     points = ("after-decision", "after-markers", "between-ends")
-    topics = {point: broker.create_topic(partitions=2) for point in points}
+    topics = {point: broker.create_transactional_topic(partitions=2) for point in points}
     for topic in topics.values():
         Sink(broker.service_url, topic, topic).run(0)
     killed = [start_and_kill(broker, topic, point, tmp_path) for point, topic in topics.items()]
@@ -154,7 +154,7 @@ def test_the_official_client_sees_each_row_once(
     broker: Broker, official_client: Callable[..., Any]
 ) -> None:
     pulsar = pytest.importorskip("pulsar")
-    topic = broker.create_topic(partitions=2)
+    topic = broker.create_transactional_topic(partitions=2)
     official = official_client(broker.service_url)
     consumer = official.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     sink = Sink(broker.service_url, topic, topic)
