@@ -480,7 +480,7 @@ class PythonBlockDecoder:
             data,
             at,
             stop,
-            Commands(*(place - 4 for place in command[3:6])),
+            Commands(command.digits_at - 4, command.behind_at - 4, command.rest_at - 4),
             entry,
             most,
             options.max_bytes - pending.nbytes,

@@ -112,12 +112,13 @@ def take_even(
     layout = _read_layout(data, at + _SIZE + metadata_at)
     width = metadata_at + (layout.width if layout else 0)
     before = _SIZE + metadata_at
-    ends, found_heads = _walk(data, at, stop, width, before, min(most, _MOST), most_bytes, largest)
-    digits = next(number_runs(first_entry, len(ends))) if len(ends) >= MIN_EVEN else []
+    ends, found_heads = _walk(data, at, stop, width, min(most, _MOST))
+    count = _count_fitting(at, ends, before, most_bytes, largest)
+    digits = next(number_runs(first_entry, count)) if count >= MIN_EVEN else []
     count = len(digits)
     if count < MIN_EVEN:
         return None
-    # Numbers of entries with more digits follow.
+    # What does not fit follows, and numbers of entries with more digits.
     del found_heads[count:], ends[count:]
     heads = b"".join(found_heads)
     if not _are_alike(heads, width, commands, digits):
@@ -150,21 +151,8 @@ def take_even(
     return EvenFrames(ends, digits, times, keys, rests, _slices(data, bodies, ends))
 
 
-def _walk(
-    data: bytes,
-    at: int,
-    stop: int,
-    width: int,
-    before: int,
-    most: int,
-    most_bytes: int,
-    largest: int,
-) -> tuple[list[int], list[bytes]]:
-    """Return the ends of frames, and `width` bytes behind the size of each.
-
-    The first `before` bytes of a frame do not count towards `most_bytes` and `largest`.
-    """
-    begin = at
+def _walk(data: bytes, at: int, stop: int, width: int, most: int) -> tuple[list[int], list[bytes]]:
+    """Return the ends of frames, and `width` bytes behind the size of each."""
     ends: list[int] = []
     heads: list[bytes] = []
     unpack, add_end, add_head = _head_at(width), ends.append, heads.append
@@ -177,25 +165,32 @@ def _walk(
     except StructError:
         # The last frame is too small.
         pass
-    sizes = list(map(sub, ends, (begin, *ends)))
-    if sizes and (
-        at - begin - before * len(sizes) > most_bytes
-        or max(sizes) > before + largest
-        or min(sizes) < before + _LEAST
-    ):
-        used = accumulate(size - before for size in sizes)
-        fits = (
-            _LEAST <= size - before <= largest and total <= most_bytes
-            for size, total in zip(sizes, used, strict=True)
-        )
-        fitting = next((row for row, fit in enumerate(fits) if not fit), len(sizes))
-        del heads[fitting:], ends[fitting:]
     return ends, heads
 
 
 @lru_cache(64)
 def _head_at(width: int) -> Callable[[bytes, int], tuple[int, bytes]]:
     return Struct(f">I{width}s").unpack_from
+
+
+def _count_fitting(at: int, ends: list[int], before: int, most_bytes: int, largest: int) -> int:
+    """Return how many frames from `at` on have neither too few nor too many bytes.
+
+    The first `before` bytes of each do not count.
+    """
+    sizes = list(map(sub, ends, (at, *ends)))
+    if not sizes or (
+        ends[-1] - at - before * len(sizes) <= most_bytes
+        and max(sizes) <= before + largest
+        and min(sizes) >= before + _LEAST
+    ):
+        return len(sizes)
+    used = accumulate(size - before for size in sizes)
+    fits = (
+        _LEAST <= size - before <= largest and total <= most_bytes
+        for size, total in zip(sizes, used, strict=True)
+    )
+    return next((row for row, fit in enumerate(fits) if not fit), len(sizes))
 
 
 def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:

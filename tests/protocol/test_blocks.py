@@ -662,21 +662,27 @@ def test_messages_keep_what_belongs_to_each_of_them(impl: Implementation) -> Non
     assert times == [message["event_time"] / 1000 for message in sent]
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets how many frames are taken each time that frames are compared."""
+    counts: list[int] = []
+    take_even = even_frames.take_even
+
+    def count(*args: Any) -> Any:
+        found = take_even(*args)
+        counts.append(len(found.ends) if found else 0)
+        return found
+
+    monkeypatch.setattr(block_decoder, "take_even", count)
+    return counts
+
+
 def test_messages_are_taken_together_though_the_last_one_is_smaller_than_what_they_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # It ends before the place where the others have their publish times.
     frames = [entry(number, b"v", partition_key="key") for number in range(200, 260)]
     frames.append(entry(260, b"", producer_name="p"))
-    together: list[int] = []
-    take_even = even_frames.take_even
-
-    def count(*args: Any) -> Any:
-        found = take_even(*args)
-        together.append(len(found.ends) if found else 0)
-        return found
-
-    monkeypatch.setattr(block_decoder, "take_even", count)
+    together = counted(monkeypatch)
     found = blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
     assert len(found.column("value")) == 61
     # One by one go the first, which the others are compared with, and the last.
@@ -761,14 +767,7 @@ def test_frames_that_take_turns_are_not_looked_at_again_and_again(
         "a codec": lambda number: entry(number, b"v" * 50, codec=pb.LZ4),
         "a marker": lambda number: entry(number, b"", marker_type=10),
     }
-    looks: list[int] = []
-    take_even = even_frames.take_even
-
-    def count(*args: Any) -> Any:
-        looks.append(1)
-        return take_even(*args)
-
-    monkeypatch.setattr(block_decoder, "take_even", count)
+    looks = counted(monkeypatch)
     frames = [entry(number, b"v") if number % 2 else others[other](number) for number in range(300)]
     blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
     assert 1 <= len(looks) <= 4
