@@ -36,6 +36,7 @@ from benchmarks.spark_process import SparkProcess
 from benchmarks.tls import TlsPort
 from benchmarks.topics import fill, kept_in_memory, make_topic, temporary_topic
 from benchmarks.workloads import ARRIVING, BACKLOG, WORKLOADS, Workload
+from pulsar_spark.cli.arguments import key_and_value
 from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
 from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
@@ -173,13 +174,6 @@ def settings(results: Results) -> str:
     return " ".join(sentences)
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
-
-
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -194,7 +188,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
     parser.add_argument("--alone", action="store_true", help="leave out others than ours")
     parser.add_argument(
-        "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+        "--conf", action="append", default=[], type=key_and_value, metavar="KEY=VALUE",
         help="a setting of Spark for our source and the trivial one; can be repeated",
     )  # fmt: skip
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")

@@ -62,10 +62,13 @@ def _frame(
 def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
     """Read everything, and convert each column of each row to Spark's own form."""
     if hasattr(spark, "dataSource"):
-        _wake_workers(spark, **frame)
+        # Spark ends Python workers that had nothing to do for a minute, and only a read of the same
+        # source has the same workers.
+        nothing = {**frame["options"], **_NOTHING[frame["source"]]}
+        _convert(spark, **{**frame, "options": nothing})
     wait_until_idle()
     with measured() as result:
-        _frame(spark, **frame).write.format("noop").mode("overwrite").save()
+        _convert(spark, **frame)
     return asdict(result)
 
 
@@ -73,15 +76,8 @@ def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
 _NOTHING = {"pulsar": {"startingTime": "2100-01-01T00:00:00Z"}, "trivial": {"tasks": "0"}}
 
 
-def _wake_workers(
-    spark: SparkSession, source: str, options: Options, schema: str = "", select: str = ""
-) -> None:
-    """Start the Python workers that Spark ended because they had nothing to do for a minute.
-
-    Only a read of the same source has the same workers.
-    """
-    frame = _frame(spark, source, {**options, **_NOTHING[source]}, schema, select)
-    frame.write.format("noop").mode("overwrite").save()
+def _convert(spark: SparkSession, **frame: Any) -> None:
+    _frame(spark, **frame).write.format("noop").mode("overwrite").save()
 
 
 def sums(spark: SparkSession, **frame: Any) -> dict[str, int]:

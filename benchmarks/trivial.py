@@ -40,10 +40,10 @@ class TrivialReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Equal shares of the batches."""
-        with pa.memory_map(self.file) as file:
-            count = pa.ipc.open_file(file).num_record_batches
         if not self.tasks:
             return []
+        with pa.memory_map(self.file) as file:
+            count = pa.ipc.open_file(file).num_record_batches
         edges = [count * task // self.tasks for task in range(self.tasks + 1)]
         return [TrivialPartition(*edge) for edge in pairwise(edges)]
 

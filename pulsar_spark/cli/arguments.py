@@ -66,7 +66,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--option",
         action="append",
         default=[],
-        type=_pair,
+        type=key_and_value,
         metavar="KEY=VALUE",
         help="an option of docs/options.md, written as for Spark; can be repeated. Other users of "
         "this machine can see it: keep a token in a file instead",
@@ -142,7 +142,8 @@ def resolved(options: dict[str, str], scope: Scope) -> Values:
         raise OptionError(error.what, error.remedy) from None
 
 
-def _pair(text: str) -> tuple[str, str]:
+def key_and_value(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE; raises ArgumentTypeError."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         # Not shown: it may be a credential.
