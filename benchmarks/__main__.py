@@ -247,11 +247,15 @@ def started(arguments: argparse.Namespace) -> Iterator[Setup]:
         yield setup
 
 
-def kept(
-    broker: OwnBroker, workload: Workload, topic: str
-) -> contextlib.AbstractContextManager[None]:
-    """Keep a topic in memory, or the broker that reads it from storage on one core."""
-    return on_one_core(broker.pid) if workload.stored else kept_in_memory(broker, topic)
+@contextlib.contextmanager
+def kept(broker: OwnBroker, workload: Workload, topic: str) -> Iterator[None]:
+    """Keep a topic in memory and the broker on one core, if the workload says so."""
+    with contextlib.ExitStack() as stack:
+        if not workload.stored:
+            stack.enter_context(kept_in_memory(broker, topic))
+        if workload.one_core:
+            stack.enter_context(on_one_core(broker.pid))
+        yield
 
 
 def measure_shapes(setup: Setup, results: Results) -> None:

@@ -151,9 +151,9 @@ def measured() -> Iterator[Measurement]:
 def on_one_core(pid: int) -> Iterator[None]:
     """Keep all threads of a process on one core.
 
-    To wake a thread on another core of a virtual machine takes the hypervisor. A broker that
-    fetches small entries from its bookie does so many times for each entry: chance would decide
-    whether that takes more of its CPU than all else.
+    To wake a thread on another core of a virtual machine takes the hypervisor. A broker does so
+    many times for each small entry that it fetches from its bookie, and for each few that it has in
+    memory: chance would decide whether that takes more time than all else.
     """
     cores = os.sched_getaffinity(pid)
     _keep_on(pid, {max(cores)})
