@@ -402,9 +402,8 @@ class PythonBlockDecoder:
             return at, 0, position
         count, end = len(frames.ends), frames.ends[-1]
         head, tail = self._command.id_head, pending.id_tail
-        # All numbers of entries have the same size.
-        ids = head + (tail + head).join(frames.digits) + tail
-        id_sizes = repeat(len(ids) // count, count)
+        id_size, ids = _ids(head, frames.digits, tail)
+        id_sizes = repeat(id_size, count)
         size = self._size_of(count, end - at)
         pending.add_messages_alone(frames.values, frames.keys, ids, id_sizes, entries, rests, size)
         return end, count, (entries.ledger_id, entries.entry_ids[-1] + 1, 0)
@@ -432,18 +431,18 @@ class PythonBlockDecoder:
                 return at, 0, position
             counts = [metadata.messages for metadata in entries.metadata]
             fitting = bisect_right(list(accumulate(counts)), room)
+            size, heads = _ids(head, frames.digits)
             for run in _alike_in_size(frames.values[:fitting]):
                 begin, end = run.start, run.stop
                 part = slice(begin, end)
                 batch = unpack_batches(
                     frames.values[part], counts[part], with_metadata=pending.needs_metadata
                 )
-                heads = [head + digits for digits in frames.digits[part]]
                 frames_end = frames.ends[end - 1]
                 pending.add_batches(
                     batch,
                     counts[part],
-                    heads,
+                    [heads[row * size : (row + 1) * size] for row in run],
                     entries.part(part),
                     self._size_of(len(run), frames_end - at) + row_size * batch.count,
                 )
@@ -607,6 +606,18 @@ class PythonBlockDecoder:
         if options.published_from is not None and millis < options.published_from:
             return False
         return options.published_before is None or millis < options.published_before
+
+
+def _ids(head: bytes, digits: Sequence[bytes], tail: bytes = b"") -> tuple[int, bytes]:
+    """Return the size of each id, and all ids, one after the other: head, digits and tail.
+
+    The digits are given place by place.
+    """
+    first = head + bytes(len(digits)) + tail
+    ids = bytearray(first * len(digits[0]))
+    for at, column in enumerate(digits, len(head)):
+        ids[at :: len(first)] = column
+    return len(first), bytes(ids)
 
 
 def _alike_in_size(bodies: Sequence[bytes]) -> Iterator[range]:

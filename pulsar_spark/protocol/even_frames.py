@@ -22,7 +22,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_runs, read_numbers
+from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, read_numbers
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
@@ -53,8 +53,8 @@ class Commands(NamedTuple):
 class EvenFrames(NamedTuple):
     """What frames hold, in columns; their entries are consecutive.
 
-    There are the frame's end, digits of the entry, publish time (ms), key, and payload. `rests` is
-    what the metadata has behind the key, None where none has more.
+    There are the frame's end, publish time (ms), key, and payload. `rests` is what the metadata has
+    behind the key, None where none has more. `digits` has the entries' digits place by place.
     """
 
     ends: list[int]
@@ -114,8 +114,10 @@ def take_even(
     before = _SIZE + metadata_at
     ends, found_heads = _walk(data, at, stop, width, min(most, _MOST))
     count = _count_fitting(at, ends, before, most_bytes, largest)
-    digits = next(number_runs(first_entry, count)) if count >= MIN_EVEN else []
-    count = len(digits)
+    if count < MIN_EVEN:
+        return None
+    digits = number_columns(first_entry, count)
+    count = len(digits[0])
     if count < MIN_EVEN:
         return None
     # What does not fit follows, and numbers of entries with more digits.
@@ -144,7 +146,7 @@ def take_even(
     # Nothing ends before it begins: so nothing reaches into what follows it.
     if (
         any(map(gt, bodies, ends))
-        or any(map(gt, keys_end, bodies))
+        or (rests is not None and any(map(gt, keys_end, bodies)))
         or checksums != _numbers(heads, checksum_at, width)
     ):
         return None
@@ -200,14 +202,11 @@ def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
 def _are_alike(heads: bytes, width: int, commands: Commands, digits: list[bytes]) -> bool:
     """Whether all commands are like the first one, but for entries with these digits."""
     entry_at, entry_end, checksum_at = commands
-    count, number = len(digits), entry_end - entry_at
+    count = len(digits[0])
     for at in (*range(entry_at), *range(entry_end, checksum_at)):
         if heads[at::width] != heads[at : at + 1] * count:
             return False
-    expected = b"".join(digits)
-    return all(
-        heads[entry_at + place :: width] == expected[place::number] for place in range(number)
-    )
+    return digits == [heads[at::width] for at in range(entry_at, entry_end)]
 
 
 def _numbers(heads: bytes, at: int, width: int) -> list[int]:
@@ -274,7 +273,8 @@ def _read_heads(
     ):
         return None
     times = read_numbers(heads, time_at + 1, time_end, width)
-    keys_at = [begin + layout.width for begin in begins]
+    own_width = layout.width
+    keys_at = [begin + own_width for begin in begins]
     if not layout.has_key:
         return _Heads(times, keys_at, keys_at)
     key_sizes = heads[time_end + 1 :: width]

@@ -134,6 +134,28 @@ def number_runs(first: int, count: int) -> Iterator[list[bytes]]:
     yield run
 
 
+def number_columns(first: int, count: int) -> list[bytes]:
+    """Return the digits of numbers from `first` on, place by place: the first digits of all, ...
+
+    Of `count` numbers, those that have as many digits as the first one.
+    """
+    size = len(encode_number(first))
+    count = min(count, (1 << 7 * size) - first)
+    begin, last = first & 127, first + count - 1
+    lows = _LOWS[size > 1] * (count // _RUN + 2)
+    # So many numbers share all digits except the first.
+    runs = [encode_number(high) for high in range(first >> 7, (last >> 7) + 1)]
+    columns = [
+        lows,
+        *(b"".join([run[at : at + 1] * _RUN for run in runs]) for at in range(size - 1)),
+    ]
+    return [column[begin : begin + count] for column in columns]
+
+
+_RUN = 128
+_LOWS = bytes(range(128)), CONTINUING_DIGITS
+
+
 def sized(data: bytes) -> bytes:
     """Return bytes with their length before them."""
     size = len(data)

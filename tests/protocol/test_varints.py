@@ -12,6 +12,7 @@ from pulsar_spark.protocol.varints import (
     NUMBERS,
     UnusualNumber,
     encode_number,
+    number_columns,
     number_runs,
     read_number,
 )
@@ -38,6 +39,15 @@ def test_runs_hold_consecutive_numbers_of_equal_length(first: int, count: int) -
         encode_number(value) for value in range(first, first + count)
     ]
     assert all(len({len(number) for number in run}) == 1 for run in runs)
+
+
+@given(st.sampled_from([0, 120, 16380, 2**21 - 5, 2**28, 2**35, 2**56]), st.integers(1, 400))
+def test_columns_hold_the_digits_of_numbers_that_are_as_long_as_the_first(
+    first: int, count: int
+) -> None:
+    columns = number_columns(first, count)
+    expected = next(number_runs(first, count))
+    assert list(map(bytes, zip(*columns, strict=True))) == expected
 
 
 @pytest.mark.parametrize("digits", ["80", "8000", "ff", "0001", "ff" * 9, "ff" * 9 + "01", "8180"])
