@@ -11,11 +11,12 @@ import binascii
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, compress, repeat
 from operator import attrgetter
 from struct import pack
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch
@@ -44,6 +45,8 @@ _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
 _NO_ID = MessageIdAdv(0, 0)
 _NO_ID_SIZE = len(_NO_ID.serialize())
 _CACHED_COUNT = 10_000
+# Of smaller values, copies cost less than views.
+_SMALL = 512
 
 
 class UnusualFrame(Exception):
@@ -57,6 +60,7 @@ id, producer name, other metadata, redelivery count, broker's index.
 
 
 Texts: TypeAlias = "tuple[bytes, ...]"
+T = TypeVar("T")
 
 
 class Entries:
@@ -125,6 +129,78 @@ class LedgerEntries(NamedTuple):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Values that lie in `data`: where each begins and ends, and its size."""
+
+    data: bytes
+    begins: Sequence[int]
+    ends: Sequence[int]
+    sizes: Sequence[int]
+
+    def copies(self) -> list[bytes]:
+        """Return each value."""
+        data = self.data
+        return [data[begin:end] for begin, end in zip(self.begins, self.ends, strict=True)]
+
+    def joined(self) -> bytes:
+        """Return the values, one after the other."""
+        if sum(self.sizes) < _SMALL * len(self.sizes):
+            return b"".join(self.copies())
+        view = memoryview(self.data)
+        pairs = zip(self.begins, self.ends, strict=True)
+        return b"".join([view[begin:end] for begin, end in pairs])
+
+
+Values: TypeAlias = "Sequence[bytes | memoryview | None] | Slices"
+Keys: TypeAlias = "Sequence[bytes | None] | Slices"
+
+
+def _each(values: Sequence[T] | Slices) -> Sequence[T | bytes]:
+    return values.copies() if isinstance(values, Slices) else values
+
+
+class BinaryRows:
+    """A binary column that grows: its values one after the other, in any number of parts."""
+
+    __slots__ = ("_nulls", "_parts", "_sizes")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+        # By row, 0 for a null; and the rows of nulls.
+        self._sizes: list[int] = []
+        self._nulls: list[int] = []
+
+    def add(self, values: Values) -> None:
+        """Add values; None is a null."""
+        if isinstance(values, Slices):
+            self._parts.append(values.joined())
+            self._sizes += values.sizes
+        elif not (nulls := values.count(None)):
+            self._parts += values  # type: ignore[arg-type]
+            self._sizes += map(len, values)  # type: ignore[arg-type]
+        elif nulls == len(values):
+            self._nulls += range(len(self._sizes), len(self._sizes) + nulls)
+            self._sizes += repeat(0, nulls)
+        else:
+            row = len(self._sizes)
+            self._nulls += [at for at, value in enumerate(values, row) if value is None]
+            self._parts += [value for value in values if value is not None]
+            self._sizes += [0 if value is None else len(value) for value in values]
+
+    def column(self) -> BinaryColumn:
+        """Return the column."""
+        rows, nulls = len(self._sizes), len(self._nulls)
+        if not nulls:
+            return None, _offsets(self._sizes), b"".join(self._parts), 0
+        if nulls == rows:
+            return bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"", nulls
+        flags = bytearray(b"\1") * rows
+        for row in self._nulls:
+            flags[row] = False
+        return _bits(flags), _offsets(self._sizes), b"".join(self._parts), nulls
+
+
 class PendingRows:
     """Rows of one BlockColumns. A method that raises UnusualFrame has changed nothing."""
 
@@ -132,6 +208,7 @@ class PendingRows:
         wanted = options.columns
         self.options = options
         self.needs_metadata = not _NEEDS_METADATA.isdisjoint(wanted)
+        self._wants_values, self._wants_keys = "value" in wanted, "key" in wanted
         self._wants_names = "producer_name" in wanted
         self._wants_origins = "replicated_from" in wanted
         self._wants_versions = "schema_version" in wanted
@@ -143,8 +220,8 @@ class PendingRows:
         self.id_tail = _id_tail(options.partition)
         self.rows = 0
         self.nbytes = 0
-        self.values: list[bytes | memoryview | None] = []
-        self.keys: list[bytes | None] = []
+        self.values = BinaryRows()
+        self.keys = BinaryRows()
         # Ids one after the other, in any number of parts, and the size of each id.
         self.ids: list[bytes] = []
         self.id_sizes: list[int] = []
@@ -194,13 +271,11 @@ class PendingRows:
         """Add a message outside of a batch; its id begins with `head`."""
         if self._wants_names:
             check_text(entry[4])
-        if rest is PLAIN_REST:
-            self.values.append(value)
-            self.keys.append(key)
-        else:
-            values, keys = self._add_rests(columns_of([rest]), [value], [key])
-            self.values += values
-            self.keys += keys
+        values: Values = [value]
+        keys: Keys = [key]
+        if rest is not PLAIN_REST:
+            values, keys = self._add_rests(columns_of([rest]), values, keys)
+        self._add_values(values, keys)
         self.ids.append(head + self.id_tail)
         self.id_sizes.append(len(head) + len(self.id_tail))
         self.spans.append(_ALONE)
@@ -214,8 +289,8 @@ class PendingRows:
 
     def add_messages_alone(
         self,
-        values: Sequence[bytes | memoryview | None],
-        keys: Sequence[bytes | None],
+        values: Values,
+        keys: Keys,
         ids: bytes,
         id_sizes: Iterable[int],
         entries: LedgerEntries,
@@ -229,14 +304,20 @@ class PendingRows:
         """
         if rests is not None:
             values, keys = self._add_rests(rests, values, keys)
-        self.values += values
-        self.keys += keys
+        self._add_values(values, keys)
         self.ids.append(ids)
         self.id_sizes += id_sizes
         self.entries.extend(entries)
-        self.spans += repeat(_ALONE, len(values))
-        self.rows += len(values)
+        count = len(entries.entry_ids)
+        self.spans += repeat(_ALONE, count)
+        self.rows += count
         self.nbytes += size
+
+    def _add_values(self, values: Values, keys: Keys) -> None:
+        if self._wants_values:
+            self.values.add(values)
+        if self._wants_keys:
+            self.keys.add(keys)
 
     def check_rest(self, rest: Rest, key: bytes | None) -> None:
         """Raise UnusualFrame if a message with these fields could not be added."""
@@ -255,20 +336,21 @@ class PendingRows:
     def _add_rests(
         self,
         rests: RestColumns,
-        values: Sequence[bytes | memoryview | None],
-        keys: Sequence[bytes | None],
-    ) -> tuple[Sequence[bytes | memoryview | None], Sequence[bytes | None]]:
+        values: Values,
+        keys: Keys,
+    ) -> tuple[Values, Keys]:
         """Add fields of messages outside of batches; return their values and keys."""
         metadata, names, texts, sizes, own_keys, times = rests
-        rows = range(self.rows, self.rows + len(values))
-        if own_keys.count(None) < len(values):
-            keys = [key if own is None else own for own, key in zip(own_keys, keys, strict=True)]
+        rows = range(self.rows, self.rows + len(metadata))
+        if own_keys.count(None) < len(metadata):
+            pairs = zip(own_keys, _each(keys), strict=True)
+            keys = [key if own is None else own for own, key in pairs]
         rare = metadata[0].is_rare or not are_equal(metadata)
         if rare:
-            keys = list(map(self._read_key, metadata, keys))
+            keys = list(map(self._read_key, metadata, _each(keys)))
             values = [
                 None if each.null_value else value
-                for each, value in zip(metadata, values, strict=True)
+                for each, value in zip(metadata, _each(values), strict=True)
             ]
         if self._wants_properties and any(names):
             self._add_properties(rows, names, texts, sizes)
@@ -348,8 +430,7 @@ class PendingRows:
             raise UnusualFrame
         if batch.has_extras:
             self._add_extras(batch, rows)
-        self.values += batch.values(rows)
-        self.keys += batch.keys(rows) or repeat(None, len(rows))
+        self._add_values(batch.values(rows), batch.keys(rows) or [None] * len(rows))
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
         offset = self.rows - indexes.start
@@ -594,17 +675,10 @@ def _event_times(rows: PendingRows) -> FixedColumn:
     return _places(count, rows.event_rows), data, count - len(found)
 
 
-def _binary(parts: Sequence[bytes | memoryview | None]) -> BinaryColumn:
-    nulls = parts.count(None)
-    if not nulls:
-        sizes = map(len, parts)  # type: ignore[arg-type]
-        return None, _offsets(sizes), b"".join(parts), 0  # type: ignore[arg-type]
-    rows = len(parts)
-    if nulls == rows:
-        return bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"", nulls
-    present = _bits([part is not None for part in parts])
-    filled = [part or b"" for part in parts]
-    return present, _offsets(map(len, filled)), b"".join(filled), nulls
+def _binary(values: Sequence[bytes | memoryview | None]) -> BinaryColumn:
+    rows = BinaryRows()
+    rows.add(values)
+    return rows.column()
 
 
 def _sparse_binary(rows: int, found: Mapping[int, bytes]) -> BinaryColumn:
@@ -617,7 +691,7 @@ def _offsets(sizes: Iterable[int]) -> bytes:
     return pack(f"{len(offsets)}i", *offsets)
 
 
-def _bits(flags: Iterable[bool]) -> bytes:
+def _bits(flags: Iterable[int]) -> bytes:
     """Return a bitmap, lowest bit first."""
     digits = bytes(flags).translate(_AS_DIGITS)[::-1]
     return int(digits, 2).to_bytes((len(digits) + 7) // 8, "little")
@@ -627,7 +701,7 @@ def _places(rows: int, found: Iterable[int]) -> bytes:
     flags = bytearray(rows)
     for row in found:
         flags[row] = True
-    return _bits(flags)  # type: ignore[arg-type]
+    return _bits(flags)
 
 
 _AS_DIGITS = b"01" + bytes(254)
@@ -684,8 +758,8 @@ def _of_metadata(read: Callable[[Metadata], bytes | None]) -> Callable[[PendingR
 
 
 _BUILDERS: dict[str, Callable[[PendingRows], Any]] = {
-    "value": lambda rows: _binary(rows.values),
-    "key": lambda rows: _binary(rows.keys),
+    "value": lambda rows: rows.values.column(),
+    "key": lambda rows: rows.keys.column(),
     "message_id": lambda rows: (None, _offsets(rows.id_sizes), b"".join(rows.ids), 0),
     "publish_time": _of_entries("q", attrgetter("micros")),
     "event_time": _event_times,

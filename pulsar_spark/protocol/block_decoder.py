@@ -432,11 +432,12 @@ class PythonBlockDecoder:
             counts = [metadata.messages for metadata in entries.metadata]
             fitting = bisect_right(list(accumulate(counts)), room)
             size, heads = _ids(head, frames.digits)
-            for run in _alike_in_size(frames.values[:fitting]):
+            bodies = frames.values.copies()
+            for run in _alike_in_size(bodies[:fitting]):
                 begin, end = run.start, run.stop
                 part = slice(begin, end)
                 batch = unpack_batches(
-                    frames.values[part], counts[part], with_metadata=pending.needs_metadata
+                    bodies[part], counts[part], with_metadata=pending.needs_metadata
                 )
                 frames_end = frames.ends[end - 1]
                 pending.add_batches(

@@ -21,6 +21,7 @@ from struct import error as StructError
 from sys import byteorder
 from typing import NamedTuple
 
+from pulsar_spark.protocol.block_columns import Keys, Slices
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, read_numbers
 
@@ -60,9 +61,9 @@ class EvenFrames(NamedTuple):
     ends: list[int]
     digits: list[bytes]
     times: list[int]
-    keys: list[bytes | None]
+    keys: Keys
     rests: list[bytes] | None
-    values: list[bytes]
+    values: Slices
 
 
 class _Layout(NamedTuple):
@@ -132,25 +133,21 @@ def take_even(
         return None
     bodies = list(map(add, begins, _numbers(heads, checksum_at + 4, width)))
     times, keys_at, keys_end = found
-    keys: list[bytes | None] = [None] * count
-    if keys_at != keys_end:
-        keys = [
-            data[begin:end] if begin < end else None
-            for begin, end in zip(keys_at, keys_end, strict=True)
-        ]
     rests = _slices(data, keys_end, bodies) if keys_end != bodies else None
     view = memoryview(data)
     checksums = [
         extend_crc32c(view[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
     ]
+    sizes = list(map(sub, ends, bodies))
     # Nothing ends before it begins: so nothing reaches into what follows it.
     if (
-        any(map(gt, bodies, ends))
+        min(sizes) < 0
         or (rests is not None and any(map(gt, keys_end, bodies)))
         or checksums != _numbers(heads, checksum_at, width)
     ):
         return None
-    return EvenFrames(ends, digits, times, keys, rests, _slices(data, bodies, ends))
+    keys = _cut_keys(data, keys_at, keys_end)
+    return EvenFrames(ends, digits, times, keys, rests, Slices(data, bodies, ends, sizes))
 
 
 def _walk(data: bytes, at: int, stop: int, width: int, most: int) -> tuple[list[int], list[bytes]]:
@@ -193,6 +190,16 @@ def _count_fitting(at: int, ends: list[int], before: int, most_bytes: int, large
         for size, total in zip(sizes, used, strict=True)
     )
     return next((row for row, fit in enumerate(fits) if not fit), len(sizes))
+
+
+def _cut_keys(data: bytes, begins: list[int], ends: list[int]) -> Keys:
+    """Return the keys; an empty one stands for none."""
+    if begins == ends:
+        return [None] * len(begins)
+    sizes = list(map(sub, ends, begins))
+    if 0 in sizes:
+        return [key or None for key in _slices(data, begins, ends)]
+    return Slices(data, begins, ends, sizes)
 
 
 def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
