@@ -61,6 +61,7 @@ id, producer name, other metadata, redelivery count, broker's index.
 
 Texts: TypeAlias = "tuple[bytes, ...]"
 T = TypeVar("T")
+B = TypeVar("B", bytes, memoryview)
 
 
 class Entries:
@@ -129,6 +130,11 @@ class LedgerEntries(NamedTuple):
         )
 
 
+def cut(data: B, begins: Iterable[int], ends: Iterable[int]) -> list[B]:
+    """Return the parts of `data` between these places."""
+    return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Slices:
     """Values that lie in `data`: where each begins and ends, and its size."""
@@ -140,16 +146,13 @@ class Slices:
 
     def copies(self) -> list[bytes]:
         """Return each value."""
-        data = self.data
-        return [data[begin:end] for begin, end in zip(self.begins, self.ends, strict=True)]
+        return cut(self.data, self.begins, self.ends)
 
     def joined(self) -> bytes:
         """Return the values, one after the other."""
         if sum(self.sizes) < _SMALL * len(self.sizes):
             return b"".join(self.copies())
-        view = memoryview(self.data)
-        pairs = zip(self.begins, self.ends, strict=True)
-        return b"".join([view[begin:end] for begin, end in pairs])
+        return b"".join(cut(memoryview(self.data), self.begins, self.ends))
 
 
 Values: TypeAlias = "Sequence[bytes | memoryview | None] | Slices"
@@ -170,6 +173,15 @@ class BinaryRows:
         # By row, 0 for a null; and the rows of nulls.
         self._sizes: list[int] = []
         self._nulls: list[int] = []
+
+    def append(self, value: bytes | memoryview | None) -> None:
+        """Add a value; None is a null."""
+        if value is None:
+            self._nulls.append(len(self._sizes))
+            self._sizes.append(0)
+        else:
+            self._parts.append(value)
+            self._sizes.append(len(value))
 
     def add(self, values: Values) -> None:
         """Add values; None is a null."""
@@ -271,11 +283,13 @@ class PendingRows:
         """Add a message outside of a batch; its id begins with `head`."""
         if self._wants_names:
             check_text(entry[4])
-        values: Values = [value]
-        keys: Keys = [key]
         if rest is not PLAIN_REST:
-            values, keys = self._add_rests(columns_of([rest]), values, keys)
-        self._add_values(values, keys)
+            self._add_values(*self._add_rests(columns_of([rest]), [value], [key]))
+        else:
+            if self._wants_values:
+                self.values.append(value)
+            if self._wants_keys:
+                self.keys.append(key)
         self.ids.append(head + self.id_tail)
         self.id_sizes.append(len(head) + len(self.id_tail))
         self.spans.append(_ALONE)

@@ -21,7 +21,7 @@ from struct import error as StructError
 from sys import byteorder
 from typing import NamedTuple
 
-from pulsar_spark.protocol.block_columns import Keys, Slices
+from pulsar_spark.protocol.block_columns import Keys, Slices, cut
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, read_numbers
 
@@ -115,8 +115,6 @@ def take_even(
     before = _SIZE + metadata_at
     ends, found_heads = _walk(data, at, stop, width, min(most, _MOST))
     count = _count_fitting(at, ends, before, most_bytes, largest)
-    if count < MIN_EVEN:
-        return None
     digits = number_columns(first_entry, count)
     count = len(digits[0])
     if count < MIN_EVEN:
@@ -133,7 +131,7 @@ def take_even(
         return None
     bodies = list(map(add, begins, _numbers(heads, checksum_at + 4, width)))
     times, keys_at, keys_end = found
-    rests = _slices(data, keys_end, bodies) if keys_end != bodies else None
+    rests = cut(data, keys_end, bodies) if keys_end != bodies else None
     view = memoryview(data)
     checksums = [
         extend_crc32c(view[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
@@ -198,12 +196,8 @@ def _cut_keys(data: bytes, begins: list[int], ends: list[int]) -> Keys:
         return [None] * len(begins)
     sizes = list(map(sub, ends, begins))
     if 0 in sizes:
-        return [key or None for key in _slices(data, begins, ends)]
+        return [key or None for key in cut(data, begins, ends)]
     return Slices(data, begins, ends, sizes)
-
-
-def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
-    return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
 def _are_alike(heads: bytes, width: int, commands: Commands, digits: list[bytes]) -> bool:
