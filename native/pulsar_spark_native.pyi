@@ -37,7 +37,7 @@ class Progress(NamedTuple):
     messages: int
     position: tuple[int, int, int]
 
-def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]: ...
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, None]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
 
 @final
@@ -52,7 +52,13 @@ class BlockDecoder:
     @property
     def slow_frames(self) -> int: ...
     def decode(
-        self, data: bytes, at: int, stop: int, position: tuple[int, int, int]
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        position: tuple[int, int, int],
+        _ends: Sequence[int] | None = None,
+        /,
     ) -> Progress: ...
     def take(self) -> Columns | None: ...
 

@@ -18,14 +18,17 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 5;
+const CONTRACT: u32 = 6;
 
 type Object = Py<PyAny>;
 
-/// scan_messages(data, at, limit) -> (end, consumer_id, frames)
+/// scan_messages(data, at, limit) -> (end, consumer_id, frames, None)
+///
+/// The decoder finds the ends of the frames again faster than Python could hand them over.
 #[pyfunction]
-fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize) {
-    frame::scan_messages(data, at, limit)
+fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, Option<Object>) {
+    let (end, consumer_id, frames) = frame::scan_messages(data, at, limit);
+    (end, consumer_id, frames, None)
 }
 
 /// scan_receipts(data, at, limit) -> (end, producer_id, numbers)
@@ -102,7 +105,8 @@ impl BlockDecoder {
         self.decoder.slow_frames
     }
 
-    /// decode(data, at, stop, position) -> Progress
+    /// decode(data, at, stop, position, ends=None) -> Progress
+    #[pyo3(signature = (data, at, stop, position, _ends=None))]
     fn decode<'py>(
         &mut self,
         py: Python<'py>,
@@ -110,6 +114,7 @@ impl BlockDecoder {
         at: usize,
         stop: usize,
         position: &Bound<'py, PyAny>,
+        _ends: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let start = place(position)?;
         let same_data = self.begun.take().is_some_and(|begun| begun.is(data));

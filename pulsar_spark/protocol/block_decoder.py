@@ -37,6 +37,7 @@ from pulsar_spark.protocol.blocks import (
     SLOW,
     BlockOptions,
     Decompress,
+    FrameEnds,
     Place,
     Progress,
 )
@@ -87,6 +88,8 @@ _NAME = 0x0A  # tag of the producer's name
 _MAX_BROKER_METADATA = 64
 # Of so many batches of the same size on average, those of one size are unpacked together.
 _MANY = 4
+# So many frames are looked at together.
+_MOST_EVEN = 4096
 # From this size on a view is faster than a copy.
 _LARGE = 4096
 # What batches repeat for their messages is counted entry by entry if it is longer: Pulsar's schema
@@ -199,6 +202,8 @@ class PythonBlockDecoder:
         self._batched = 0
         # The data of the last call in which frames that follow each other were not alike.
         self._uneven: bytes | None = None
+        # Where the frames of the last call's data end, if that is known.
+        self._ends: FrameEnds = None
         self._may_be_even = options.columns <= _OF_MESSAGES and not self._filters
         self.slow_frames = 0
 
@@ -219,9 +224,18 @@ class PythonBlockDecoder:
         taken, self._pending = self._pending, PendingRows(self._options)
         return BlockColumns(taken)
 
-    def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
+    def decode(
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        position: Place,
+        ends: FrameEnds = None,
+        /,
+    ) -> Progress:
         """Take the frames of `data[at:stop]`, as `blocks.BlockDecoder.decode` says."""
         messages, status = 0, DONE
+        self._ends = ends
         view = memoryview(data)
         # Frames that are not alike are taken one by one, without looking at all again for each.
         apart = data is self._uneven
@@ -479,24 +493,34 @@ class PythonBlockDecoder:
         even = take_even(
             data,
             at,
-            stop,
-            Commands(command.digits_at - 4, command.behind_at - 4, command.rest_at - 4),
+            self._find_ends(data, at, stop, min(most, _MOST_EVEN)),
+            Commands(command.digits_at, command.behind_at, command.rest_at),
             entry,
-            most,
             options.max_bytes - pending.nbytes,
             min(largest, options.max_payload),
         )
-        if even is None or max(even.times) > LAST_MILLIS:
+        if even is None or max(even.micros) > 1000 * LAST_MILLIS:
             return None
         rests = read_rests(even.rests) if even.rests is not None else None
         entries = LedgerEntries(
             ledger_id,
             command.redelivery_count,
             range(entry, entry + len(even.ends)),
-            [1000 * time for time in even.times],
+            even.micros,
             rests.metadata if rests is not None else (),
         )
         return even, entries, rests
+
+    def _find_ends(self, data: bytes, at: int, stop: int, most: int) -> list[int]:
+        """Return where the frames of `data[at:stop]` end, at most so many."""
+        if self._ends is not None:
+            first = bisect_right(self._ends, at)
+            return self._ends[first : first + most].tolist()
+        ends: list[int] = []
+        while at < stop and len(ends) < most:
+            at += 4 + _U32.unpack_from(data, at)[0]
+            ends.append(at)
+        return ends
 
     def _size_of(self, frames: int, size: int) -> int:
         """Return the bytes of metadata and payload of frames with the last command."""

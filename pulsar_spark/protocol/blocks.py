@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 5
+CONTRACT: Final = 6
 """Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.
@@ -38,6 +38,12 @@ SLOW: Final = 3
 Buffer = bytes | bytearray | memoryview
 Place = tuple[int, int, int]
 """A position: ledger, entry, batch index."""
+
+FrameEnds: TypeAlias = "array[int] | None"
+"""Where frames of a block end, so that its decoder need not look again.
+
+None from an implementation whose decoder looks faster itself.
+"""
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
 """Codec, data, exact decompressed size, maximum acceptable size → bytes."""
@@ -231,8 +237,18 @@ class BlockDecoder(Protocol):
     def slow_frames(self) -> int:
         """How many frames were left to the careful path so far."""
 
-    def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
+    def decode(
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        position: Place,
+        ends: FrameEnds = None,
+        /,
+    ) -> Progress:
         """Take the frames of `data[at:stop]`, complete MESSAGE frames of one consumer.
+
+        `ends` are those that `scan_messages` found, from `at` or from frames before it on.
 
         Skips entries before `position`; the entry at it starts with its batch index. Never raises
         because of the frames' content: damage is left to the careful path.
@@ -261,8 +277,8 @@ _RECEIPT = re.compile(
 )
 
 
-def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
-    """Return end, consumer and number of the MESSAGE frames that start at `at`.
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, FrameEnds]:
+    """Return end, consumer, number and single ends of the MESSAGE frames that start at `at`.
 
     They are the longest run of complete frames of one consumer. The consumer is -1 if there is
     none: another or an unusual command, an incomplete frame, one longer than `limit` bytes. Reads
@@ -270,8 +286,10 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
     """
     identity = _identity(data, at)
     if not identity:
-        return at, -1, 0
-    start, count, size_of_data = at, 0, len(data)
+        return at, -1, 0, None
+    start, size_of_data = at, len(data)
+    ends = array("I")
+    add_end = ends.append
     # Consecutive commands usually start with the same bytes.
     unpack, known = _COMMANDS[len(identity)].unpack_from, b""
     command_size = 0
@@ -287,10 +305,10 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
             if end > size_of_data or not command_size < size <= limit:
                 break
             at = end
-            count += 1
+            add_end(at)
     except StructError:
         pass
-    return (at, NUMBERS[identity], count) if at > start else (start, -1, 0)
+    return (at, NUMBERS[identity], len(ends), ends) if ends else (start, -1, 0, None)
 
 
 def _command_size(head: bytes, identity: bytes) -> int:

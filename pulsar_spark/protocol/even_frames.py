@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import add, gt, sub
-from struct import Struct
-from struct import error as StructError
+from struct import pack
 from sys import byteorder
 from typing import NamedTuple
 
-from pulsar_spark.protocol.block_columns import Keys, Slices, cut
+from pulsar_spark.protocol.block_columns import Keys, Slices, cut, quick_to_cut
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, read_numbers
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
-_MOST = 4096
 _MAX_PRODUCERS = 16
 # Bytes of metadata and payload: tag and size of the name are looked at.
 _LEAST = 2
@@ -41,7 +38,7 @@ _TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (NUMBER, NUMBER)).match
 
 
 class Commands(NamedTuple):
-    """Where the parts of the commands lie, counted from behind the sizes of their frames.
+    """Where the parts of the commands lie, counted from where their frames begin.
 
     Digits of the entry, which alone vary, and what follows the commands: a checksum.
     """
@@ -54,13 +51,13 @@ class Commands(NamedTuple):
 class EvenFrames(NamedTuple):
     """What frames hold, in columns; their entries are consecutive.
 
-    There are the frame's end, publish time (ms), key, and payload. `rests` is what the metadata has
+    There are the frame's end, publish time (µs), key, and payload. `rests` is what the metadata has
     behind the key, None where none has more. `digits` has the entries' digits place by place.
     """
 
     ends: list[int]
     digits: list[bytes]
-    times: list[int]
+    micros: list[int]
     keys: Keys
     rests: list[bytes] | None
     values: Slices
@@ -85,99 +82,83 @@ class _Layout(NamedTuple):
 
 
 class _Heads(NamedTuple):
-    """Of each frame: publish time, and where its key begins and ends, the same without a key."""
+    """Of each frame: publish time (µs), and where its key begins and ends, the same without one.
 
-    times: list[int]
+    `key_sizes` is None if no frame has a key.
+    """
+
+    micros: list[int]
     keys_at: list[int]
     keys_end: list[int]
+    key_sizes: Sequence[int] | None
 
 
 def take_even(
     data: bytes,
     at: int,
-    stop: int,
+    ends: list[int],
     commands: Commands,
     first_entry: int,
-    most: int,
     most_bytes: int,
     largest: int,
 ) -> EvenFrames | None:
-    """Take frames from `at` on; None where they are not alike, or too few.
+    """Take frames from `at` on, of those with these `ends`; None if too few of them are alike.
 
-    They are at most `most`, with `most_bytes` bytes of metadata and payloads, and none of them has
-    more than `largest`. Their checksums are right. The first one has that entry, and a command
-    that was read.
+    They have at most `most_bytes` bytes of metadata and payloads, and none of them has more than
+    `largest`. Their checksums are right. The first one has that entry, and a command that was read.
     """
     checksum_at = commands.checksum_at
-    metadata_at = checksum_at + 8
-    layout = _read_layout(data, at + _SIZE + metadata_at)
-    width = metadata_at + (layout.width if layout else 0)
-    before = _SIZE + metadata_at
-    ends, found_heads = _walk(data, at, stop, width, min(most, _MOST))
-    count = _count_fitting(at, ends, before, most_bytes, largest)
+    before = checksum_at + 8
+    layout = _read_layout(data, at + before)
+    width = before + (layout.width if layout else 0)
+    starts = [at, *ends[:-1]]
+    while starts and starts[-1] + width > len(data):
+        # The last ones are too small.
+        starts.pop()
+    count = _count_fitting(starts, ends, before, most_bytes, largest)
     digits = number_columns(first_entry, count)
     count = len(digits[0])
     if count < MIN_EVEN:
         return None
     # What does not fit follows, and numbers of entries with more digits.
-    del found_heads[count:], ends[count:]
-    heads = b"".join(found_heads)
+    del starts[count:], ends[count:]
+    heads = b"".join([data[start : start + width] for start in starts])
     if not _are_alike(heads, width, commands, digits):
         return None
-    begins = [start + before for start in (at, *ends[:-1])]
-    found = layout and _read_heads(heads, width, metadata_at, layout, begins)
+    begins = [start + before for start in starts]
+    found = layout and _read_heads(heads, width, before, layout, begins)
     found = found or _read_producers(data, begins)
     if found is None:
         return None
-    bodies = list(map(add, begins, _numbers(heads, checksum_at + 4, width)))
-    times, keys_at, keys_end = found
+    micros, keys_at, keys_end, key_sizes = found
+    bodies = list(map(add, begins, _as_numbers(_words(heads, checksum_at + 4, width))))
     rests = cut(data, keys_end, bodies) if keys_end != bodies else None
-    view = memoryview(data)
-    checksums = [
-        extend_crc32c(view[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
-    ]
     sizes = list(map(sub, ends, bodies))
+    source = quick_to_cut(data, sizes)
+    checksums = [
+        extend_crc32c(source[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
+    ]
     # Nothing ends before it begins: so nothing reaches into what follows it.
     if (
         min(sizes) < 0
         or (rests is not None and any(map(gt, keys_end, bodies)))
-        or checksums != _numbers(heads, checksum_at, width)
+        or pack(f">{count}I", *checksums) != _words(heads, checksum_at, width)
     ):
         return None
-    keys = _cut_keys(data, keys_at, keys_end)
-    return EvenFrames(ends, digits, times, keys, rests, Slices(data, bodies, ends, sizes))
+    keys = _cut_keys(data, keys_at, keys_end, key_sizes)
+    return EvenFrames(ends, digits, micros, keys, rests, Slices(data, bodies, ends, sizes))
 
 
-def _walk(data: bytes, at: int, stop: int, width: int, most: int) -> tuple[list[int], list[bytes]]:
-    """Return the ends of frames, and `width` bytes behind the size of each."""
-    ends: list[int] = []
-    heads: list[bytes] = []
-    unpack, add_end, add_head = _head_at(width), ends.append, heads.append
-    try:
-        while at < stop and len(ends) < most:
-            size, head = unpack(data, at)
-            at += _SIZE + size
-            add_end(at)
-            add_head(head)
-    except StructError:
-        # The last frame is too small.
-        pass
-    return ends, heads
-
-
-@lru_cache(64)
-def _head_at(width: int) -> Callable[[bytes, int], tuple[int, bytes]]:
-    return Struct(f">I{width}s").unpack_from
-
-
-def _count_fitting(at: int, ends: list[int], before: int, most_bytes: int, largest: int) -> int:
-    """Return how many frames from `at` on have neither too few nor too many bytes.
+def _count_fitting(
+    starts: list[int], ends: list[int], before: int, most_bytes: int, largest: int
+) -> int:
+    """Return how many frames have neither too few nor too many bytes, until one has.
 
     The first `before` bytes of each do not count.
     """
-    sizes = list(map(sub, ends, (at, *ends)))
+    sizes = list(map(sub, ends, starts))
     if not sizes or (
-        ends[-1] - at - before * len(sizes) <= most_bytes
+        ends[len(sizes) - 1] - starts[0] - before * len(sizes) <= most_bytes
         and max(sizes) <= before + largest
         and min(sizes) >= before + _LEAST
     ):
@@ -190,11 +171,10 @@ def _count_fitting(at: int, ends: list[int], before: int, most_bytes: int, large
     return next((row for row, fit in enumerate(fits) if not fit), len(sizes))
 
 
-def _cut_keys(data: bytes, begins: list[int], ends: list[int]) -> Keys:
+def _cut_keys(data: bytes, begins: list[int], ends: list[int], sizes: Sequence[int] | None) -> Keys:
     """Return the keys; an empty one stands for none."""
-    if begins == ends:
+    if sizes is None:
         return [None] * len(begins)
-    sizes = list(map(sub, ends, begins))
     if 0 in sizes:
         return [key or None for key in cut(data, begins, ends)]
     return Slices(data, begins, ends, sizes)
@@ -204,18 +184,23 @@ def _are_alike(heads: bytes, width: int, commands: Commands, digits: list[bytes]
     """Whether all commands are like the first one, but for entries with these digits."""
     entry_at, entry_end, checksum_at = commands
     count = len(digits[0])
-    for at in (*range(entry_at), *range(entry_end, checksum_at)):
+    for at in (*range(_SIZE, entry_at), *range(entry_end, checksum_at)):
         if heads[at::width] != heads[at : at + 1] * count:
             return False
     return digits == [heads[at::width] for at in range(entry_at, entry_end)]
 
 
-def _numbers(heads: bytes, at: int, width: int) -> list[int]:
-    """Return the numbers of four bytes at a place of all heads."""
+def _words(heads: bytes, at: int, width: int) -> bytes:
+    """Return the four bytes at a place of all heads."""
     found = bytearray(len(heads) // width * 4)
     for place in range(4):
         found[place::4] = heads[at + place :: width]
-    numbers = array("I", bytes(found))
+    return bytes(found)
+
+
+def _as_numbers(words: bytes) -> list[int]:
+    """Return the numbers of four bytes each."""
+    numbers = array("I", words)
     if byteorder == "little":
         numbers.byteswap()
     return numbers.tolist()
@@ -231,7 +216,7 @@ def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
     count = len(names)
     if not 1 < len(distinct) <= min(_MAX_PRODUCERS, count // MIN_EVEN):
         return None
-    times, keys_at, keys_end = [0] * count, [0] * count, [0] * count
+    micros, keys_at, keys_end = [0] * count, [0] * count, [0] * count
     for name in distinct:
         rows = [row for row, of in enumerate(names) if of == name]
         its_begins = [begins[row] for row in rows]
@@ -245,9 +230,9 @@ def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
         found = _read_heads(heads, width, 0, layout, its_begins)
         if found is None:
             return None
-        for row, time, key_at, key_end in zip(rows, *found, strict=True):
-            times[row], keys_at[row], keys_end[row] = time, key_at, key_end
-    return _Heads(times, keys_at, keys_end)
+        for row, time, key_at, key_end in zip(rows, *found[:3], strict=True):
+            micros[row], keys_at[row], keys_end[row] = time, key_at, key_end
+    return _Heads(micros, keys_at, keys_end, list(map(sub, keys_end, keys_at)))
 
 
 def _read_layout(data: bytes, at: int) -> _Layout | None:
@@ -273,13 +258,13 @@ def _read_heads(
         are_numbers(heads, begin, end, width) for begin, end in numbers
     ):
         return None
-    times = read_numbers(heads, time_at + 1, time_end, width)
+    micros = read_numbers(heads, time_at + 1, time_end, width, factor=1000)
     own_width = layout.width
     keys_at = [begin + own_width for begin in begins]
     if not layout.has_key:
-        return _Heads(times, keys_at, keys_at)
+        return _Heads(micros, keys_at, keys_at, None)
     key_sizes = heads[time_end + 1 :: width]
     # None is long; an empty one could not be told from none.
     if not key_sizes.isascii() or 0 in key_sizes:
         return None
-    return _Heads(times, keys_at, list(map(add, keys_at, key_sizes)))
+    return _Heads(micros, keys_at, list(map(add, keys_at, key_sizes)), key_sizes)

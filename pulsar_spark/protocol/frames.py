@@ -31,7 +31,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.blocks import Buffer, FrameEnds
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
 
@@ -102,23 +102,38 @@ class MessageReceived:
 class MessageBlock:
     """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
-    The frames are `data[start:stop]`, `count` of them. Only sizes and the consumer were checked,
-    except in the last frame; `message` parses one.
+    The frames are `data[start:stop]`, `count` of them, each up to one of `ends` if these are known.
+    Only sizes and the consumer were checked, except in the last frame; `message` parses one.
     """
 
-    __slots__ = ("consumer_id", "count", "data", "start", "stop")
+    __slots__ = ("consumer_id", "count", "data", "ends", "start", "stop")
 
-    def __init__(self, consumer_id: int, data: bytes, start: int, stop: int, count: int) -> None:
+    def __init__(
+        self,
+        consumer_id: int,
+        data: bytes,
+        start: int,
+        stop: int,
+        count: int,
+        ends: FrameEnds = None,
+    ) -> None:
         self.consumer_id = consumer_id
         self.data = data
         self.start = start
         self.stop = stop
         self.count = count
+        self.ends = ends
 
     @property
     def size(self) -> int:
         """Bytes of the frames."""
         return self.stop - self.start
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it keeps in memory."""
+        ends = self.ends
+        return len(self.data) + (0 if ends is None else len(ends) * ends.itemsize)
 
     def alone(self) -> MessageBlock:
         """Return the same frames in a block that keeps little other data in memory."""
@@ -226,7 +241,7 @@ class FrameDecoder:
             if end is None:
                 return None
             limit = self.max_message_size + FRAME_PADDING
-            stop, consumer_id, count = scan_messages(self._data, self._at, limit)
+            stop, consumer_id, count, ends = scan_messages(self._data, self._at, limit)
             if not count:
                 stop, producer_id, receipts = scan_receipts(self._data, self._at, limit)
                 if receipts:
@@ -240,7 +255,7 @@ class FrameDecoder:
         except RemoteProtocolError as error:
             self._fail(error)
             raise
-        block = MessageBlock(consumer_id, self._data, self._at, stop, count)
+        block = MessageBlock(consumer_id, self._data, self._at, stop, count, ends)
         self._advance(stop)
         return block
 

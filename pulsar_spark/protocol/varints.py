@@ -82,8 +82,8 @@ def are_numbers(data: bytes, begin: int, end: int, stride: int) -> bool:
     )
 
 
-def read_numbers(data: bytes, begin: int, end: int, stride: int) -> list[int]:
-    """Return these numbers."""
+def read_numbers(data: bytes, begin: int, end: int, stride: int, *, factor: int = 1) -> list[int]:
+    """Return these numbers, each times `factor`."""
     high, numbers = 0, list(data[begin::stride].translate(_LOW_BITS))
     for place, at in enumerate(range(begin + 1, end), 1):
         column, shift = data[at::stride], 7 * place
@@ -94,7 +94,8 @@ def read_numbers(data: bytes, begin: int, end: int, stride: int) -> list[int]:
                 number | (digit & 127) << shift
                 for number, digit in zip(numbers, column, strict=True)
             ]
-    return [high | number for number in numbers]
+    high *= factor
+    return [high + number * factor for number in numbers]
 
 
 _LOW_BITS = bytes(byte & 127 for byte in range(256))

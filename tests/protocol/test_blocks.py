@@ -6,6 +6,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pulsar_spark.errors import DecompressionError
 from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
+from pulsar_spark.protocol.implementation import NATIVE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
@@ -41,39 +43,50 @@ def test_frames_of_one_consumer_are_found_up_to_one_of_another(impl: Implementat
     other = entry(9, b"", consumer_id=301)
     data = b"".join([b"before", *mine, other, other])
     end = len(data) - 2 * len(other)
-    assert impl.scan_messages(data, 6, LIMIT) == (end, 300, 5)
-    assert impl.scan_messages(data, end, LIMIT) == (len(data), 301, 2)
-    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0)
+    assert impl.scan_messages(data, 6, LIMIT)[:3] == (end, 300, 5)
+    assert impl.scan_messages(data, end, LIMIT)[:3] == (len(data), 301, 2)
+    assert impl.scan_messages(data, len(data), LIMIT)[:3] == (len(data), -1, 0)
+
+
+def test_ends_of_frames_are_found_where_the_decoder_uses_them(impl: Implementation) -> None:
+    mine = [entry(number, bytes(number)) for number in range(5)]
+    data = b"".join([b"before", *mine, entry(9, b"", consumer_id=4), mine[0]])
+    end, _, _, ends = impl.scan_messages(data, 6, LIMIT)
+    if impl.name == NATIVE:
+        assert ends is None
+    else:
+        assert list(ends) == list(accumulate(map(len, mine), initial=6))[1:]
+        assert ends[-1] == end
 
 
 def test_a_frame_that_is_cut_is_not_found(impl: Implementation) -> None:
     first, second = entry(0, b"abc"), entry(1, b"def")
     data = first + second
     for stop in range(len(data)):
-        found = impl.scan_messages(data[:stop], 0, LIMIT)
+        found = impl.scan_messages(data[:stop], 0, LIMIT)[:3]
         assert found == ((len(first), 3, 1) if stop >= len(first) else (0, -1, 0))
 
 
 def test_a_frame_above_the_limit_is_not_found(impl: Implementation) -> None:
     small, large = entry(0, b""), entry(1, bytes(100))
     data = small + large
-    assert impl.scan_messages(data, 0, len(large) - 4) == (len(data), 3, 2)
-    assert impl.scan_messages(data, 0, len(large) - 5) == (len(small), 3, 1)
-    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0)
+    assert impl.scan_messages(data, 0, len(large) - 4)[:3] == (len(data), 3, 2)
+    assert impl.scan_messages(data, 0, len(large) - 5)[:3] == (len(small), 3, 1)
+    assert impl.scan_messages(large, 0, len(large) - 5)[:3] == (0, -1, 0)
 
 
 def test_another_command_or_layout_is_not_found(impl: Implementation) -> None:
     usual = entry(0, b"abc")
     ping = bytes.fromhex("000000090000000508129201 00".replace(" ", ""))
-    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0)
-    assert impl.scan_messages(usual + ping, 0, LIMIT) == (len(usual), 3, 1)
+    assert impl.scan_messages(ping, 0, LIMIT)[:3] == (0, -1, 0)
+    assert impl.scan_messages(usual + ping, 0, LIMIT)[:3] == (len(usual), 3, 1)
     for at in (4, 5, 6, 7, 8, 9, 10, 11, 12):
         changed = bytearray(usual)
         changed[at] ^= 0x81
-        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0), at
-    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0)
-    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0)
-    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0)
+        assert impl.scan_messages(bytes(changed), 0, LIMIT)[:3] == (0, -1, 0), at
+    assert impl.scan_messages(b"", 0, LIMIT)[:3] == (0, -1, 0)
+    assert impl.scan_messages(bytes(40), 0, LIMIT)[:3] == (0, -1, 0)
+    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT)[:3] == (0, -1, 0)
 
 
 def receipt(producer_id: int, sequence_id: int, *rest: int | None, **fields: int) -> bytes:
@@ -164,7 +177,7 @@ def test_recorded_conversations_are_scanned(impl: Implementation, name: str) -> 
         at = 0
         for part in frames(data):
             kind = part[9]
-            end, consumer_id, count = impl.scan_messages(data, at, 1 << 24)
+            end, consumer_id, count, _ = impl.scan_messages(data, at, 1 << 24)
             assert (count > 0) == (kind == pb.BaseCommand.MESSAGE)
             assert consumer_id == (part[13] if count else -1)
             end, producer_id, found = impl.scan_receipts(data, at, 1 << 24)

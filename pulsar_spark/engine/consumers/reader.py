@@ -323,7 +323,7 @@ class EntryReader(Closing):
     def _take_columns(self, block: MessageBlock, decoder: blocks.BlockDecoder) -> int:
         """Let the decoder take frames of the block; return its status."""
         before, at = self.position, self._at
-        done = decoder.decode(block.data, at, block.stop, before)
+        done = decoder.decode(block.data, at, block.stop, before, block.ends)
         self._at = done.at
         if done.at == block.stop:
             self._block = None

@@ -27,7 +27,7 @@ from pulsar_spark.protocol.chunks import ChunkMemory
 from pulsar_spark.protocol.frames import MessageBlock
 
 BLOCK_OVERHEAD = 1024
-"""Memory that a block costs besides its own bytes."""
+"""Memory that a block costs besides its own."""
 
 GATHERED = 256 * 1024
 """So many bytes are worth a read of their own; socket buffers hold more."""
@@ -248,7 +248,7 @@ class _Pace:
 
 
 def _size(block: MessageBlock) -> int:
-    return len(block.data) + BLOCK_OVERHEAD
+    return block.memory + BLOCK_OVERHEAD
 
 
 # Request half of the memory: entry sizes vary, and brokers may exceed permits a little.

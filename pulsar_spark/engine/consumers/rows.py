@@ -313,7 +313,7 @@ class RowDecoder:
             start = self._within[2]
             begun = start[2]
         self._within = None
-        progress = self._decoder.decode(block.data, at, block.stop, start)
+        progress = self._decoder.decode(block.data, at, block.stop, start, block.ends)
         columns = self._decoder.take()
         if columns is None:
             return None, progress.at
