@@ -10,7 +10,7 @@ import base64
 import binascii
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, compress, repeat
@@ -40,6 +40,7 @@ from pulsar_spark.protocol.varints import NUMBERS
 _MAX_LONG = 2**63 - 1
 LAST_MILLIS = 253_402_300_799_999
 """The last millisecond of the year 9999: Spark SQL and Python have no later times."""
+_RARE_OF_ENTRIES = frozenset({"producer_name", "redelivery_count", "index"})
 _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
 # Serialized ids start with ledger, entry and partition; everything else follows.
 _NO_ID = MessageIdAdv(0, 0)
@@ -67,22 +68,25 @@ B = TypeVar("B", bytes, memoryview, "bytes | memoryview")
 
 
 class Entries:
-    """What is stored for each entry, in columns.
+    """What is stored for each entry, in columns; some only if columns of rows need them.
 
     Lists of numbers cost the garbage collector nothing; a tuple for each entry would take a quarter
     of the time of decoding.
     """
 
     __slots__ = (
-        "entry_ids", "indexes", "ledger_ids", "metadata", "micros", "names", "redelivery_counts",
+        "_wants_rare", "entry_ids", "indexes", "ledger_ids", "metadata", "micros", "names",
+        "redelivery_counts",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Set[str]) -> None:
+        self._wants_rare = not _RARE_OF_ENTRIES.isdisjoint(columns)
         self.ledger_ids: list[int] = []
         self.entry_ids: list[int] = []
         self.micros: list[int] = []
-        self.names: list[bytes] = []
         self.metadata: list[Metadata] = []
+        # The rare ones.
+        self.names: list[bytes] = []
         self.redelivery_counts: list[int] = []
         self.indexes: list[int | None] = []
 
@@ -92,10 +96,11 @@ class Entries:
         self.ledger_ids.append(ledger_id)
         self.entry_ids.append(entry_id)
         self.micros.append(micros)
-        self.names.append(name)
         self.metadata.append(metadata)
-        self.redelivery_counts.append(redelivery_count)
-        self.indexes.append(index)
+        if self._wants_rare:
+            self.names.append(name)
+            self.redelivery_counts.append(redelivery_count)
+            self.indexes.append(index)
 
     def extend(self, entries: LedgerEntries) -> None:
         """Add entries of one ledger."""
@@ -103,10 +108,11 @@ class Entries:
         self.ledger_ids += repeat(entries.ledger_id, count)
         self.entry_ids += entries.entry_ids
         self.micros += entries.micros
-        self.names += repeat(b"", count)
         self.metadata += entries.metadata or repeat(PLAIN, count)
-        self.redelivery_counts += repeat(entries.redelivery_count, count)
-        self.indexes += entries.indexes or repeat(None, count)
+        if self._wants_rare:
+            self.names += repeat(b"", count)
+            self.redelivery_counts += repeat(entries.redelivery_count, count)
+            self.indexes += entries.indexes or repeat(None, count)
 
 
 class LedgerEntries(NamedTuple):
@@ -244,7 +250,7 @@ class PendingRows:
         self.id_sizes: list[int] = []
         # For each entry: its rows, first batch index (-1 outside of a batch) and batch size.
         self.spans: list[tuple[int, int, int]] = []
-        self.entries = Entries()
+        self.entries = Entries(wanted)
         # Of rows with an event time, ascending: the row and the time.
         self.event_rows: list[int] = []
         self.event_micros: list[int] = []
@@ -672,22 +678,26 @@ def _spread(rows: PendingRows, per_entry: Iterable[Any]) -> Iterable[Any]:
 
 
 def _fixed(kind: str, numbers: Iterable[int]) -> FixedColumn:
-    # An array grows faster from a list than from an iterator.
-    return None, array(kind, list(numbers)), 0
+    return None, _packed(kind, list(numbers)), 0
+
+
+def _packed(kind: str, numbers: list[int]) -> bytes:
+    # This takes half the time of an array.
+    return pack(f"{len(numbers)}{kind}", *numbers)
 
 
 def _fixed_with_nulls(kind: str, numbers: Sequence[int | None]) -> FixedColumn:
     nulls = numbers.count(None)
     if not nulls:
-        return None, array(kind, numbers), 0  # type: ignore[arg-type]
+        return None, _packed(kind, list(numbers)), 0  # type: ignore[arg-type]
     present = [number is not None for number in numbers]
-    return _bits(present), array(kind, [number or 0 for number in numbers]), nulls
+    return _bits(present), _packed(kind, [number or 0 for number in numbers]), nulls
 
 
 def _event_times(rows: PendingRows) -> FixedColumn:
     count, found = rows.rows, rows.event_micros
     if len(found) == count:
-        return None, array("q", found), 0
+        return None, _packed("q", found), 0
     data = array("q", bytes(8 * count))
     for row, number in zip(rows.event_rows, found, strict=True):
         data[row] = number
@@ -708,9 +718,7 @@ def _offsets(sizes: Sequence[int]) -> bytes:
     rows = len(sizes)
     if rows and are_equal(sizes) and rows * sizes[0] < _MOST_EVEN:
         return _even_offsets(sizes[0], rows.bit_length())[: 4 * (rows + 1)]
-    offsets = list(accumulate(sizes, initial=0))
-    # This takes half the time of an array.
-    return pack(f"{len(offsets)}i", *offsets)
+    return _packed("i", list(accumulate(sizes, initial=0)))
 
 
 @lru_cache(16)

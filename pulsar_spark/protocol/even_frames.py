@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from operator import add, gt, sub
 from struct import pack
@@ -26,9 +27,6 @@ from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, r
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
 _MAX_PRODUCERS = 16
-# Bytes of metadata and payload: tag and size of the name are looked at.
-_LEAST = 2
-
 _SIZE = 4  # bytes of a frame's size, which is in front of the rest
 
 # Of metadata: the name's size; behind the name tags and digits of sequence id and publish time, and
@@ -84,13 +82,14 @@ class _Layout(NamedTuple):
 class _Heads(NamedTuple):
     """Of each frame: publish time (µs), and where its key begins and ends, the same without one.
 
-    `key_sizes` is None if no frame has a key.
+    `key_sizes` is None if no frame has a key. With `is_plain`, nothing follows the keys.
     """
 
     micros: list[int]
     keys_at: list[int]
     keys_end: list[int]
     key_sizes: Sequence[int] | None
+    is_plain: bool
 
 
 def take_even(
@@ -125,18 +124,21 @@ def take_even(
     heads = b"".join([data[start : start + width] for start in starts])
     if not _are_alike(heads, width, commands, digits):
         return None
-    begins = [start + before for start in starts]
-    found = layout and _read_heads(heads, width, before, layout, begins)
-    found = found or _read_producers(data, begins)
+    found = layout and _read_heads(heads, width, before, layout, starts)
+    found = found or _read_producers(data, [start + before for start in starts])
     if found is None:
         return None
-    micros, keys_at, keys_end, key_sizes = found
-    bodies = list(map(add, begins, _as_numbers(_words(heads, checksum_at + 4, width))))
-    rests = cut(data, keys_end, bodies) if keys_end != bodies else None
+    micros, keys_at, keys_end, key_sizes, is_plain = found
+    bodies, rests = keys_end, None
+    if not is_plain:
+        metadata_sizes = _as_numbers(_words(heads, checksum_at + 4, width))
+        bodies = [start + before + size for start, size in zip(starts, metadata_sizes, strict=True)]
+        rests = cut(data, keys_end, bodies) if keys_end != bodies else None
     sizes = list(map(sub, ends, bodies))
-    source = quick_to_cut(data, sizes)
+    source, checked_at = quick_to_cut(data, sizes), checksum_at + 4
     checksums = [
-        extend_crc32c(source[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
+        extend_crc32c(source[start + checked_at : end])
+        for start, end in zip(starts, ends, strict=True)
     ]
     # Nothing ends before it begins: so nothing reaches into what follows it.
     if (
@@ -152,23 +154,22 @@ def take_even(
 def _count_fitting(
     starts: list[int], ends: list[int], before: int, most_bytes: int, largest: int
 ) -> int:
-    """Return how many frames have neither too few nor too many bytes, until one has.
+    """Return how many frames do not have too many bytes, until one has.
 
     The first `before` bytes of each do not count.
     """
-    sizes = list(map(sub, ends, starts))
-    if not sizes or (
-        ends[len(sizes) - 1] - starts[0] - before * len(sizes) <= most_bytes
-        and max(sizes) <= before + largest
-        and min(sizes) >= before + _LEAST
+    count = len(starts)
+    if not count or (
+        ends[count - 1] - starts[0] - before * count <= most_bytes
+        and max(map(sub, ends, starts)) <= before + largest
     ):
-        return len(sizes)
-    used = accumulate(size - before for size in sizes)
+        return count
+    sizes = [end - start - before for start, end in zip(starts, ends, strict=False)]
     fits = (
-        _LEAST <= size - before <= largest and total <= most_bytes
-        for size, total in zip(sizes, used, strict=True)
+        size <= largest and total <= most_bytes
+        for size, total in zip(sizes, accumulate(sizes), strict=True)
     )
-    return next((row for row, fit in enumerate(fits) if not fit), len(sizes))
+    return next((row for row, fit in enumerate(fits) if not fit), count)
 
 
 def _cut_keys(data: bytes, begins: list[int], ends: list[int], sizes: Sequence[int] | None) -> Keys:
@@ -232,7 +233,7 @@ def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
             return None
         for row, time, key_at, key_end in zip(rows, *found[:3], strict=True):
             micros[row], keys_at[row], keys_end[row] = time, key_at, key_end
-    return _Heads(micros, keys_at, keys_end, list(map(sub, keys_end, keys_at)))
+    return _Heads(micros, keys_at, keys_end, list(map(sub, keys_end, keys_at)), is_plain=False)
 
 
 def _read_layout(data: bytes, at: int) -> _Layout | None:
@@ -247,10 +248,10 @@ def _read_layout(data: bytes, at: int) -> _Layout | None:
 
 
 def _read_heads(
-    heads: bytes, width: int, at: int, layout: _Layout, begins: list[int]
+    heads: bytes, width: int, at: int, layout: _Layout, starts: list[int]
 ) -> _Heads | None:
     """Read metadata, `at` in heads of this width; None if some has another layout."""
-    count = len(begins)
+    count = len(starts)
     sequence_at, time_at, time_end = (at + place for place in layout[:3])
     fixed = [at, at + 1, sequence_at, time_at, *([time_end] if layout.has_key else ())]
     numbers = ((sequence_at + 1, time_at), (time_at + 1, time_end))
@@ -259,12 +260,30 @@ def _read_heads(
     ):
         return None
     micros = read_numbers(heads, time_at + 1, time_end, width, factor=1000)
-    own_width = layout.width
-    keys_at = [begin + own_width for begin in begins]
+    before_key = at + layout.width
+    keys_at = [start + before_key for start in starts]
     if not layout.has_key:
-        return _Heads(micros, keys_at, keys_at, None)
+        is_plain = _are_sizes(heads, width, at - 4, bytes([layout.width]) * count)
+        return _Heads(micros, keys_at, keys_at, None, is_plain)
     key_sizes = heads[time_end + 1 :: width]
     # None is long; an empty one could not be told from none.
     if not key_sizes.isascii() or 0 in key_sizes:
         return None
-    return _Heads(micros, keys_at, list(map(add, keys_at, key_sizes)), key_sizes)
+    is_plain = _are_sizes(heads, width, at - 4, key_sizes.translate(_increased(layout.width)))
+    return _Heads(micros, keys_at, list(map(add, keys_at, key_sizes)), key_sizes, is_plain)
+
+
+def _are_sizes(heads: bytes, width: int, at: int, sizes: bytes) -> bool:
+    """Whether the metadata has these sizes, if they are in the heads."""
+    return (
+        at >= 0
+        and heads[at + 3 :: width] == sizes
+        and all(heads[at + place :: width] == bytes(len(sizes)) for place in range(3))
+    )
+
+
+@lru_cache(16)
+def _increased(number: int) -> bytes:
+    """Return a table that adds a number to each byte up to 127; what is too large becomes 0."""
+    sums = range(number, number + 128)
+    return bytes([0 if each > 255 else each for each in sums]) + bytes(128)
