@@ -716,7 +716,7 @@ def _sparse_binary(rows: int, found: Mapping[int, bytes]) -> BinaryColumn:
 
 def _offsets(sizes: Sequence[int]) -> bytes:
     rows = len(sizes)
-    if rows and are_equal(sizes) and rows * sizes[0] < _MOST_EVEN:
+    if rows and sizes[0] == sizes[-1] and are_equal(sizes) and rows * sizes[0] < _MOST_EVEN:
         return _even_offsets(sizes[0], rows.bit_length())[: 4 * (rows + 1)]
     return _packed("i", list(accumulate(sizes, initial=0)))
 
