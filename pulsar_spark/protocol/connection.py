@@ -73,7 +73,7 @@ class Connection:
         return self._decoder.max_message_size
 
     def receive_data(self, data: Buffer) -> None:
-        """Process bytes from the peer. They must not be changed afterwards.
+        """Process bytes from the peer, which may be changed afterwards.
 
         Never raises because of them: a violation becomes a ConnectionFailed event, and what follows
         is ignored.

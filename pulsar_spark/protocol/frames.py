@@ -197,7 +197,7 @@ class FrameDecoder:
         self._data = b""
         self._at = 0
         # Data received after `_data`, and how many bytes complete a frame.
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._buffered = 0
         self._wanted = _U32.size
         self._failure: RemoteProtocolError | None = None
@@ -208,10 +208,16 @@ class FrameDecoder:
         return self._buffered
 
     def receive_data(self, data: Buffer) -> None:
-        """Add the next bytes of the stream. They must not be changed afterwards."""
-        if len(data):
-            self._parts.append(data if isinstance(data, bytes) else bytes(data))
-            self._buffered += len(data)
+        """Add the next bytes of the stream, which may be changed afterwards."""
+        if not len(data):
+            return
+        self._parts.append(data)
+        self._buffered += len(data)
+        if not isinstance(data, bytes):
+            # It is copied once: with the frame that it completes, or here.
+            self._gather()
+            if self._parts:
+                self._parts[-1] = bytes(data)
 
     def next_frame(self) -> Frame | None:
         """Return the next complete frame, or None until more data is received.

@@ -37,7 +37,7 @@ from pulsar_spark.engine.connections.requests import (
     naming_permission,
 )
 from pulsar_spark.engine.connections.tls import tls_context
-from pulsar_spark.engine.connections.transport import Transport, WriteQueue
+from pulsar_spark.engine.connections.transport import Received, Transport, WriteQueue
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
@@ -468,7 +468,7 @@ class ClientConnection:
         data = transport.receive(timeout, or_writable=self._writer.stuck, gather=gather)
         if data is None:
             return
-        if not data.startswith(_PING) or data.replace(_PING, b""):
+        if not _are_pings(data):
             self._heard = True
             self._heard_at = time.monotonic()
         events = self._take(data)
@@ -477,7 +477,7 @@ class ClientConnection:
         for event in events:
             self._dispatch(event)
 
-    def _take(self, data: bytes) -> list[Event]:
+    def _take(self, data: Received) -> list[Event]:
         with self._mutex:
             if data:
                 self._core.receive_data(data)
@@ -699,6 +699,11 @@ class ClientConnection:
                 handler.on_disconnect(_as_lost(error))
             except Exception:
                 logger.exception("a handler failed when its connection ended")
+
+
+def _are_pings(data: Received) -> bool:
+    """Whether these bytes begin with a PING, and are nothing else."""
+    return data[: len(_PING)] == _PING and not bytes(data).replace(_PING, b"")
 
 
 def _as_lost(error: PulsarError) -> PulsarError:

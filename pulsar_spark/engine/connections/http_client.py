@@ -547,7 +547,7 @@ class _Stream:
                 f"{self._transport.peer} answers with more bytes than such an answer can have",
                 broker=self._transport.peer,
             )
-        return data
+        return bytes(data)
 
     def _remaining(self) -> float:
         left = self._deadline.remaining()

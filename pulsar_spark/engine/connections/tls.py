@@ -231,7 +231,7 @@ class TlsSocket:
                 raise self._explained(error) from None
             self._send_all(self._outgoing.read(), deadline, cancelled)
             if done:
-                self._early = self._decrypt(b"")
+                self._early = bytes(self._decrypt(b""))
                 return
             self._wait(select.POLLIN, deadline, cancelled)
             try:
@@ -265,10 +265,11 @@ class TlsSocket:
         what = "answer to the TLS handshake"
         wait_connecting(self._socket.fileno(), events, deadline, cancelled, what)
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size: int) -> bytes | memoryview:
         """Return received data, ``b""`` at the end of the stream; reads `size` bytes of the socket.
 
-        Raises TlsError if the peer rejects our certificate only now.
+        The next call may change it, if it is a view. Raises TlsError if the peer rejects our
+        certificate only now.
         """
         if self._early:
             data, self._early = self._early, b""
@@ -286,7 +287,7 @@ class TlsSocket:
                 return plain
         return b""
 
-    def _decrypt(self, data: bytes) -> bytes:
+    def _decrypt(self, data: bytes) -> bytes | memoryview:
         """Return the data of all complete records: data left here would wake nobody."""
         view = memoryview(self._buffer)
         pieces: list[bytes] = []
@@ -307,8 +308,8 @@ class TlsSocket:
                     count = 0
                 self._ended = not count
                 filled += count
-        pieces.append(bytes(view[:filled]))
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        rest = view[:filled]
+        return b"".join([*pieces, rest]) if pieces else rest
 
     def sendmsg(self, buffers: Sequence[Buffer]) -> int:
         """Write some of the first bytes of `buffers` and return their number.

@@ -48,6 +48,9 @@ MAX_COMMANDS = 64 * 1024 * 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 6), ("TCP_KEEPCNT", 10))
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
+Received: TypeAlias = "bytes | memoryview"
+"""Bytes, or a view of those that the next read may change."""
+
 Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
 
 
@@ -68,8 +71,8 @@ class StreamSocket(Protocol):
     def fileno(self) -> int:
         """Return the file descriptor to poll."""
 
-    def recv(self, size: int, /) -> bytes:
-        """Return bytes, or ``b""`` at the end; raises BlockingIOError, OSError."""
+    def recv(self, size: int, /) -> Received:
+        """Return bytes, none of them at the end; raises BlockingIOError, OSError."""
 
     def sendmsg(self, buffers: Sequence[Buffer], /) -> int:
         """Write and return how many bytes; raises BlockingIOError, OSError."""
@@ -141,7 +144,7 @@ class Transport:
 
     def receive(
         self, timeout: float, *, or_writable: bool = False, gather: int = 0
-    ) -> bytes | None:
+    ) -> Received | None:
         """Return the next bytes, ``b""`` at the end of the stream, None after `timeout`.
 
         Also returns None after `wake`, after bytes for TLS itself, and with `or_writable` once the
@@ -237,7 +240,7 @@ class Transport:
             os.close(wakes)
             os.close(woken)
 
-    def _read(self, size: int) -> bytes | None:
+    def _read(self, size: int) -> Received | None:
         try:
             return self._socket.recv(size)
         except (BlockingIOError, InterruptedError):
