@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.connections.transport import Received, Transport
 
 _PIECES = 64
 
@@ -39,7 +39,7 @@ def record_gathering(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     gathered: list[int] = []
     receive = Transport.receive
 
-    def record(self: Transport, timeout: float, **options: Any) -> bytes | None:
+    def record(self: Transport, timeout: float, **options: Any) -> Received | None:
         gathered.append(options["gather"])
         return receive(self, timeout, **options)
 

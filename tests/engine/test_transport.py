@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pulsar_spark.engine.connections import transport as module
-from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.connections.transport import Received, Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
 from tests.engine.gathering import TRICKLED, trickle
@@ -144,7 +144,7 @@ def test_a_thread_that_receives_can_be_woken(pair: tuple[Transport, socket.socke
         transport.wake()
     assert transport.receive(60) is None
     assert transport.receive(0.01) is None
-    found: list[bytes | None] = [b"nothing yet"]
+    found: list[Received | None] = [b"nothing yet"]
     thread = threading.Thread(target=lambda: found.append(transport.receive(60)))
     thread.start()
     for _ in range(100_000):
