@@ -499,7 +499,7 @@ class PythonBlockDecoder:
             options.max_bytes - pending.nbytes,
             min(largest, options.max_payload),
         )
-        if even is None or max(even.micros) > 1000 * LAST_MILLIS:
+        if even is None:
             return None
         rests = read_rests(even.rests) if even.rests is not None else None
         entries = LedgerEntries(

@@ -287,7 +287,7 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, Fram
     identity = _identity(data, at)
     if not identity:
         return at, -1, 0, None
-    start, size_of_data = at, len(data)
+    start = at
     ends = array("I")
     add_end = ends.append
     # Consecutive commands usually start with the same bytes.
@@ -301,14 +301,16 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, Fram
                 if not command_size:
                     break
                 known = head
-            end = at + 4 + size
-            if end > size_of_data or not command_size < size <= limit:
+            if not command_size < size <= limit:
                 break
-            at = end
+            at += 4 + size
             add_end(at)
     except StructError:
         pass
-    return (at, NUMBERS[identity], len(ends), ends) if ends else (start, -1, 0, None)
+    if ends and ends[-1] > len(data):
+        # Nothing can follow it.
+        ends.pop()
+    return (ends[-1], NUMBERS[identity], len(ends), ends) if ends else (start, -1, 0, None)
 
 
 def _command_size(head: bytes, identity: bytes) -> int:

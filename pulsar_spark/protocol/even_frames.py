@@ -20,13 +20,15 @@ from struct import pack
 from sys import byteorder
 from typing import NamedTuple
 
-from pulsar_spark.protocol.block_columns import Keys, Slices, cut, quick_to_cut
+from pulsar_spark.protocol.block_columns import LAST_MILLIS, Keys, Slices, cut, quick_to_cut
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.varints import NUMBER, are_numbers, number_columns, read_numbers
 
 MIN_EVEN = 16
 """Fewer frames than that are not worth it."""
 _MAX_PRODUCERS = 16
+# Times of fewer digits, with their tag, are before LAST_MILLIS.
+_FAR = 7
 _SIZE = 4  # bytes of a frame's size, which is in front of the rest
 
 # Of metadata: the name's size; behind the name tags and digits of sequence id and publish time, and
@@ -260,6 +262,8 @@ def _read_heads(
     ):
         return None
     micros = read_numbers(heads, time_at + 1, time_end, width, factor=1000)
+    if time_end - time_at > _FAR and max(micros) > 1000 * LAST_MILLIS:
+        return None
     before_key = at + layout.width
     keys_at = [start + before_key for start in starts]
     if not layout.has_key:
