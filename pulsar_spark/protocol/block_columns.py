@@ -49,7 +49,7 @@ _CACHED_COUNT = 10_000
 # Of smaller values, copies cost less than views.
 _SMALL = 512
 # Twice as many bytes still have offsets of 32 bits.
-_MOST_EVEN = 1 << 30
+_MOST_EVEN_BYTES = 1 << 30
 
 
 class UnusualFrame(Exception):
@@ -716,7 +716,7 @@ def _sparse_binary(rows: int, found: Mapping[int, bytes]) -> BinaryColumn:
 
 def _offsets(sizes: Sequence[int]) -> bytes:
     rows = len(sizes)
-    if rows and sizes[0] == sizes[-1] and are_equal(sizes) and rows * sizes[0] < _MOST_EVEN:
+    if rows and sizes[0] == sizes[-1] and are_equal(sizes) and rows * sizes[0] < _MOST_EVEN_BYTES:
         return _even_offsets(sizes[0], rows.bit_length())[: 4 * (rows + 1)]
     return _packed("i", list(accumulate(sizes, initial=0)))
 
@@ -724,8 +724,7 @@ def _offsets(sizes: Sequence[int]) -> bytes:
 @lru_cache(16)
 def _even_offsets(size: int, digits: int) -> bytes:
     """Return offsets of values of one size, for as many rows as a number of these digits can be."""
-    count = 1 << digits
-    return pack(f"{count}i", *range(0, size * count, size) if size else bytes(count))
+    return _packed("i", list(accumulate(repeat(size, (1 << digits) - 1), initial=0)))
 
 
 def _bits(flags: Iterable[int]) -> bytes:

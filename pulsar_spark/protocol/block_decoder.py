@@ -225,13 +225,7 @@ class PythonBlockDecoder:
         return BlockColumns(taken)
 
     def decode(
-        self,
-        data: bytes,
-        at: int,
-        stop: int,
-        position: Place,
-        ends: FrameEnds = None,
-        /,
+        self, data: bytes, at: int, stop: int, position: Place, ends: FrameEnds = None, /
     ) -> Progress:
         """Take the frames of `data[at:stop]`, as `blocks.BlockDecoder.decode` says."""
         messages, status = 0, DONE

@@ -238,17 +238,12 @@ class BlockDecoder(Protocol):
         """How many frames were left to the careful path so far."""
 
     def decode(
-        self,
-        data: bytes,
-        at: int,
-        stop: int,
-        position: Place,
-        ends: FrameEnds = None,
-        /,
+        self, data: bytes, at: int, stop: int, position: Place, ends: FrameEnds = None, /
     ) -> Progress:
         """Take the frames of `data[at:stop]`, complete MESSAGE frames of one consumer.
 
-        `ends` are those that `scan_messages` found, from `at` or from frames before it on.
+        `ends` are what `scan_messages` returned for these frames, and maybe for some in front of
+        them; None if that is not known.
 
         Skips entries before `position`; the entry at it starts with its batch index. Never raises
         because of the frames' content: damage is left to the careful path.

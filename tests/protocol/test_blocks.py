@@ -45,7 +45,7 @@ def test_frames_of_one_consumer_are_found_up_to_one_of_another(impl: Implementat
     end = len(data) - 2 * len(other)
     assert impl.scan_messages(data, 6, LIMIT)[:3] == (end, 300, 5)
     assert impl.scan_messages(data, end, LIMIT)[:3] == (len(data), 301, 2)
-    assert impl.scan_messages(data, len(data), LIMIT)[:3] == (len(data), -1, 0)
+    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0, None)
 
 
 def test_ends_of_frames_are_found_where_the_decoder_uses_them(impl: Implementation) -> None:
@@ -72,21 +72,21 @@ def test_a_frame_above_the_limit_is_not_found(impl: Implementation) -> None:
     data = small + large
     assert impl.scan_messages(data, 0, len(large) - 4)[:3] == (len(data), 3, 2)
     assert impl.scan_messages(data, 0, len(large) - 5)[:3] == (len(small), 3, 1)
-    assert impl.scan_messages(large, 0, len(large) - 5)[:3] == (0, -1, 0)
+    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0, None)
 
 
 def test_another_command_or_layout_is_not_found(impl: Implementation) -> None:
     usual = entry(0, b"abc")
     ping = bytes.fromhex("000000090000000508129201 00".replace(" ", ""))
-    assert impl.scan_messages(ping, 0, LIMIT)[:3] == (0, -1, 0)
+    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0, None)
     assert impl.scan_messages(usual + ping, 0, LIMIT)[:3] == (len(usual), 3, 1)
     for at in (4, 5, 6, 7, 8, 9, 10, 11, 12):
         changed = bytearray(usual)
         changed[at] ^= 0x81
-        assert impl.scan_messages(bytes(changed), 0, LIMIT)[:3] == (0, -1, 0), at
-    assert impl.scan_messages(b"", 0, LIMIT)[:3] == (0, -1, 0)
-    assert impl.scan_messages(bytes(40), 0, LIMIT)[:3] == (0, -1, 0)
-    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT)[:3] == (0, -1, 0)
+        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0, None), at
+    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0, None)
+    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0, None)
+    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0, None)
 
 
 def receipt(producer_id: int, sequence_id: int, *rest: int | None, **fields: int) -> bytes:
