@@ -322,8 +322,12 @@ def check_effectively_once(
 
 
 def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
-    assert round(names["stream"], 2) == 0.05
-    assert round(names["backfill"]) == 18
+    """The sentence under the example says what the example prints."""
+    prose = " ".join((DOCS / "sizing.md").read_text("utf-8").split())
+    stream, backfill = names["stream"], round(names["backfill"])
+    assert f"the stream needs {stream:.2f} of a core" in prose
+    assert f"A backfill of 30 days takes {backfill} core hours, {backfill / 16:.1f} hours" in prose
+    assert f"at 0.05 per core hour that is {backfill * 0.05:.2f} of your currency" in prose
 
 
 def check_schemas(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
