@@ -143,8 +143,8 @@ def _row(result: Result) -> dict[str, object]:
         "contender": asdict(result.contender),
         "runs": [
             {
-                "seconds": round(run.seconds, 4),
-                "cpu_seconds": round(run.cpu_seconds, 4),
+                "seconds": run.seconds,
+                "cpu_seconds": run.cpu_seconds,
                 "peak_python_bytes": run.peak_python_bytes,
             }
             for run in result.runs

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
+from benchmarks.__main__ import PAGE, RESULTS, ROOT
 from benchmarks.contenders import (
     CLIENT,
     DRAIN,
@@ -256,3 +257,14 @@ def test_what_was_not_measured_anew_is_kept_and_what_was_replaces_what_had_been(
     assert [row and row.median("seconds") for row in found.values()] == [2.0, 1.0]
     assert now.decoding == before.decoding
     assert len(now.all) == len(before.all)
+
+
+def test_the_published_tables_are_those_of_the_published_runs() -> None:
+    results = Results()
+    results.load(PAGE.parent / "benchmarks" / RESULTS)
+    page, readme = PAGE.read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    tables = [section for section in report.sections(results) if section.startswith("|")]
+    assert tables
+    for table in tables:
+        assert table in page
+    assert report.short(results) in readme
