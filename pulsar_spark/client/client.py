@@ -59,10 +59,10 @@ from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,

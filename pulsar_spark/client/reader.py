@@ -16,9 +16,9 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (

@@ -14,9 +14,9 @@ from typing import Any
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.engine.consumers.consumer import DeadLetterRouter, TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Deadline, retried

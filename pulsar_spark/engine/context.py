@@ -32,9 +32,9 @@ from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.lookup import Lookup, LookupService, attach_once
+from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.producers.inflight_window import MemoryBudget
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
@@ -391,7 +391,7 @@ class ClientContext(Closing):
         self.lookup = Lookup(self.pool)
         self.coordinators = Coordinators(self.lookup)
         self.timers = Timers()
-        self.budget = MemoryBudget(options.memory_limit)
+        self.budget = ProducerBudget(options.memory_limit)
         self._forks = fork_count()
         self._closed = False
         self._members_lock = threading.Lock()

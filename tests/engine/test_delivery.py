@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_spark.engine.consumers.delivery import DeliveryQueue
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
-    MemoryBudget,
     PendingQueue,
     PendingSends,
     ReceiptVerdict,
@@ -174,56 +174,6 @@ def test_a_receipt_for_nothing_is_of_the_past() -> None:
     assert PendingQueue().judge(3) is ReceiptVerdict.BEHIND
 
 
-def test_memory_is_reserved_up_to_the_limit() -> None:
-    budget = MemoryBudget(100)
-    assert budget.reserve(60, 0.0, lambda: False)
-    assert budget.reserve(40, 0.0, lambda: False)
-    assert not budget.reserve(1, 0.0, lambda: False)
-    budget.release(60)
-    assert budget.reserve(1, 0.0, lambda: False)
-    assert budget.used == 41
-
-
-def test_a_message_larger_than_the_budget_passes_alone() -> None:
-    budget = MemoryBudget(10)
-    assert budget.reserve(50, 0.0, lambda: False)
-    assert not budget.reserve(1, 0.0, lambda: False)
-    budget.release(50)
-    assert budget.reserve(1, 0.0, lambda: False)
-    assert not budget.reserve(50, 0.0, lambda: False)
-
-
-@pytest.mark.fault(7)
-def test_a_wait_for_memory_ends_at_its_deadline() -> None:
-    budget = MemoryBudget(10)
-    budget.reserve(10, 0.0, lambda: False)
-    began = time.monotonic()
-    assert not budget.reserve(1, began + 0.05, lambda: False)
-    assert 0.05 <= time.monotonic() - began < 15
-
-
-def test_a_wait_for_memory_ends_when_memory_is_freed() -> None:
-    budget = MemoryBudget(10)
-    budget.reserve(10, 0.0, lambda: False)
-    threading.Timer(0.05, budget.release, [10]).start()
-    assert budget.reserve(10, time.monotonic() + 60, lambda: False)
-
-
-def test_a_wait_for_memory_ends_when_it_is_given_up() -> None:
-    budget = MemoryBudget(10)
-    budget.reserve(10, 0.0, lambda: False)
-    given_up = threading.Event()
-
-    def give_up() -> None:
-        given_up.set()
-        budget.wake()
-
-    threading.Timer(0.05, give_up).start()
-    began = time.monotonic()
-    assert not budget.reserve(10, began + 60, given_up.is_set)
-    assert time.monotonic() - began < 30
-
-
 def send(number: int, count: int = 1, size: int = 10) -> PendingSends:
     made = PendingSends([bytes(size)], number, number + count - 1, count)
     made.size = size
@@ -235,7 +185,7 @@ class Windowed:
 
     def __init__(self) -> None:
         self.timers = Timers("test-window")
-        self.budget = MemoryBudget(1000)
+        self.budget = ProducerBudget(1000)
         self.given_up: list[PulsarError] = []
         self.trouble: PulsarError | None = None
 

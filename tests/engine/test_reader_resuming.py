@@ -15,9 +15,9 @@ from pulsar_spark.engine.consumers import reader_consumer
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.options import MIB, ReaderOptions
 from pulsar_spark.engine.retry import Deadline

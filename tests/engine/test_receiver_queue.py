@@ -1,30 +1,24 @@
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import Future
 
 import pytest
 
 from pulsar_spark.engine.consumers import receiver_queue as module
-from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.receiver_queue import (
     BLOCK_OVERHEAD,
     Ended,
     LastId,
-    ReceiverBudget,
     ReceiverQueue,
 )
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.errors import (
-    ClosedError,
     ConnectionLost,
-    OperationTimeout,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION
-from tests.engine.topics import chunks_of
+from pulsar_spark.protocol.frames import MessageBlock
 from tests.support.waiting import Clock
 
 
@@ -194,33 +188,6 @@ def test_the_shares_of_a_budget_follow_the_number_of_queues() -> None:
     for _ in range(3):
         budget.leave()
     assert budget.share == 12 * BLOCK_OVERHEAD
-
-
-@pytest.mark.fault(39, 91)
-def test_the_shares_of_a_budget_are_what_unfinished_messages_leave() -> None:
-    budget = ReceiverBudget(10_000)
-    budget.join()
-    decoder = EntryDecoder("t", EARLIEST_POSITION, None, budget.total, memory=budget.chunks)
-    first = chunks_of(os.urandom(4000), 2500, "a")[0]
-    command = pb.CommandMessage(consumer_id=1, message_id=pb.MessageIdData(ledgerId=1, entryId=2))
-    decoder.decode(MessageReceived(command, memoryview(first)))
-    assert budget.share == 10_000 - budget.chunks.held < 7500
-    decoder.close()
-    assert budget.share == 10_000
-
-
-@pytest.mark.fault(39)
-def test_those_who_fetch_chunks_take_turns() -> None:
-    budget = ReceiverBudget(8000)
-    with budget.fetching(lambda: False) as queue:
-        assert queue.total == budget.chunks.held == 1000
-        with pytest.raises(OperationTimeout), budget.fetching(lambda: False, 0.01):
-            pass
-        with pytest.raises(ClosedError), budget.fetching(lambda: True):
-            pass
-    with budget.fetching(lambda: True):
-        pass
-    assert budget.chunks.held == 0
 
 
 @pytest.mark.fault(91)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 
-from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import MIB, ReaderOptions
 
 MAX_MESSAGE = 5 * MIB

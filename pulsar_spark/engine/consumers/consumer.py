@@ -32,10 +32,10 @@ from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
-from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, can_pass, retried, retrying

@@ -6,8 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_spark.engine.consumers.entries import ReceivedEntry, message_count
-from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
 from pulsar_spark.engine.consumers.rows import ReceivedRows
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived

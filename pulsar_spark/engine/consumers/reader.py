@@ -25,14 +25,10 @@ from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
-from pulsar_spark.engine.consumers.receiver_queue import (
-    Ended,
-    LastId,
-    ReceiverBudget,
-    ReceiverQueue,
-)
+from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (

@@ -21,14 +21,10 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
-from pulsar_spark.engine.consumers.receiver_queue import (
-    Ended,
-    Permits,
-    ReceiverBudget,
-    ReceiverQueue,
-)
+from pulsar_spark.engine.consumers.receiver_queue import Ended, Permits, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable

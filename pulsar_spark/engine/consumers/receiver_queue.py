@@ -10,20 +10,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.handlers import topic_migrated
+from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import ClosedError, PulsarError
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.chunks import ChunkMemory
 from pulsar_spark.protocol.frames import MessageBlock
 
 BLOCK_OVERHEAD = 1024
@@ -76,69 +74,6 @@ class LastId:
 
 
 Item: TypeAlias = MessageBlock | Ended | LastId
-
-
-# The queue of a reader that fetches chunks gets this part of the budget.
-_FETCHING_PART = 8
-# Whoever waits to fetch chunks looks so often whether it was closed.
-_SLICE = 0.2
-
-
-class ReceiverBudget:
-    """Bytes that a client's receiver queues and incomplete messages may hold. Thread-safe.
-
-    Queues have equal shares. A share shrinks when others join; a queue that is now too full
-    requests no more. Incomplete chunked messages, in `chunks`, may have half of the budget, which
-    the queues then lack: what was requested for them still fits. One message alone may have all of
-    it. Chunks that did not fit are fetched again, one message at a time.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.chunks = ChunkMemory(self._most_chunks, threading.Lock())
-        self._fetching = threading.Lock()
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._members = 0
-
-    @property
-    def share(self) -> int:
-        """The size of one share in bytes."""
-        left = self.total - min(self.chunks.held, self._most_chunks())
-        return max(left // max(self._members, 1), 1)
-
-    def _most_chunks(self) -> int:
-        return self.total // 2
-
-    @contextmanager
-    def fetching(
-        self, is_closed: Callable[[], bool], seconds: float | None = None
-    ) -> Iterator[ReceiverBudget]:
-        """Wait for the turn to fetch one message's chunks; yield the budget of their queue.
-
-        Raises OperationTimeout after `seconds`, ClosedError if `is_closed`.
-        """
-        deadline = Deadline(seconds)
-        while not self._fetching.acquire(timeout=min(deadline.remaining(), _SLICE)):
-            if is_closed():
-                raise ClosedError("the consumer is closed")
-            deadline.check("the fetching of other chunked messages")
-        try:
-            size = self.total // _FETCHING_PART
-            with self.chunks.reserved(size):
-                yield ReceiverBudget(max(size, 1))
-        finally:
-            self._fetching.release()
-
-    def join(self) -> None:
-        """Take a share, until `leave`."""
-        with self._lock:
-            self._members += 1
-
-    def leave(self) -> None:
-        """Give a share back to the others."""
-        with self._lock:
-            self._members -= 1
 
 
 class ReceiverQueue:

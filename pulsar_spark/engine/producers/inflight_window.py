@@ -10,14 +10,14 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.producers.message_callbacks import (
     MessageCallback,
     log_failure,
@@ -39,9 +39,6 @@ NO_TIMEOUT = 86_400.0
 
 # How long the callbacks of unsent messages may take after the end, in seconds.
 _LAST_CALLBACKS = 2.0
-
-# A sender that waits this long for memory has the batches of all producers sent.
-_PATIENCE = 0.05
 
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
@@ -284,95 +281,6 @@ class PendingQueue:
         return [self.pop() for _ in range(len(self._sends))]
 
 
-class Flushable(Protocol):
-    """Reserves memory for unsent messages, and can be asked to send them."""
-
-    def trigger_flush(self) -> None:
-        """Send everything as soon as possible, without blocking. Called on any thread."""
-
-
-class MemoryBudget:
-    """Bytes that a client's producers share for their unacknowledged messages.
-
-    A message larger than the whole budget is accepted if nothing else is pending. Waiting senders
-    continue at a low mark, so that not every receipt wakes them.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._freed = threading.Condition()
-        # The following are guarded by _freed.
-        self._used = 0
-        self._wake_at = -1
-        self._waiting = 0
-        self._flushables: weakref.WeakSet[Flushable] = weakref.WeakSet()
-
-    @property
-    def used(self) -> int:
-        """Bytes that are reserved now."""
-        return self._used
-
-    def add(self, flushable: Flushable) -> None:
-        """Register someone whose messages are sent when memory is short."""
-        with self._freed:
-            self._flushables.add(flushable)
-
-    def try_reserve(self, size: int) -> bool:
-        """Reserve bytes if there is room, without waiting."""
-        with self._freed:
-            if self._used and self._used + size > self.limit:
-                return False
-            self._used += size
-            return True
-
-    def reserve(self, size: int, deadline: float, given_up: Callable[[], bool]) -> bool:
-        """Wait for room for `size` bytes, until `deadline` (monotonic clock).
-
-        Returns False if there was none, or if `given_up()` became true; whoever makes it true calls
-        `wake`.
-        """
-        flushed = False
-        while True:
-            with self._freed:
-                while self._used and self._used + size > self.limit:
-                    remaining = deadline - time.monotonic()
-                    if remaining <= 0 or given_up():
-                        return False
-                    if not self._wait(size, min(remaining, threading.TIMEOUT_MAX), flushed):
-                        break
-                else:
-                    self._used += size
-                    return True
-                flushables = list(self._flushables)
-            # Receipts alone may not free enough: unsent batches must be sent.
-            flushed = True
-            for flushable in flushables:
-                flushable.trigger_flush()
-
-    def _wait(self, size: int, seconds: float, flushed: bool) -> bool:
-        """Wait for room; return False when it is time to have others send."""
-        low = max(min(self.limit - size, self.limit * 3 // 4), 0)
-        self._wake_at = max(self._wake_at, low)
-        self._waiting += 1
-        woken = self._freed.wait(seconds if flushed else min(seconds, _PATIENCE))
-        self._waiting -= 1
-        if not self._waiting:
-            self._wake_at = -1
-        return woken or flushed
-
-    def release(self, size: int) -> None:
-        """Release reserved bytes; a negative size reserves more, even without room."""
-        with self._freed:
-            self._used -= size
-            if self._waiting and self._used <= self._wake_at:
-                self._freed.notify_all()
-
-    def wake(self) -> None:
-        """Let all waiting senders check whether to give up."""
-        with self._freed:
-            self._freed.notify_all()
-
-
 class InflightWindow:
     """Holds sends until their receipts come, their time is up, or `end` is called.
 
@@ -387,7 +295,7 @@ class InflightWindow:
 
     def __init__(
         self,
-        budget: MemoryBudget,
+        budget: ProducerBudget,
         timers: Timers,
         *,
         max_messages: int,
