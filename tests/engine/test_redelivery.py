@@ -7,7 +7,7 @@ import queue
 import pytest
 
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
-from pulsar_spark.engine.consumers.redelivery import DueEntries
+from pulsar_spark.engine.consumers.outstanding import DueEntries
 from pulsar_spark.engine.options import RedeliveryBackoff
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import OptionError
