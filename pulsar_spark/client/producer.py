@@ -19,7 +19,7 @@ from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
-from pulsar_spark.engine.producers.message_callbacks import (
+from pulsar_spark.engine.producers.inflight_window import (
     DeferredCallback,
     MessageCallback,
     log_failure,

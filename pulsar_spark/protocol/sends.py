@@ -26,6 +26,7 @@ from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
+    batch_body,
     encode_uniform_batch,
 )
 from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
@@ -206,6 +207,29 @@ def uniform_entry(
         partition_key=None if keys is None or (key := keys[0]) is None else key.decode(),
         callback=callback,
     )
+
+
+def batch_entry(
+    messages: Sequence[MessageFields], callback: Callable[..., None] | None, *, by_key: bool = False
+) -> OutgoingEntry:
+    """Return several messages with fields as one batch.
+
+    With `by_key` it is one of several batches that were filled together, one for each key. Ids of
+    such batches overlap, so its highest id alone identifies it, as in Java.
+    """
+    first, last = messages[0], messages[-1]
+    entry = OutgoingEntry(
+        lambda sequence_id: batch_body(messages, sequence_id),
+        num_messages=len(messages),
+        partition_key=first.key,
+        key_is_base64=first.key_is_base64,
+        ordering_key=first.ordering_key,
+        callback=callback,
+    )
+    if first.sequence_id is not None and last.sequence_id is not None:
+        lowest = last.sequence_id if by_key else first.sequence_id
+        entry.sequence_ids = (lowest, last.sequence_id)
+    return entry
 
 
 class PayloadCipher(Protocol):

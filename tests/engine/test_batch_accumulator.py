@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
-from pulsar_spark.engine.producers.message_callbacks import DeferredCallback, log_failure
+from pulsar_spark.engine.producers.inflight_window import DeferredCallback, log_failure
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

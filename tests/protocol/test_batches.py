@@ -18,6 +18,7 @@ from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_bat
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
+    batch_body,
     encode_batch,
     encode_uniform_batch,
 )
@@ -489,6 +490,7 @@ def test_uniform_batches_out_of_bounds_are_refused(
 
 
 texts = st.text(max_size=20)
+plain_ = st.builds(MessageFields, payload=st.binary(max_size=200), key=st.none() | texts)
 fields_ = st.builds(
     MessageFields,
     payload=st.none() | st.binary(max_size=200),
@@ -498,6 +500,16 @@ fields_ = st.builds(
     event_time=st.integers(0, 2**63 - 1),
     null_key=st.booleans(),
 )
+
+
+@given(
+    st.lists(plain_, min_size=1, max_size=8) | st.lists(plain_ | fields_, min_size=1, max_size=8),
+    st.integers(0, 2**40),
+)
+def test_a_body_is_the_same_whether_its_messages_are_written_as_columns_or_one_by_one(
+    messages: list[MessageFields], first: int
+) -> None:
+    assert batch_body(messages, first) == encode_batch(messages, first).payload
 
 
 @given(st.lists(fields_, min_size=1, max_size=20), st.integers(0, 2**40))

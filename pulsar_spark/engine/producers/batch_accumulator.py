@@ -11,17 +11,17 @@ from itertools import chain, islice, takewhile
 from operator import sub
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.encoding import entry_of, mixed_entry
-from pulsar_spark.engine.producers.inflight_window import NO_TIMEOUT
-from pulsar_spark.engine.producers.message_callbacks import (
+from pulsar_spark.engine.producers.inflight_window import (
+    NO_TIMEOUT,
     MessageCallback,
+    for_each,
     log_failure,
     tell_failed,
 )
-from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.producers.producer import TopicProducer, entry_of
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, single_entry
+from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, batch_entry, single_entry
 
 logger = logging.getLogger(__name__)
 
@@ -662,8 +662,16 @@ class BatchAccumulator:
     def _first(self, number: int) -> OutgoingEntry:
         """Return the batch's first messages as an entry."""
         if self._mixed:
-            return mixed_entry(self._mixed[:number], self._callbacks[:number], self._by_key)
+            return self._mixed_entry(self._mixed[:number], self._callbacks[:number])
         return entry_of(self._uniform.part(0, number), self._default_callback)
+
+    def _mixed_entry(
+        self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
+    ) -> OutgoingEntry:
+        if len(messages) == 1:
+            return single_entry(messages[0], callbacks[0] if callbacks else None)
+        callback = for_each(callbacks, len(messages))
+        return batch_entry(messages, callback, by_key=self._by_key)
 
     def _part_held(self, number: int) -> int:
         return self._held * number // self._count
@@ -702,7 +710,7 @@ class BatchAccumulator:
         held: int,
     ) -> None:
         try:
-            self._send_entry(mixed_entry(messages, callbacks, self._by_key), held)
+            self._send_entry(self._mixed_entry(messages, callbacks), held)
         except MessageTooLarge:
             if len(messages) == 1:
                 raise

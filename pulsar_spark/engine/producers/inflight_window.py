@@ -1,7 +1,7 @@
 """The in-flight window: messages that were sent and that the broker has not acknowledged yet.
 
 Messages sent together stay together: a column is one block, from which receipts remove entries in
-order, many at a time.
+order, many at a time, and call the callbacks of their messages.
 """
 
 from __future__ import annotations
@@ -12,27 +12,38 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from pulsar_spark.engine.memory import ProducerBudget
-from pulsar_spark.engine.producers.message_callbacks import (
-    MessageCallback,
-    log_failure,
-    tell_failed,
-)
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
-from pulsar_spark.errors import ClosedError, OperationTimeout, ProducerBusy, PulsarError
+from pulsar_spark.errors import (
+    ClosedError,
+    ConnectionLost,
+    OperationTimeout,
+    ProducerBusy,
+    PulsarError,
+)
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 
 logger = logging.getLogger(__name__)
 
+MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
+"""Called once per message: with an error, or with its id."""
+
 EntryCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per entry: with an error, or with the id that the broker stored it under."""
+
+Runner = Callable[[Callable[[], object], int], object]
+"""Takes a function to call later, and the number of callbacks that it calls."""
+
+MessageIds = Callable[[], Iterable[MessageIdAdv | None]]
 
 NO_TIMEOUT = 86_400.0
 """Seconds used for a send timeout of 0, which means no limit."""
@@ -42,6 +53,122 @@ _LAST_CALLBACKS = 2.0
 
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
+
+
+# --- callbacks ----------------------------------------------------------------------------
+
+
+def log_failure(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+    """The callback of a message whose result nobody needs."""
+    if error is not None:
+        logger.warning("a message without a callback was not sent: %s", error)
+
+
+class DeferredCallback:
+    """A MessageCallback that runs elsewhere: `run` is given a function to call there.
+
+    Messages that are acknowledged together share one such call.
+    """
+
+    __slots__ = ("callback", "run")
+
+    def __init__(self, callback: MessageCallback, run: Runner) -> None:
+        self.callback = callback
+        self.run = run
+
+    def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+        """Schedule the callback."""
+        self.run(lambda: self.callback(error, message_id), 1)
+
+
+def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> MessageCallback | None:
+    """Return a callback for an entry of `count` messages that calls back for each of them."""
+    if not any(callbacks):
+        return None
+    if all(callback is log_failure for callback in callbacks):
+        return log_failure
+
+    def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
+        def ids() -> Iterable[MessageIdAdv | None]:
+            if entry is None or entry.ledger_id < 0 or count == 1:
+                return repeat(entry, count)
+            ledger, number, partition = entry.ledger_id, entry.entry_id, entry.partition
+            return (MessageIdAdv(ledger, number, partition, at, count) for at in range(count))
+
+        _tell(callbacks, error, ids)
+
+    return complete
+
+
+def tell_failed(callbacks: Sequence[MessageCallback | None], error: PulsarError) -> None:
+    """Call callbacks with an error."""
+    _tell(callbacks, error, lambda: repeat(None))
+
+
+def tell_stored(
+    callbacks: Sequence[MessageCallback | None],
+    per_entry: int,
+    receipts: array[int],
+    partition: int,
+) -> None:
+    """Call the callbacks of stored messages with their ids.
+
+    Each entry has `per_entry` messages, the last one the rest. `receipts` has four numbers per
+    entry; the last two are its ledger and entry id.
+    """
+
+    def ids() -> Iterator[MessageIdAdv]:
+        left = len(callbacks)
+        for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
+            count = min(per_entry, left)
+            left -= count
+            # Duplicates have no id, and a message alone has no batch index.
+            if count == 1 or ledger < 0:
+                yield from repeat(MessageIdAdv(ledger, entry, partition), count)
+            else:
+                for index in range(count):
+                    yield MessageIdAdv(ledger, entry, partition, index, count)
+
+    _tell(callbacks, None, ids)
+
+
+def _tell(
+    callbacks: Sequence[MessageCallback | None], error: PulsarError | None, ids: MessageIds
+) -> None:
+    now: list[MessageCallback | None] = []
+    later: list[MessageCallback | None] = []
+    run: Runner | None = None
+    waiting = 0
+    for callback in callbacks:
+        if isinstance(callback, DeferredCallback):
+            run = callback.run
+            waiting += 1
+            later.append(callback.callback)
+            now.append(None)
+        else:
+            later.append(None)
+            now.append(None if callback is log_failure and error is None else callback)
+    if run is not None:
+        run(lambda: _call_each(later, error, ids()), waiting)
+    if waiting < len(callbacks):
+        _call_each(now, error, ids())
+
+
+def _call_each(
+    callbacks: Sequence[MessageCallback | None],
+    error: PulsarError | None,
+    ids: Iterable[MessageIdAdv | None],
+) -> None:
+    for callback, message_id in zip(callbacks, ids, strict=False):
+        if callback is None:
+            continue
+        try:
+            callback(error, message_id)
+        except Exception:
+            logger.exception("the callback of a message failed")
+
+
+# --- what is pending ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,6 +710,16 @@ class InflightWindow:
             **self._describe(),
         )
 
+    def lost_receipts(self, txn: TxnId) -> ConnectionLost:
+        """The error for entries of a transaction that may be stored already."""
+        return ConnectionLost(
+            f"the receipts of {len(self.pending)} entries are lost, and they may not be sent again "
+            f"in transaction {txn}, which could store them twice",
+            "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
+            "times. With deduplication on the topic the task can continue.",
+            **self._describe(),
+        )
+
     def _no_room(self) -> OperationTimeout:
         return self._late(
             f"there was no room for another message within {self.timeout:g} s: "
@@ -598,3 +735,55 @@ class InflightWindow:
         error = OperationTimeout(what, remedy, **self._describe())
         error.__cause__ = trouble
         return error
+
+
+class ReceiptLog:
+    """The last stored ids of a producer, and how many of its messages were duplicates.
+
+    With `resumes`, the producer continues under the name of an earlier one, and sends no sequence
+    id that the broker already knew. Not thread-safe: its producer locks.
+    """
+
+    def __init__(self, partition: int, *, resumes: bool) -> None:
+        self.last_sequence_id = -1
+        """The highest sequence id of the entry that was stored last; before, where ids start."""
+        self.last_message_id: MessageIdAdv | None = None
+        """Where the last acknowledged entry is stored."""
+        self.duplicates = 0
+        self.intruded = False
+        """Whether another producer of this name stored messages after this one was opened."""
+        self._partition = partition
+        self._resumes = resumes
+        self._known_sequence_id = -1
+        self._first_chunk: MessageIdAdv | None = None
+
+    def begin(self, known: int, initial: int | None) -> int:
+        """Start after `initial`, or after the last id that the broker stored before; return it."""
+        self._known_sequence_id = known
+        self.last_sequence_id = known if initial is None else initial
+        return self.last_sequence_id
+
+    def was_known(self, sequence_id: int) -> bool:
+        """Whether a message with this id was stored before the producer was opened."""
+        return sequence_id <= self._known_sequence_id
+
+    def add(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
+        """Note the receipts of stored entries, and return the last one's id."""
+        sends = taken.sends
+        message_id = MessageIdAdv(receipts[-2], receipts[-1], self._partition)
+        if sends.chunk == 0:
+            self._first_chunk = message_id
+        elif sends.chunk is not None:
+            message_id = replace(message_id, first_chunk=self._first_chunk)
+        self.last_sequence_id = taken.last
+        # A duplicate is acknowledged without an id.
+        if min(receipts[2::4]) >= 0:
+            self.last_message_id = message_id
+            return message_id
+        # Ids that the broker knew at the start are not sent, so another producer sent this one.
+        self.intruded = self.intruded or (self._resumes and not sends.resent)
+        duplicates, stored = taken.split(receipts)
+        self.duplicates += duplicates
+        if stored is not None:
+            self.last_message_id = MessageIdAdv(*stored, self._partition)
+        return message_id

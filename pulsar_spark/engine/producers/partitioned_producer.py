@@ -15,8 +15,11 @@ from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
-from pulsar_spark.engine.producers.inflight_window import ProducerCounts
-from pulsar_spark.engine.producers.message_callbacks import MessageCallback, log_failure
+from pulsar_spark.engine.producers.inflight_window import (
+    MessageCallback,
+    ProducerCounts,
+    log_failure,
+)
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
 from pulsar_spark.engine.retry import Deadline

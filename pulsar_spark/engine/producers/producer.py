@@ -23,28 +23,32 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.encoding import Encoding, entry_of
 from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
+    MessageCallback,
     PendingSends,
     ProducerCounts,
+    ReceiptLog,
     ReceiptVerdict,
     Taken,
+    for_each,
+    tell_stored,
 )
-from pulsar_spark.engine.producers.message_callbacks import MessageCallback, tell_stored
-from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
-from pulsar_spark.engine.producers.receipts import ReceiptLog
+from pulsar_spark.engine.producers.producer_session import (
+    Encoding,
+    Identity,
+    ProducerSession,
+    Registrar,
+)
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
-    ConnectionLost,
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
@@ -58,7 +62,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
-from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, single_entry
+from pulsar_spark.protocol.sends import OutgoingEntry, single_entry, uniform_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -588,21 +592,11 @@ class TopicProducer:
 
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
         """Use a session from now on, and resend pending messages in order."""
-        options = self._options
-        limits = SendLimits(
-            producer_name=success.producer_name,
-            producer_id=session.producer_id,
-            max_message_size=session.connection.max_message_size,
-            compression=options.compression,
-            schema_version=success.schema_version,
-            chunking=options.chunking_enabled and self._topic.is_persistent,
-            chunk_size=options.chunk_max_message_size,
-            topic=self.topic,
-            compress=compress,
-            cipher=None if self._encryptor is None else self._encryptor.data_key,
-            txn=self._txn,
+        cipher = None if self._encryptor is None else self._encryptor.data_key
+        encoding = Encoding.agreed(
+            session, success, self._topic, self._options, cipher=cipher, txn=self._txn
         )
-        encoding = Encoding.of(limits)
+        limit = encoding.limits.max_message_size
         with self._window.changed:
             error = self._lost_receipts(success.last_sequence_id)
             wanted = not self._window.ended and error is None
@@ -615,10 +609,10 @@ class TopicProducer:
                 self._encoding = encoding
                 self._session = session
                 for send in self._window.pending:
-                    if send.largest > limits.max_message_size:
+                    if send.largest > limit:
                         error = MessageTooLarge(
                             f"a pending message of {send.largest} bytes does not fit the topic's "
-                            f"new broker, which takes {limits.max_message_size}",
+                            f"new broker, which takes {limit}",
                             **self._where(),
                         )
                         break
@@ -640,16 +634,9 @@ class TopicProducer:
 
         A broker that deduplicates knows the last sequence id of this producer, and drops them.
         """
-        doubtful = len(self._window.pending)
-        if self._txn is None or not self._sessions or last_sequence_id >= 0 or not doubtful:
+        if self._txn is None or not self._sessions or last_sequence_id >= 0:
             return None
-        return ConnectionLost(
-            f"the receipts of {doubtful} entries are lost, and they may not be sent again "
-            f"in transaction {self._txn}, which could store them twice",
-            "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
-            "times. With deduplication on the topic the task can continue.",
-            **self._where(),
-        )
+        return self._window.lost_receipts(self._txn) if len(self._window.pending) else None
 
     def give_up(self, error: PulsarError) -> None:
         """There will be no session: fail permanently."""
@@ -797,3 +784,10 @@ class TopicProducer:
             broker = trouble.broker
         partition = None if self.partition < 0 else self.partition
         return {"topic": self.topic, "partition": partition, "broker": broker}
+
+
+def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
+    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
+    if messages.callbacks is not None:
+        callback = for_each(messages.callbacks, len(messages))
+    return uniform_entry(messages, callback)

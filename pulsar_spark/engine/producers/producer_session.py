@@ -3,7 +3,7 @@
 After each disconnect a producer gets a new session, so that late events of the old connection are
 not confused with new ones. The first registration has the caller's deadline. Later ones run in the
 background, with growing pauses, for as long as the producer lives: its pending messages have their
-own timeouts.
+own timeouts. The broker's answer decides how messages are encoded.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import logging
 import threading
 import time
 from array import array
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import sub
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.inflight_window import MessageCallback, PendingSends
 from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
     ClosedError,
@@ -35,6 +39,24 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.send_encoder import (
+    BLOCK_BYTES,
+    BLOCK_MESSAGES,
+    LARGE_ENTRY,
+    SendEncoder,
+    block_of,
+    make_encoder,
+)
+from pulsar_spark.protocol.sends import (
+    OutgoingEntry,
+    PayloadCipher,
+    SendLimits,
+    encode_entry,
+    encode_messages,
+)
+from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -269,6 +291,159 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
         initial_subscription_name=identity.initial_subscription,
         encrypted=identity.encrypted,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a producer's messages are encoded, fixed while its session lasts.
+
+    Sequence ids count up from `first` in all methods.
+    """
+
+    limits: SendLimits
+    encoder: SendEncoder
+
+    @classmethod
+    def agreed(
+        cls,
+        session: ProducerSession,
+        success: pb.CommandProducerSuccess,
+        topic: TopicName,
+        options: ProducerOptions,
+        *,
+        cipher: Callable[[], PayloadCipher] | None = None,
+        txn: TxnId | None = None,
+    ) -> Encoding:
+        """Return the encoding for a broker that accepted the session's producer."""
+        limits = SendLimits(
+            producer_name=success.producer_name,
+            producer_id=session.producer_id,
+            max_message_size=session.connection.max_message_size,
+            compression=options.compression,
+            schema_version=success.schema_version,
+            chunking=options.chunking_enabled and topic.is_persistent,
+            chunk_size=options.chunk_max_message_size,
+            topic=str(topic),
+            compress=compress,
+            cipher=cipher,
+            txn=txn,
+        )
+        encoder = make_encoder(
+            limits.producer_id,
+            limits.producer_name,
+            limits.schema_version,
+            limits.compression,
+            limits.compress,
+            limits.txn,
+        )
+        return cls(limits, encoder)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a batch without compression and key may have."""
+        return max(self.limits.max_message_size - self.encoder.overhead, 1)
+
+    def entry(self, entry: OutgoingEntry, first: int) -> Iterator[PendingSends]:
+        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
+        if entry.sequence_ids is not None:
+            first = entry.sequence_ids[0]
+        for send in encode_entry(entry, first, self.limits, _now()):
+            yield PendingSends(
+                send.buffers,
+                send.sequence_id,
+                send.highest_sequence_id,
+                send.num_messages,
+                largest=send.size,
+                callback=entry.callback if send.is_last else None,
+                chunk=send.chunk,
+            )
+
+    def messages(
+        self, messages: Sequence[MessageFields], start: int, most: int, first: int
+    ) -> PendingSends | None:
+        """Return the sends of at most `most` messages, each without a batch.
+
+        None if the first one is unusual and must be sent as an entry.
+        """
+        if self.limits.entry_by_entry:
+            return None
+        part = messages[start : start + max(min(most, BLOCK_MESSAGES), 1)]
+        data, ends = encode_messages(part, first, _now(), self.limits, BLOCK_BYTES)
+        if not ends:
+            return None
+        return PendingSends(
+            [data],
+            first,
+            first + len(ends) - 1,
+            len(ends),
+            ends=ends,
+            per_entry=1,
+            largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
+        )
+
+    def block(
+        self,
+        messages: UniformMessages,
+        per_entry: int,
+        start: int,
+        most: int,
+        first: int,
+        callback: MessageCallback | None = None,
+    ) -> PendingSends | None:
+        """Return the sends of at most `most` messages of a column, or of one batch of `per_entry`.
+
+        None if the first batch is unusual and must be sent as an entry. `callback` gets the result
+        of messages that have no callbacks.
+        """
+        entry_stop = min(start + per_entry, len(messages))
+        most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
+        stop, largest = block_of(messages, per_entry, start, most)
+        in_batch = messages.fields is not None and not messages.unbatched
+        if in_batch and stop > entry_stop and (stop - start) % per_entry == 1:
+            # The last message alone is no batch, so it takes the careful path.
+            stop -= 1
+        # Fields of a batch are not those of an entry.
+        alone = in_batch and 1 in (per_entry, stop - start)
+        # `frame` writes no fields, so a large message with them is sent as an entry.
+        alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
+        if largest > self.max_payload or self.limits.entry_by_entry or alone:
+            return None
+        return self._column(messages.part(start, stop), first, per_entry, largest, callback)
+
+    def _column(
+        self,
+        messages: UniformMessages,
+        first: int,
+        per_entry: int,
+        largest: int,
+        callback: MessageCallback | None,
+    ) -> PendingSends:
+        """Return the sends of a whole column; `largest` is the maximum size of a batch."""
+        count, callbacks = len(messages), messages.callbacks or ()
+        callback = None if callbacks else callback
+        last, now = first + count - 1, _now()
+        if largest < LARGE_ENTRY:
+            data, ends = self.encoder.encode(
+                messages.payloads, messages.keys, first, now, per_entry, messages.fields
+            )
+            return PendingSends(
+                [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest,
+                callback=callback, callbacks=callbacks,
+            )  # fmt: skip
+        # The block is one entry, whose payload is not copied.
+        body = messages.payloads[0]
+        if count > 1:
+            body = self.encoder.body(messages.payloads, messages.keys, first, messages.fields)
+        key = None if messages.keys is None else messages.keys[0]
+        head, payload = self.encoder.frame(body, first, now, key, count)
+        return PendingSends(
+            [head, payload], first, last, count, largest=largest, callback=callback,
+            callbacks=callbacks,
+        )  # fmt: skip
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 class RegistrarOwner(SessionOwner, Protocol):
