@@ -348,6 +348,10 @@ impl Versions {
 pub struct Rows {
     pub rows: usize,
     pub nbytes: usize,
+    /// Whether a row has a key that was in base64, or an event time that no column can have; and
+    /// what was pushed since the last row.
+    inexact: bool,
+    pushed_inexact: bool,
     pub spans: Vec<Span>,
     pub versions: Versions,
     pub value: Option<Binary>,
@@ -442,6 +446,11 @@ impl Rows {
             || self.ordering_key.is_some()
     }
 
+    /// Whether keys and event times are as they were sent.
+    pub fn is_exact(&self) -> bool {
+        !self.inexact
+    }
+
     /// How many bytes the columns repeat for each message of a batch.
     pub fn row_size(&self, shared: &Shared) -> usize {
         [
@@ -469,6 +478,7 @@ impl Rows {
                 Some(text) if own.key_is_base64 => {
                     put_base64(&mut column.data, text)?;
                     column.end(true)?;
+                    self.pushed_inexact = true;
                 }
                 key => column.push(key)?,
             }
@@ -479,6 +489,7 @@ impl Rows {
         if let Some(column) = &mut self.event_time {
             let set = (1..=LAST_MILLIS).contains(&own.event_time);
             column.push(set.then(|| own.event_time as i64 * 1000));
+            self.pushed_inexact |= own.event_time > LAST_MILLIS;
         }
         if let Some(column) = &mut self.properties {
             column.push(own.properties)?;
@@ -534,12 +545,14 @@ impl Rows {
         let (ledger, entry) = (shared.ledger, shared.entry);
         self.spans.push(Span { rows: count, first, count: size, ledger, entry });
         self.rows += count;
+        self.inexact |= std::mem::take(&mut self.pushed_inexact);
         Ok(())
     }
 
     /// Give up what was pushed and did not become rows.
     pub fn give_up(&mut self) {
         let count = self.rows;
+        self.pushed_inexact = false;
         each_column!(&mut *self, column => column.truncate(count), column.truncate(count));
         if let Some(column) = &mut self.properties {
             column.truncate(count);
@@ -556,6 +569,8 @@ impl Rows {
         self.versions.clear();
         self.rows = 0;
         self.nbytes = 0;
+        self.inexact = false;
+        self.pushed_inexact = false;
     }
 }
 

@@ -18,7 +18,7 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 6;
+const CONTRACT: u32 = 7;
 
 type Object = Py<PyAny>;
 
@@ -196,6 +196,8 @@ struct Columns {
     #[pyo3(get)]
     nbytes: usize,
     #[pyo3(get)]
+    is_exact: bool,
+    #[pyo3(get)]
     value: Option<Object>,
     #[pyo3(get)]
     key: Option<Object>,
@@ -246,6 +248,7 @@ impl Columns {
         Ok(Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
+            is_exact: rows.is_exact(),
             value: binary(&mut rows.value)?,
             key: binary(&mut rows.key)?,
             message_id: binary(&mut rows.message_id)?,

@@ -78,8 +78,8 @@ class UnpackedBatch:
     """
 
     __slots__ = (
-        "_all_keys", "_edges", "_is_large", "_keeps", "_keys", "_opened", "_part", "_payloads",
-        "_start", "_stride", "_unusual", "body", "compacted", "count", "nulls",
+        "_all_keys", "_edges", "_has_base64", "_is_large", "_keeps", "_keys", "_opened", "_part",
+        "_payloads", "_start", "_stride", "_unusual", "body", "compacted", "count", "nulls",
     )  # fmt: skip
 
     def __init__(self, body: bytes | memoryview, count: int, keeps: bool) -> None:
@@ -98,6 +98,7 @@ class UnpackedBatch:
         # Messages with more than a sequence id and a string key, ascending.
         self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
+        self._has_base64 = False
         # All keys, in place of `_keys`.
         self._all_keys: Sequence[bytes] = ()
         # Of unusual messages that were opened without protobuf; None once one was not.
@@ -161,6 +162,13 @@ class UnpackedBatch:
         if len(found) == self.count and (rows is None or len(rows) == self.count):
             return list(found.values())
         return list(map(found.get, range(self.count) if rows is None else rows))
+
+    def has_base64_keys(self, rows: Sequence[int] | None = None) -> bool:
+        """Whether some of the `keys` may have been in base64."""
+        if self._is_large:
+            part, inside = self._part_with(rows)
+            return part.has_base64_keys(inside)
+        return self._has_base64
 
     def extras(self, rows: Sequence[int] | None = None) -> dict[int, pb.SingleMessageMetadata]:
         """Return, by index, the metadata of messages that may have more than a sequence id and a
@@ -398,6 +406,7 @@ def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata:
         batch._unusual.append(index)
         if key is not None:
             batch._keys[index] = key
+            batch._has_base64 = batch._has_base64 or metadata.partition_key_b64_encoded
     return size
 
 

@@ -243,6 +243,7 @@ class PendingRows:
         self.id_tail = _id_tail(options.partition)
         self.rows = 0
         self.nbytes = 0
+        self.is_exact = True
         self.values = BinaryRows()
         self.keys = BinaryRows()
         # Ids one after the other, in any number of parts, and the size of each id.
@@ -356,7 +357,10 @@ class PendingRows:
         """Check rare fields of a message, and return its key."""
         if self._wants_origins and metadata.replicated_from is not None:
             check_text(metadata.replicated_from)
-        return _from_base64(key) if key is not None and metadata.key_is_base64 else key
+        if key is None or not metadata.key_is_base64:
+            return key
+        self.is_exact = False
+        return _from_base64(key)
 
     def _add_rests(
         self,
@@ -455,6 +459,7 @@ class PendingRows:
             raise UnusualFrame
         if batch.has_extras:
             self._add_extras(batch, rows)
+            self.is_exact = self.is_exact and not batch.has_base64_keys(rows)
         self._add_values(batch.values(rows), batch.keys(rows) or [None] * len(rows))
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
@@ -485,7 +490,10 @@ class PendingRows:
                 self.ordering_keys[row] = metadata.ordering_key
 
     def _add_events(self, rows: Sequence[int], millis: Sequence[int]) -> None:
-        if min(millis) <= 0 or max(millis) > LAST_MILLIS:
+        latest = max(millis)
+        if latest > LAST_MILLIS:
+            self.is_exact = False
+        if min(millis) <= 0 or latest > LAST_MILLIS:
             usual = [0 < time <= LAST_MILLIS for time in millis]
             rows, millis = list(compress(rows, usual)), list(compress(millis, usual))
         self.event_rows += rows
@@ -591,6 +599,7 @@ class BlockColumns:
         "entry_id",
         "event_time",
         "index",
+        "is_exact",
         "key",
         "ledger_id",
         "message_id",
@@ -630,6 +639,7 @@ class BlockColumns:
     def __init__(self, rows: PendingRows) -> None:
         self.rows = rows.rows
         self.nbytes = rows.nbytes
+        self.is_exact = rows.is_exact
         self._spans = rows.spans
         self._entries = rows.entries
         self._starts: list[int] | None = None

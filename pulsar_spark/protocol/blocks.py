@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 6
+CONTRACT: Final = 7
 """Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.
@@ -145,6 +145,14 @@ class Columns(Protocol):
     @property
     def nbytes(self) -> int:
         """The size of all buffers."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether keys and event times are as they were sent.
+
+        False if some may not be: a key in base64 is decoded, an event time after the year 9999 is
+        null.
+        """
 
     @property
     def value(self) -> BinaryColumn | None:

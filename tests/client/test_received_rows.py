@@ -18,6 +18,7 @@ from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.rows import RowDecoder
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.engine.topics import stored_entry
@@ -38,14 +39,25 @@ def message(payload: bytes | None = b"", **fields: Any) -> tuple[dict[str, Any],
     return fields, payload or b""
 
 
-def entry(*messages: tuple[dict[str, Any], bytes], codec: int = pb.NONE, **fields: Any) -> bytes:
-    """A stored entry: a batch, or with `alone` its only message without a batch."""
+def entry(
+    *messages: tuple[dict[str, Any], bytes],
+    codec: int = pb.NONE,
+    true: bytes = b"\x01",
+    **fields: Any,
+) -> bytes:
+    """A stored entry: a batch, or with `alone` its only message without a batch.
+
+    `true` is how the mark of a key in base64 is encoded.
+    """
     if fields.pop("alone", False):
         ((own, payload),) = messages
-        return stored_entry(_packed(payload, codec, fields), **fields, **own)
+        stored = stored_entry(_packed(payload, codec, fields), **fields, **own, checksum=False)
+        stored = stored.replace(b"\x88\x01\x01", b"\x88\x01" + true)
+        return b"\x0e\x01" + crc32c(stored).to_bytes(4, "big") + stored
     parts = []
     for own, payload in messages:
         metadata = pb.SingleMessageMetadata(payload_size=len(payload), **own).SerializeToString()
+        metadata = metadata.replace(b"\x30\x01", b"\x30" + true)
         parts += [len(metadata).to_bytes(4, "big"), metadata, payload]
     body = _packed(b"".join(parts), codec, fields)
     return stored_entry(body, num_messages_in_batch=len(messages), **fields)
@@ -137,6 +149,18 @@ CASES = {
         ),
         entry(message(b"c", partition_key="YWJj", partition_key_b64_encoded=True), alone=True),
         entry(message(b"d", partition_key="abc"), alone=True),
+    ],
+    "key in base64, oddly marked": [
+        entry(
+            message(b"a", partition_key="YWJj", partition_key_b64_encoded=True),
+            message(b"b", partition_key="YWJj"),
+            true=b"\x02",
+        ),
+        entry(
+            message(b"c", partition_key="YWJj", partition_key_b64_encoded=True),
+            alone=True,
+            true=b"\x02",
+        ),
     ],
     "key in base64, compressed": [
         entry(

@@ -363,6 +363,49 @@ def test_a_row_is_located(impl: Implementation) -> None:
             columns.locate(row)
 
 
+KEY: dict[str, Any] = {"partition_key": "YWJj"}
+MARKED: dict[str, Any] = {**KEY, "partition_key_b64_encoded": True}
+FAR = 253_402_300_799_999
+
+
+@pytest.mark.parametrize(
+    "data, is_exact",
+    [
+        (entry(0, b"v", **KEY, event_time=FAR, properties=[("a", "b")]), True),
+        (entry(0, b"v", **KEY, partition_key_b64_encoded=False), True),
+        (entry(0, [metadata(b"v", **KEY, event_time=FAR)] * 3, codec=pb.LZ4), True),
+        (entry(0, [metadata(b"\x30\x01\x88\x01\x01", **KEY)] * 3), True),
+        (entry(0, b"v", **MARKED), False),
+        (entry(0, b"v") + entry(1, b"v", event_time=FAR + 1), False),
+        (entry(0, [metadata(b"v", **KEY), metadata(b"v", **MARKED)]), False),
+        (entry(0, [metadata(b"v", **MARKED)] * 3, codec=pb.LZ4), False),
+        (entry(0, [metadata(b"v")] * 3 + [metadata(b"v", event_time=FAR + 1)]), False),
+        (entry(0, [metadata(b"v")] * 50_001 + [metadata(b"v", **MARKED)]), False),
+    ],
+    ids=[
+        "alone",
+        "not marked",
+        "compressed",
+        "like marks",
+        "marked alone",
+        "far alone",
+        "marked in a batch",
+        "marked and compressed",
+        "far in a batch",
+        "marked in a large batch",
+    ],
+)
+def test_columns_say_whether_keys_and_event_times_are_as_they_were_sent(
+    impl: Implementation, data: bytes, is_exact: bool
+) -> None:
+    decoder = impl.make(options(USUAL, max_rows=100_000), decompress)
+    for stream, expected in ((data, is_exact), (entry(2, b"next", **KEY), True)):
+        assert decoder.decode(stream, 0, len(stream), EARLIEST_POSITION)[1] == DONE
+        columns = decoder.take()
+        assert columns is not None
+        assert columns.is_exact is expected
+
+
 # --- frames that are left to the careful path ---------------------------------------------
 
 UNUSUAL: dict[str, bytes] = {

@@ -7,7 +7,6 @@ are read from the frame on access.
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
@@ -62,11 +61,6 @@ _COLUMNS = frozenset(
 _LAST_MILLIS = 253_402_300_799_999
 # The client's memory limit was applied before, when columns were decoded.
 _ANY_SIZE = 2**31 - 1
-# Bytes in a frame that may mean something which columns don't show: a base64 key (of an entry, of
-# a message in a batch), a codec, which hides everything, an event time after the year 9999.
-_BASE64_KEYS = [b"\x88\x01\x01", b"\x30\x01"]
-_CODEC = re.compile(rb"\x40[\x01-\x04]\x48")
-_FAR_TIMES = [re.compile(rb"\x60[\x80-\xff]{6}"), re.compile(rb"\x28[\x80-\xff]{6}")]
 
 
 class ReceivedRows:
@@ -139,8 +133,8 @@ class ReceivedRows:
         validity, offsets, data, nulls = column
         if nulls == self.rows:
             return [""] * self.rows
-        untold = self._is_untold
-        found = [None if untold else key for key in _texts(offsets, bytes(data))]
+        exact = self._columns.is_exact
+        found = [key if exact else None for key in _texts(offsets, bytes(data))]
         if validity is None:
             return found
         return [key if _is_valid(validity, row) else "" for row, key in enumerate(found)]
@@ -158,7 +152,7 @@ class ReceivedRows:
         """Milliseconds since the epoch, 0 if not set; None if it may be after the year 9999."""
         column = self._columns.event_time
         assert column is not None
-        unset = None if self._is_untold else 0
+        unset = 0 if self._columns.is_exact else None
         validity, times, nulls = column
         if nulls == self.rows:
             return [unset] * self.rows
@@ -237,14 +231,6 @@ class ReceivedRows:
         assert columns.batch_index is not None
         ledgers, entries = (_numbers(c[1], "q") for c in (columns.ledger_id, columns.entry_id))
         return ledgers, entries, _numbers(columns.batch_index[1], "i")
-
-    @cached_property
-    def _is_untold(self) -> bool:
-        """Whether some row may have a field that columns don't show."""
-        frames = self._frames
-        return any(found in frames for found in _BASE64_KEYS) or any(
-            found.search(frames) for found in (_CODEC, *_FAR_TIMES)
-        )
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)
