@@ -119,13 +119,25 @@ def write_numbers(
 
 def expect_all_written(spark: SparkSession, broker: Broker, topic: str) -> None:
     """Check that every row is there, and each producer's in the order of the first sends."""
-    frame = load(spark, broker, topic, {"includeMetadata": True})
-    found = frame.selectExpr(
-        "cast(substring_index(value, '.', 1) as long)", "__topic", "__producerName"
-    ).collect()
+    found = _written(spark, broker, topic)
     firsts: dict[tuple[str, str], dict[int, None]] = {}
     for number, name, producer in found:
         firsts.setdefault((name, producer), {})[number] = None
     for numbers in firsts.values():
         assert list(numbers) == sorted(numbers)
-    assert {number for number, *_ in found} == set(range(ROWS))
+    assert all(0 <= number < ROWS for number, *_ in found)
+    missing = sorted(set(range(ROWS)).difference(row[0] for row in found))
+    if missing:
+        later = {row[0] for row in _written(spark, broker, topic)}
+        raise AssertionError(
+            f"{len(missing)} of {ROWS} rows are missing, from {missing[0]} to {missing[-1]}; "
+            f"a second read finds {len(later.intersection(missing))} of them"
+        )
+
+
+def _written(spark: SparkSession, broker: Broker, topic: str) -> list[Any]:
+    """Return each row's number, topic partition and producer."""
+    frame = load(spark, broker, topic, {"includeMetadata": True})
+    return frame.selectExpr(
+        "cast(substring_index(value, '.', 1) as long)", "__topic", "__producerName"
+    ).collect()
