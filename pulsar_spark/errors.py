@@ -467,6 +467,17 @@ class DataLossError(PulsarError):
     """
 
 
+class DroppedAsDuplicate(PulsarError):
+    """A broker that deduplicates dropped messages of a producer that it has never stored.
+
+    Cause: the broker stored a later message of the producer without these ones. Pulsar 4.0.8 may do
+    so when a topic is unloaded while it begins a ledger.
+
+    Remedy: write the messages again under another producer name; Spark does so when it runs the
+    task again.
+    """
+
+
 class IncompleteMessage(DataLossError):
     """A chunked message is incomplete: the topic does not have all of its chunks.
 

@@ -105,7 +105,9 @@ PRODUCER: Table = {
         (_C, _T.PRODUCER): _S.OPENING,
         (_C, _T.SEND): _S.STALE,
         (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
-        (_B, _T.SEND_RECEIPT): _S.STALE,
+        # Entries that were being stored when the broker closed the producer are stored all the
+        # same, and acknowledged after that.
+        (_B, _T.SEND_RECEIPT): _S.ABSENT,
         (_B, _T.SEND_ERROR): _S.STALE,
         (_B, _T.CLOSE_PRODUCER): _S.STALE,
         (_B, _T.PRODUCER_SUCCESS): _S.STALE,
@@ -116,7 +118,7 @@ PRODUCER: Table = {
         (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
         (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
         (_C, _T.SEND): _S.STALE,
-        (_B, _T.SEND_RECEIPT): _S.STALE,
+        (_B, _T.SEND_RECEIPT): _S.OPENING,
         (_B, _T.SEND_ERROR): _S.STALE,
     },
     # The broker answered producer_ready=false: another producer has exclusive access.
@@ -126,6 +128,8 @@ PRODUCER: Table = {
         (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
         (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
         (_C, _T.SEND): _S.STALE,
+        (_B, _T.SEND_RECEIPT): _S.WAITING,
+        (_B, _T.SEND_ERROR): _S.STALE,
     },
     _S.OPEN: {
         (_C, _T.SEND): _S.OPEN,

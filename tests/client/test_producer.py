@@ -160,7 +160,8 @@ def test_duplicates_have_the_id_of_none(script: TopicScript, client: PulsarClien
         return True
 
     script.on_send = on_send
-    assert client.create_producer("t").send(b"x") == MessageId()
+    script.success = {"last_sequence_id": 0}
+    assert client.create_producer("t", initial_sequence_id=-1).send(b"x") == MessageId()
     assert NO_ID == 2**64 - 1
 
 

@@ -244,9 +244,10 @@ def test_duplicates_have_no_id_of_their_own() -> None:
             return True
 
         script.on_send = on_send
+        script.success = {"last_sequence_id": 1}
         results = Results()
-        for _ in range(2):
-            made.add(MessageFields(b""), results)
+        for number in range(2):
+            made.add(MessageFields(b"", sequence_id=number), results)
         finish(made)
         assert results.ids == [MessageIdAdv(-1, -1)] * 2
 

@@ -75,7 +75,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     ]
 
 
-def test_who_is_closed_hears_nothing_more() -> None:
+def test_who_is_closed_hears_nothing_more_but_receipts() -> None:
     table = HandlerTable()
     consumer, producer = Recorder(), Recorder()
     consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
@@ -86,9 +86,27 @@ def test_who_is_closed_hears_nothing_more() -> None:
         T.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
     )
     table.on_messages(block(consumer_id))
-    table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1))
-    assert consumer.names == producer.names == ["close"]
+    table.on_receipts(ReceiptBlock(producer_id, array("q", [1, 1, 7, 8])))
+    assert consumer.names == ["close"]
+    assert producer.names == ["close", "receipts"]
     assert table.take_all() == []
+
+
+def test_late_receipts_reach_the_producer_that_sent_until_it_is_forgotten() -> None:
+    table = HandlerTable()
+    first, second = Recorder(), Recorder()
+    producer_id = table.add_producer(first, None)
+    close = pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
+    table.on_command(T.CLOSE_PRODUCER, close)
+    # The broker closes the next one before it can send.
+    table.add_producer(second, producer_id)
+    table.on_command(T.CLOSE_PRODUCER, close)
+    for handler in (second, first):
+        table.on_receipts(ReceiptBlock(producer_id, array("q", [1, 1, 7, 8])))
+        table.forget_producer(producer_id, handler)
+    table.on_receipts(ReceiptBlock(producer_id, array("q", [2, 2, 7, 9])))
+    assert first.names == ["close", "receipts", "receipts"]
+    assert second.names == ["close"]
 
 
 def test_a_producer_keeps_its_id() -> None:

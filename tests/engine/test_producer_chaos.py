@@ -66,6 +66,12 @@ class Chaos:
             self.script.acknowledge(session, sent, duplicate=duplicate)
             return True
 
+    def on_producer(self, session: Session, command: pb.CommandProducer) -> bool:
+        with self._lock:
+            last = max(self.stored[command.producer_id], default=-1)
+            self.script.let_in(session, command, last_sequence_id=last)
+            return True
+
     def _lives(self, session: Session, producer_id: int) -> int:
         return sum(command.producer_id == producer_id for _, command in self.script.producers)
 
@@ -93,7 +99,7 @@ def test_whatever_the_broker_does_each_message_is_stored_once_and_told_once(
     script = TopicScript(partitions=3)
     with topic(script) as (_, context, _):
         chaos = Chaos(script, seed)
-        script.on_send = chaos.on_send
+        script.on_send, script.on_producer = chaos.on_send, chaos.on_producer
         options = ProducerOptions(
             send_timeout=60.0,
             batching_enabled=batching,

@@ -13,20 +13,24 @@ from pulsar_spark.engine.producers.inflight_window import PendingSends
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     BrokerChecksumError,
+    DroppedAsDuplicate,
     NotAllowed,
     OperationTimeout,
     ProducerBusy,
     PulsarError,
     TopicTerminated,
 )
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from tests.engine.producing import (
+    NO_ID,
     Results,
     Sent,
+    TopicScript,
     batch,
+    connection_for,
     make,
     refuse,
     single,
@@ -54,6 +58,136 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
         assert len(results.ids) == 3
         assert [sent.sequence_id for sent in script.sends if sent.session == 1] == [0, 1, 2]
         assert producer.counts.reconnects == 1
+
+
+def close_and_acknowledge(script: TopicScript, stored: Sequence[int], *, known: int = -1) -> None:
+    """Close the producer at its third message, and acknowledge some of the three after that.
+
+    When it registers again, the broker knows its messages up to the id `known`.
+    """
+
+    def on_send(session: Session, sent: Sent) -> bool:
+        if len(script.producers) > 1:
+            return False
+        if sent.sequence_id == 2:
+            session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+            for number in stored:
+                script.acknowledge(session, script.sends[number])
+        return True
+
+    def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+        last = known if len(script.producers) > 1 else -1
+        script.let_in(session, command, last_sequence_id=last)
+        return True
+
+    script.on_send, script.on_producer = on_send, on_producer
+
+
+@pytest.mark.fault(14, 87)
+def test_what_was_stored_when_the_broker_closed_the_producer_is_not_sent_again() -> None:
+    with topic() as (script, context, broker):
+        close_and_acknowledge(script, [0, 1])
+        results = Results()
+        producer = make(context)
+        for _ in range(3):
+            producer.send(single(b"", results))
+        producer.close()
+        assert script.sequence_ids == [0, 1, 2, 2]
+        assert results.ids == [MessageIdAdv(7, 0), MessageIdAdv(7, 1), MessageIdAdv(7, 2)]
+        assert producer.counts.duplicates == 0
+        assert len(broker.sessions) == 1
+
+
+@pytest.mark.fault(14, 87)
+def test_receipts_count_between_attempts_to_register_again() -> None:
+    """So a receipt that comes after the next one was never sent."""
+    with topic() as (script, context, _):
+        close_and_acknowledge(script, [])
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            attempt = len(script.producers) - 2
+            if attempt == 0:
+                session.send(answers.error(command.request_id, pb.ServiceNotReady, "not yet"))
+            if attempt >= 0:
+                script.acknowledge(session, script.sends[attempt])
+            if attempt != 0:
+                script.let_in(session, command, last_sequence_id=1 if attempt > 0 else -1)
+            return True
+
+        script.on_producer = on_producer
+        producer = make(context)
+        for _ in range(3):
+            producer.send(single(b""))
+        producer.close()
+        assert script.sequence_ids == [0, 1, 2, 2]
+        assert connection_for(context)._handlers._closed_producers == {}
+
+
+@pytest.mark.fault(14, 87)
+def test_a_producer_that_ends_while_it_is_closed_waits_for_no_receipts() -> None:
+    with topic() as (script, context, _):
+        close_and_acknowledge(script, [])
+        script.on_producer = lambda session, command: len(script.producers) > 1
+        producer = make(context)
+        for _ in range(3):
+            producer.send(single(b""))
+        wait_until(lambda: len(script.producers) == 2)
+        handlers = connection_for(context)._handlers
+        assert len(handlers._closed_producers) == 1
+        producer.abort()
+        assert handlers._closed_producers == {}
+
+
+@pytest.mark.fault(14, 87)
+@pytest.mark.parametrize(
+    "known,stored,again",
+    [
+        pytest.param(2, [2], None, id="two are missing"),
+        pytest.param(2, [0, 2], None, id="one of the same ledger is missing"),
+        pytest.param(2, [1], [0, 1, 2], id="one is missing, perhaps the last of its ledger"),
+        pytest.param(1, [2], [0, 1, 2], id="the broker has lost the later one as well"),
+        pytest.param(-1, [2], [0, 1, 2], id="without deduplication"),
+        pytest.param(2, [1, 0, 1], [2], id="the missing one comes later"),
+    ],
+)
+def test_a_later_message_that_is_stored_without_earlier_ones_is_a_loss_with_deduplication(
+    known: int, stored: list[int], again: list[int] | None
+) -> None:
+    """Pulsar 4.0.8 does so if a topic is unloaded while it begins a ledger."""
+    with topic() as (script, context, _):
+        close_and_acknowledge(script, stored, known=known)
+        producer = make(context)
+        for _ in range(3):
+            producer.send(single(b""))
+        if again is None:
+            with pytest.raises(DroppedAsDuplicate, match=r"never stored: sequence ids? [01]\b"):
+                producer.close()
+        else:
+            producer.close()
+        assert script.sequence_ids == [0, 1, 2, *(again or [])]
+
+
+@pytest.mark.fault(13, 87)
+def test_a_message_that_the_broker_did_not_know_cannot_be_a_duplicate() -> None:
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.acknowledge(session, sent, duplicate=sent.sequence_id in (0, 30))
+            return True
+
+        script.on_send = on_send
+        script.success = {"last_sequence_id": 9}
+        producer = make(context, initial_sequence_id=-1)
+        for count in (10, 10, 10):
+            producer.send(batch(count))
+        producer.flush()
+        assert producer.counts.duplicates == 10
+        results = Results()
+        producer.send(batch(10, results))
+        with pytest.raises(DroppedAsDuplicate, match="sequence ids 30 to 39"):
+            producer.flush()
+        assert [type(error) for error in results.errors] == [DroppedAsDuplicate]
+        assert results.ids == []
 
 
 @pytest.mark.fault(13, 87)
@@ -117,7 +251,11 @@ def test_what_was_sent_again_after_a_disconnect_may_be_known() -> None:
                 script.acknowledge(session, sent, duplicate=True)
             return True
 
-        script.on_send = on_send
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            script.let_in(session, command, last_sequence_id=11 + session.number)
+            return True
+
+        script.on_send, script.on_producer = on_send, on_producer
         producer = make(context, resumes=True, producer_name="job")
         producer.send(single(b"", sequence_ids=(12, 12)))
         producer.flush()
@@ -169,8 +307,9 @@ def test_duplicates_are_acknowledged_and_counted_apart() -> None:
             return True
 
         script.on_send = on_send
+        script.success = {"last_sequence_id": 9}
         results = Results()
-        producer = make(context)
+        producer = make(context, initial_sequence_id=-1)
         producer.send(batch(10, results))
         producer.send(batch(3, results))
         producer.close()

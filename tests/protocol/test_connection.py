@@ -212,12 +212,14 @@ def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair
     for number in range(2):
         pair.broker.send(answers.send_receipt(1, number, MESSAGE_ID))
     pair.broker.send(commands.close_producer(1, 2**64 - 1))
-    # A late receipt is dropped.
-    pair.broker._outgoing.append(encode_command(answers.send_receipt(1, 2, MESSAGE_ID)))
-    block, closed = pair.to_client()
+    # What is stored by then is acknowledged, too.
+    pair.broker.send(answers.send_receipt(1, 2, MESSAGE_ID))
+    block, closed, late = pair.to_client()
     assert isinstance(block, ReceiptBlock)
-    assert block.producer_id == 1
+    assert isinstance(late, ReceiptBlock)
+    assert block.producer_id == late.producer_id == 1
     assert list(block.receipts) == [0, 0, 1, 2, 1, 1, 1, 2]
+    assert list(late.receipts) == [2, 2, 1, 2]
     assert isinstance(closed, CommandReceived)
     assert not pair.client.send_frames(1, [b"pointless"])
     assert pair.client.data_to_send() == []

@@ -128,10 +128,30 @@ def test_what_crosses_a_close_is_dropped_on_both_ends() -> None:
             (C, commands.flow(1, 1)),
             (C, commands.ack(1, [MESSAGE_ID])),
             (B, answers.message(1, MESSAGE_ID)),
-            (B, answers.send_receipt(1, 0, MESSAGE_ID)),
+            (B, answers.send_error(1, 0, pb.PersistenceError, "late")),
         )
         == [False] * 5
     )
+
+
+def test_receipts_come_until_the_producer_may_send_again() -> None:
+    conversation = ready()
+    late = (B, answers.send_receipt(1, 0, MESSAGE_ID))
+    assert all(
+        play(
+            conversation,
+            *PRODUCER_OPEN,
+            (C, commands.send(1, 0)),
+            (B, commands.close_producer(1, commands.NO_REQUEST_ID)),
+            late,
+            (C, commands.producer("t", 1, 11)),
+            late,
+            (B, answers.producer_success(11, "name", producer_ready=False)),
+            late,
+            (B, answers.producer_success(11, "name")),
+        )
+    )
+    assert conversation.producer(1) is State.OPEN
 
 
 @pytest.mark.fault(22)

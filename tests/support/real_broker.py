@@ -26,6 +26,7 @@ from tests.support.pulsar_distribution import (
     lock,
     obtain,
 )
+from tests.support.waiting import wait_until
 
 # When it loads a topic, Pulsar reads the namespace's transaction snapshots, in one of as many
 # threads as there are cores. They share one reader: if two of them see the same new snapshot, or a
@@ -170,8 +171,22 @@ class RealBroker:
         return full
 
     def unload(self, topic: str) -> None:
-        """Unload a topic, which closes its producers and consumers."""
-        self.admin("PUT", f"{rest_path(topic)}/unload")
+        """Unload a topic, which closes its producers and consumers.
+
+        If it was unloaded while it began a ledger, Pulsar 4.0.8 may go on writing to it, and cannot
+        load it until that ends.
+        """
+
+        def unloaded() -> bool:
+            try:
+                self.admin("PUT", f"{rest_path(topic)}/unload")
+            except AdminError as error:
+                if "BadVersionException" not in str(error):
+                    raise
+                return False
+            return True
+
+        wait_until(unloaded, f"{topic} cannot be unloaded")
 
     def start(self, extra: Mapping[str, str] | None = None) -> None:
         """Start it, with these settings of broker.conf in addition to earlier ones."""

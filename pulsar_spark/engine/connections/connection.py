@@ -365,6 +365,10 @@ class ClientConnection:
         """Remove a handler. What still arrives for it is dropped."""
         self._handlers.remove_producer(producer_id)
 
+    def forget_producer(self, producer_id: int, handler: ProducerHandler) -> None:
+        """Drop what still comes for a handler whose producer the broker has closed."""
+        self._handlers.forget_producer(producer_id, handler)
+
     # --- checks and writing -------------------------------------------------------------------
 
     def _check_process(self) -> None:

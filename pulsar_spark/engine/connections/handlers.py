@@ -46,7 +46,10 @@ class ConsumerHandler(Handler, Protocol):
 
 
 class ProducerHandler(Handler, Protocol):
-    """Events for a producer, on the receive thread."""
+    """Events for a producer, on the receive thread.
+
+    Receipts can come after `on_close`, until the producer is forgotten.
+    """
 
     @property
     def waits_for_receipts(self) -> bool:
@@ -70,6 +73,7 @@ class HandlerTable:
         # The following are guarded by _lock; single reads need no lock.
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
+        self._closed_producers: dict[int, ProducerHandler] = {}
         self._watchers: dict[int, Handler] = {}
 
     def add_consumer(self, handler: ConsumerHandler) -> int:
@@ -109,6 +113,21 @@ class HandlerTable:
         with self._lock:
             return self._producers.pop(producer_id, None)
 
+    def _close_producer(self, producer_id: int) -> ProducerHandler | None:
+        """Remove a producer but for its receipts, and return it."""
+        with self._lock:
+            producer = self._producers.pop(producer_id, None)
+            if producer is not None:
+                # One that had no time to send has no receipts to come.
+                self._closed_producers.setdefault(producer_id, producer)
+            return producer
+
+    def forget_producer(self, producer_id: int, handler: ProducerHandler) -> None:
+        """Drop receipts that still come for a handler whose producer the broker has closed."""
+        with self._lock:
+            if self._closed_producers.get(producer_id) is handler:
+                del self._closed_producers[producer_id]
+
     def wait_for_receipts(self) -> bool:
         """Whether any producer waits for receipts."""
         return any(found.waits_for_receipts for found in tuple(self._producers.values()))
@@ -123,6 +142,7 @@ class HandlerTable:
             ]
             self._consumers.clear()
             self._producers.clear()
+            self._closed_producers.clear()
             self._watchers.clear()
             return handlers
 
@@ -132,8 +152,10 @@ class HandlerTable:
         return 0 if consumer is None else consumer.on_messages(block)
 
     def on_receipts(self, block: ReceiptBlock) -> None:
-        """Dispatch receipts; drop those for a removed producer."""
+        """Dispatch receipts; drop those for a removed or forgotten producer."""
         producer = self._producers.get(block.producer_id)
+        if producer is None:
+            producer = self._closed_producers.get(block.producer_id)
         if producer is not None:
             producer.on_receipts(block.receipts)
 
@@ -156,7 +178,7 @@ class HandlerTable:
             if (consumer := self.remove_consumer(body.consumer_id)) is not None:
                 consumer.on_close(body)
         elif kind == _T.CLOSE_PRODUCER:
-            if (producer := self.remove_producer(body.producer_id)) is not None:
+            if (producer := self._close_producer(body.producer_id)) is not None:
                 producer.on_close(body)
         else:
             handler = self._find(kind, body)

@@ -18,7 +18,8 @@ from pulsar_spark.engine.producers.inflight_window import (
     log_failure,
     tell_failed,
 )
-from pulsar_spark.engine.producers.producer import TopicProducer, entry_of
+from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.producers.producer_session import entry_of
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, batch_entry, single_entry

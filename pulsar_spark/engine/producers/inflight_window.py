@@ -13,9 +13,9 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from pulsar_spark.engine.memory import ProducerBudget
@@ -24,8 +24,8 @@ from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
+    MessageTooLarge,
     OperationTimeout,
-    ProducerBusy,
     PulsarError,
 )
 from pulsar_spark.protocol.blocks import Buffer
@@ -318,17 +318,28 @@ class Taken(NamedTuple):
     ends: bool
     callbacks: Sequence[MessageCallback | None] = ()
 
-    def split(self, receipts: array[int]) -> tuple[int, tuple[int, int] | None]:
-        """Return how many messages were duplicates, and the position of the last new entry."""
+    def split(
+        self, receipts: array[int], known: int
+    ) -> tuple[int, tuple[int, int] | None, tuple[int, int] | None]:
+        """Return how many messages were duplicates, and the position of the last new entry.
+
+        Also the lowest and highest sequence id of a duplicate that cannot be one: its id is higher
+        than `known`, which the broker had before, and than those of the new entries before it.
+        """
         each = self.sends.per_entry or self.messages
-        left, duplicates, stored = self.messages, 0, None
+        left, duplicates, stored, false = self.messages, 0, None, None
         for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
-            if ledger < 0:
-                duplicates += min(each, left)
-            else:
+            count = min(each, left)
+            left -= count
+            highest = self.last - left
+            if ledger >= 0:
                 stored = ledger, entry
-            left -= each
-        return duplicates, stored
+                known = max(known, highest)
+            else:
+                duplicates += count
+                if highest > known and false is None:
+                    false = highest - max(count, 1) + 1, highest
+        return duplicates, stored, false
 
 
 class PendingQueue:
@@ -374,6 +385,15 @@ class PendingQueue:
         if sequence_id > oldest.highest_of_next:
             return ReceiptVerdict.AHEAD
         return ReceiptVerdict.OLDEST
+
+    def follows_oldest(self, sequence_id: int) -> bool:
+        """Whether a receipt that is ahead is for the entry after the oldest."""
+        first, *rest = islice(self._sends, 2)
+        if first.ends and first.entries > 1:
+            highest = min(first.highest_of_next + first.per_entry, first.highest_sequence_id)
+        else:
+            highest = rest[0].highest_of_next if rest else -1
+        return sequence_id <= highest
 
     def take(self, ids: array[int]) -> tuple[int, Taken | None]:
         """Remove what receipts (at least one) acknowledge in the oldest block.
@@ -590,6 +610,22 @@ class InflightWindow:
                 self.changed.notify_all()
         return found
 
+    def acknowledge(
+        self,
+        taken: Taken,
+        receipts: array[int],
+        message_id: MessageIdAdv,
+        loss: PulsarError | None,
+    ) -> None:
+        """Tell callbacks that entries are stored, the last one as `message_id`; or are lost."""
+        if loss is not None:
+            tell_failed(taken.callbacks, loss)
+        elif taken.callbacks:
+            each = taken.sends.per_entry or taken.messages
+            tell_stored(taken.callbacks, each, receipts, message_id.partition)
+        if taken.ends:
+            self.complete(taken.sends, loss, message_id if loss is None else None)
+
     def settle(self, sends: PendingSends) -> None:
         """Release the memory of removed sends, after their callback has returned."""
         self.budget.release(sends.size)
@@ -701,12 +737,14 @@ class InflightWindow:
             "They may or may not be stored. Check the broker, or raise sendTimeoutMs.",
         )
 
-    def intrusion(self) -> ProducerBusy:
-        """The error for another producer that wrote under a resuming producer's name."""
-        return ProducerBusy(
-            "the broker stored messages of this producer's name after it was opened: an earlier "
-            "attempt had them under way, and some of this one's may be missing",
-            "Run it again.",
+    def too_large(self, limit: int) -> MessageTooLarge | None:
+        """Return the error for a pending entry that a new broker does not take."""
+        largest = max((sends.largest for sends in self.pending), default=0)
+        if largest <= limit:
+            return None
+        return MessageTooLarge(
+            f"a pending message of {largest} bytes does not fit the topic's new broker, which "
+            f"takes {limit}",
             **self._describe(),
         )
 
@@ -735,55 +773,3 @@ class InflightWindow:
         error = OperationTimeout(what, remedy, **self._describe())
         error.__cause__ = trouble
         return error
-
-
-class ReceiptLog:
-    """The last stored ids of a producer, and how many of its messages were duplicates.
-
-    With `resumes`, the producer continues under the name of an earlier one, and sends no sequence
-    id that the broker already knew. Not thread-safe: its producer locks.
-    """
-
-    def __init__(self, partition: int, *, resumes: bool) -> None:
-        self.last_sequence_id = -1
-        """The highest sequence id of the entry that was stored last; before, where ids start."""
-        self.last_message_id: MessageIdAdv | None = None
-        """Where the last acknowledged entry is stored."""
-        self.duplicates = 0
-        self.intruded = False
-        """Whether another producer of this name stored messages after this one was opened."""
-        self._partition = partition
-        self._resumes = resumes
-        self._known_sequence_id = -1
-        self._first_chunk: MessageIdAdv | None = None
-
-    def begin(self, known: int, initial: int | None) -> int:
-        """Start after `initial`, or after the last id that the broker stored before; return it."""
-        self._known_sequence_id = known
-        self.last_sequence_id = known if initial is None else initial
-        return self.last_sequence_id
-
-    def was_known(self, sequence_id: int) -> bool:
-        """Whether a message with this id was stored before the producer was opened."""
-        return sequence_id <= self._known_sequence_id
-
-    def add(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
-        """Note the receipts of stored entries, and return the last one's id."""
-        sends = taken.sends
-        message_id = MessageIdAdv(receipts[-2], receipts[-1], self._partition)
-        if sends.chunk == 0:
-            self._first_chunk = message_id
-        elif sends.chunk is not None:
-            message_id = replace(message_id, first_chunk=self._first_chunk)
-        self.last_sequence_id = taken.last
-        # A duplicate is acknowledged without an id.
-        if min(receipts[2::4]) >= 0:
-            self.last_message_id = message_id
-            return message_id
-        # Ids that the broker knew at the start are not sent, so another producer sent this one.
-        self.intruded = self.intruded or (self._resumes and not sends.resent)
-        duplicates, stored = taken.split(receipts)
-        self.duplicates += duplicates
-        if stored is not None:
-            self.last_message_id = MessageIdAdv(*stored, self._partition)
-        return message_id

@@ -33,17 +33,16 @@ from pulsar_spark.engine.producers.inflight_window import (
     MessageCallback,
     PendingSends,
     ProducerCounts,
-    ReceiptLog,
     ReceiptVerdict,
     Taken,
-    for_each,
-    tell_stored,
 )
 from pulsar_spark.engine.producers.producer_session import (
     Encoding,
     Identity,
     ProducerSession,
+    ReceiptLog,
     Registrar,
+    entry_of,
 )
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
@@ -62,7 +61,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
-from pulsar_spark.protocol.sends import OutgoingEntry, single_entry, uniform_entry
+from pulsar_spark.protocol.sends import OutgoingEntry, single_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -133,6 +132,8 @@ class TopicProducer:
         self._opening = False
         self._failed = False
         self._session: ProducerSession | None = None
+        # The one before, until there is another: its last receipts may still come.
+        self._lost_session: ProducerSession | None = None
         self._sessions = 0
         self._next_sequence_id = 0
         self._receipt_log = ReceiptLog(self.partition, resumes=self._options.resumes)
@@ -598,7 +599,7 @@ class TopicProducer:
         )
         limit = encoding.limits.max_message_size
         with self._window.changed:
-            error = self._lost_receipts(success.last_sequence_id)
+            error = self._check_stored(success.last_sequence_id)
             wanted = not self._window.ended and error is None
             if wanted:
                 if session.error is not None:
@@ -608,14 +609,9 @@ class TopicProducer:
                 self._sessions += 1
                 self._encoding = encoding
                 self._session = session
-                for send in self._window.pending:
-                    if send.largest > limit:
-                        error = MessageTooLarge(
-                            f"a pending message of {send.largest} bytes does not fit the topic's "
-                            f"new broker, which takes {limit}",
-                            **self._where(),
-                        )
-                        break
+                self._forget_lost()
+                error = self._window.too_large(limit)
+                for send in self._window.pending if error is None else ():
                     send.resent = True
                     self._queue(send)
                 self._window.changed.notify_all()
@@ -629,11 +625,20 @@ class TopicProducer:
                 self._opened.set_result(None)
             self._call_on_room()
 
-    def _lost_receipts(self, last_sequence_id: int) -> PulsarError | None:
-        """Return the error if pending entries of a transaction may be stored without a receipt.
+    def _forget_lost(self) -> None:
+        lost, self._lost_session = self._lost_session, None
+        if lost is not None:
+            lost.forget()
 
-        A broker that deduplicates knows the last sequence id of this producer, and drops them.
+    def _check_stored(self, last_sequence_id: int) -> PulsarError | None:
+        """Return the error if pending entries cannot be sent again.
+
+        A broker that deduplicates knows the last sequence id of this producer, and drops what it
+        has. Without that, entries of a transaction may be stored already, without a receipt.
         """
+        self._receipt_log.register(last_sequence_id, self._window.pending.oldest)
+        if (loss := self._receipt_log.loss(self._where)) is not None:
+            return loss
         if self._txn is None or not self._sessions or last_sequence_id >= 0:
             return None
         return self._window.lost_receipts(self._txn) if len(self._window.pending) else None
@@ -664,7 +669,9 @@ class TopicProducer:
         ahead = None
         at = 0
         with self._window.changed:
-            if session is not self._session:
+            # What the broker had under way when it closed the producer counts until the next one.
+            is_open = session is self._session
+            if not is_open and self._session is not None:
                 return
             while at < len(ids):
                 count, taken = self._window.take(ids[at:] if at else ids)
@@ -675,18 +682,20 @@ class TopicProducer:
                         done.append((taken, stored, message_id))
                 elif not count:
                     ahead = ids[at]
-                    break
-                at += count
-        self._registrar.trouble = None
+                    if (ledger_id := receipts[4 * at + 2]) >= 0:
+                        is_next = self._window.pending.follows_oldest(ahead)
+                        self._receipt_log.skip(ahead, ledger_id, follows_oldest=is_next)
+                    if is_open:
+                        break
+                at += max(count, 1)
+            loss = self._receipt_log.loss(self._where)
+        if is_open:
+            self._registrar.trouble = None
         for taken, stored, message_id in done:
-            if taken.callbacks:
-                each = taken.sends.per_entry or taken.messages
-                tell_stored(taken.callbacks, each, stored, self.partition)
-            if taken.ends:
-                self._window.complete(taken.sends, None, message_id)
-        if self._receipt_log.intruded:
-            self._fail(self._window.intrusion())
-        if ahead is not None:
+            self._window.acknowledge(taken, stored, message_id, loss)
+        if loss is not None:
+            self._fail(loss)
+        if ahead is not None and is_open:
             # Raised on the receive thread, it ends the connection, and everything pending is resent
             # on a new one.
             raise RemoteProtocolError(
@@ -715,8 +724,9 @@ class TopicProducer:
         """The session has ended: get another one."""
         with self._window.changed:
             if session is not self._session or self._window.ended:
+                session.forget()
                 return
-            self._session = None
+            self._session, self._lost_session = None, session
         error = error.with_context(**self._where(session.broker))
         self._registrar.reconnect(session, error, close_first=close_first)
 
@@ -757,6 +767,7 @@ class TopicProducer:
                 return False, None
             self._failed = failed
             session, self._session = self._session, None
+            self._forget_lost()
             opening = not self._opened.done()
         self._window.wake()
         if opening:
@@ -784,10 +795,3 @@ class TopicProducer:
             broker = trouble.broker
         partition = None if self.partition < 0 else self.partition
         return {"topic": self.topic, "partition": partition, "broker": broker}
-
-
-def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
-    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
-    if messages.callbacks is not None:
-        callback = for_each(messages.callbacks, len(messages))
-    return uniform_entry(messages, callback)

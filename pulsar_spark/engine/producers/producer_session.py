@@ -14,7 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import sub
 from typing import Any, Protocol
 
@@ -27,11 +27,17 @@ from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.inflight_window import MessageCallback, PendingSends
+from pulsar_spark.engine.producers.inflight_window import (
+    MessageCallback,
+    PendingSends,
+    Taken,
+    for_each,
+)
 from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
+    DroppedAsDuplicate,
     OperationTimeout,
     ProducerBusy,
     PulsarError,
@@ -40,6 +46,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_BYTES,
@@ -55,6 +62,7 @@ from pulsar_spark.protocol.sends import (
     SendLimits,
     encode_entry,
     encode_messages,
+    uniform_entry,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -215,12 +223,16 @@ class ProducerSession:
         except PulsarError as error:
             logger.debug("a producer was not closed: %s", error)
 
+    def forget(self) -> None:
+        """Take no more receipts, which come even after the broker has closed the producer."""
+        self.connection.forget_producer(self.producer_id, self)
+
     # --- on the receive thread ----------------------------------------------------------------
 
     @property
     def waits_for_receipts(self) -> bool:
         """Whether the broker owes receipts."""
-        return self._owner.waits_for_receipts
+        return self.error is None and self._owner.waits_for_receipts
 
     def on_receipts(self, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
@@ -442,8 +454,114 @@ class Encoding:
         )  # fmt: skip
 
 
+def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
+    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
+    if messages.callbacks is not None:
+        callback = for_each(messages.callbacks, len(messages))
+    return uniform_entry(messages, callback)
+
+
 def _now() -> int:
     return int(time.time() * 1000)
+
+
+class ReceiptLog:
+    """What the broker has of a producer: the last stored ids, and how many were duplicates.
+
+    With `resumes`, the producer continues under the name of an earlier one, and sends no sequence
+    id that the broker already knew. Not thread-safe: its producer locks.
+    """
+
+    def __init__(self, partition: int, *, resumes: bool) -> None:
+        self.last_sequence_id = -1
+        """The highest sequence id of the entry that was stored last; before, where ids start."""
+        self.last_message_id: MessageIdAdv | None = None
+        """Where the last acknowledged entry is stored."""
+        self.duplicates = 0
+        self.intruded = False
+        """Whether another producer of this name stored messages after this one was opened."""
+        self.dropped: tuple[int, int] | None = None
+        """The sequence ids of messages that the broker dropped as duplicates, and never stored."""
+        self._partition = partition
+        self._resumes = resumes
+        # What the broker knew when the producer was opened, and when it registered last.
+        self._known_first = -1
+        self._known = -1
+        # An entry that was stored without the oldest one that was pending then.
+        self._ahead = -1
+        self._first_chunk: MessageIdAdv | None = None
+
+    def begin(self, known: int, initial: int | None) -> int:
+        """Start after `initial`, or after the last id that the broker stored before; return it."""
+        self._known_first = known
+        self.last_sequence_id = known if initial is None else initial
+        return self.last_sequence_id
+
+    def register(self, known: int, oldest: PendingSends | None) -> None:
+        """Note the last sequence id that the broker has at a registration, -1 if it keeps none.
+
+        `oldest` is sent next. It is dropped if the broker has a later entry, but not this one.
+        """
+        self._known = known
+        ahead, self._ahead = self._ahead, -1
+        if oldest is not None and oldest.sequence_id < ahead <= known:
+            self.dropped = oldest.sequence_id, ahead - 1
+
+    def was_known(self, sequence_id: int) -> bool:
+        """Whether a message with this id was stored before the producer was opened."""
+        return sequence_id <= self._known_first
+
+    def add(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
+        """Note the receipts of stored entries, and return the last one's id."""
+        sends = taken.sends
+        message_id = MessageIdAdv(receipts[-2], receipts[-1], self._partition)
+        if sends.chunk == 0:
+            self._first_chunk = message_id
+        elif sends.chunk is not None:
+            message_id = replace(message_id, first_chunk=self._first_chunk)
+        known, self.last_sequence_id = max(self._known, self.last_sequence_id), taken.last
+        # A duplicate is acknowledged without an id.
+        if min(receipts[2::4]) >= 0:
+            self.last_message_id = message_id
+            return message_id
+        # Ids that the broker knew at the start are not sent, so another producer sent this one.
+        self.intruded = self.intruded or (self._resumes and not sends.resent)
+        duplicates, stored, false = taken.split(receipts, known)
+        self.dropped = self.dropped or false
+        self.duplicates += duplicates
+        if stored is not None:
+            self.last_message_id = MessageIdAdv(*stored, self._partition)
+        return message_id
+
+    def skip(self, sequence_id: int, ledger_id: int, *, follows_oldest: bool) -> None:
+        """Note the receipt of an entry that came before the one of the oldest pending entry.
+
+        The last receipt for a ledger may come late, after those for the next ledger. Receipts for
+        entries of one ledger come in order, so one that lacks any other will never come.
+        """
+        last = self.last_message_id
+        if not follows_oldest or (last is not None and last.ledger_id == ledger_id):
+            self._ahead = max(self._ahead, sequence_id)
+
+    def loss(self, where: Callable[[], dict[str, Any]]) -> PulsarError | None:
+        """Return the error if messages are not stored although the broker acknowledged them."""
+        if self.intruded:
+            return ProducerBusy(
+                "the broker stored messages of this producer's name after it was opened: an "
+                "earlier attempt had them under way, and some of this one's may be missing",
+                "Run it again.",
+                **where(),
+            )
+        if self.dropped is None:
+            return None
+        first, last = self.dropped
+        ids = f"sequence id {first}" if first == last else f"sequence ids {first} to {last}"
+        return DroppedAsDuplicate(
+            f"the broker drops messages as duplicates that it has never stored: {ids}",
+            "Write the messages again under another producer name; Spark does so when it runs the "
+            "task again.",
+            **where(),
+        )
 
 
 class RegistrarOwner(SessionOwner, Protocol):
