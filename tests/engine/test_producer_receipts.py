@@ -11,6 +11,7 @@ import pytest
 
 from pulsar_spark.engine.producers.inflight_window import PendingSends
 from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.producers.producer_session import ProducerSession
 from pulsar_spark.errors import (
     BrokerChecksumError,
     DroppedAsDuplicate,
@@ -18,6 +19,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     ProducerBusy,
     PulsarError,
+    ServiceNotReady,
     TopicTerminated,
 )
 from pulsar_spark.protocol import answers, commands
@@ -165,6 +167,28 @@ def test_a_later_message_that_is_stored_without_earlier_ones_is_a_loss_with_dedu
         else:
             producer.close()
         assert script.sequence_ids == [0, 1, 2, *(again or [])]
+
+
+@pytest.mark.fault(14, 21, 87)
+def test_a_loss_is_noticed_after_a_registration_that_ended_at_once_as_well() -> None:
+    with topic() as (script, context, _):
+        close_and_acknowledge(script, [2], known=2)
+        let_in = script.on_producer
+        script.on_producer = lambda session, command: len(script.producers) > 1
+        producer = make(context)
+        for _ in range(3):
+            producer.send(single(b""))
+        wait_until(lambda: len(script.producers) == 2)
+        ended = ProducerSession(producer, connection_for(context))
+        ended.producer_id = script.sends[0].command.producer_id
+        ended.error = ServiceNotReady("closed again")
+        success = pb.CommandProducerSuccess(request_id=0, producer_name="p", last_sequence_id=2)
+        with pytest.raises(ServiceNotReady):
+            producer.adopt(ended, success)
+        assert let_in is not None
+        let_in(*script.producers[1])
+        with pytest.raises(DroppedAsDuplicate):
+            producer.close()
 
 
 @pytest.mark.fault(13, 87)

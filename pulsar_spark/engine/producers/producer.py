@@ -599,11 +599,11 @@ class TopicProducer:
         )
         limit = encoding.limits.max_message_size
         with self._window.changed:
+            if session.error is not None and not self._window.ended:
+                raise session.error.with_context()
             error = self._check_stored(success.last_sequence_id)
             wanted = not self._window.ended and error is None
             if wanted:
-                if session.error is not None:
-                    raise session.error.with_context()
                 if not self._sessions:
                     self._begin_sequence(success.last_sequence_id)
                 self._sessions += 1
