@@ -473,8 +473,8 @@ class DroppedAsDuplicate(PulsarError):
     Cause: the broker stored a later message of the producer without these ones. Pulsar 4.0.8 may do
     so when a topic is unloaded while it begins a ledger.
 
-    Remedy: write the messages again under another producer name; Spark does so when it runs the
-    task again.
+    Remedy: write the messages again under another producer name. Without a fixed name Spark does so
+    when it runs the task again; with one, that leaves them out as known.
     """
 
 

@@ -6,7 +6,8 @@ with its sender and the next state. Any other command is a violation: `LocalProt
 side sent it, `RemoteProtocolError` if the peer did.
 
 Commands that cross on the wire are an exception. After one side has closed a producer or consumer,
-the other may still send commands for it: these lead to `STALE`, are harmless, and are dropped.
+the other may still send commands for it: these lead to `STALE`, are harmless, and are dropped. Only
+receipts are not, for they tell what was stored.
 
 Pulsar binary protocol, sections "Connection establishment", "Producer" and "Consumer".
 """

@@ -150,6 +150,8 @@ def test_a_producer_that_ends_while_it_is_closed_waits_for_no_receipts() -> None
         pytest.param(1, [2], [0, 1, 2], id="the broker has lost the later one as well"),
         pytest.param(-1, [2], [0, 1, 2], id="without deduplication"),
         pytest.param(2, [1, 0, 1], [2], id="the missing one comes later"),
+        pytest.param(2, [1, 2, 0], [1, 2], id="the missing one comes last"),
+        pytest.param(2, [1, 2], [0, 1, 2], id="the missing one does not come in time"),
     ],
 )
 def test_a_later_message_that_is_stored_without_earlier_ones_is_a_loss_with_deduplication(
@@ -189,6 +191,43 @@ def test_a_loss_is_noticed_after_a_registration_that_ended_at_once_as_well() -> 
         let_in(*script.producers[1])
         with pytest.raises(DroppedAsDuplicate):
             producer.close()
+
+
+@pytest.mark.fault(14, 39, 87)
+def test_a_late_receipt_of_one_chunk_does_not_count_for_another() -> None:
+    """They have the same sequence id."""
+    with topic(TopicScript(max_message_size=1000)) as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if len(script.producers) > 1:
+                return False
+            if sent.metadata.chunk_id == 1:
+                session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+                script.acknowledge(session, sent)
+            return True
+
+        script.on_send = on_send
+        producer = make(context, chunking_enabled=True)
+        producer.send(single(bytes(1500)))
+        producer.close()
+        assert [sent.metadata.chunk_id for sent in script.sends] == [0, 1, 0, 1]
+
+
+@pytest.mark.fault(13, 87)
+def test_lower_ids_than_one_that_was_stored_are_duplicates() -> None:
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.acknowledge(session, sent, duplicate=sent.sequence_id != 100)
+            return True
+
+        script.on_send = on_send
+        producer = make(context)
+        for number in (100, 50, 51):
+            producer.send(single(b"", sequence_ids=(number, number)))
+            producer.flush()
+        producer.close()
+        assert producer.counts.duplicates == 2
 
 
 @pytest.mark.fault(13, 87)

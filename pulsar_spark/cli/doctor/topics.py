@@ -228,6 +228,7 @@ class _Silent:
 
     def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
         """The session's waiters get the error."""
+        session.forget()
 
 
 def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:

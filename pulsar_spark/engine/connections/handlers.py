@@ -24,8 +24,8 @@ _ids = itertools.count()
 class Handler(Protocol):
     """What consumers and producers have in common.
 
-    `on_disconnect` is called last, and once. A subclass's `on_close` is final too: the handler is
-    removed before it.
+    `on_disconnect` is called last, and once. A subclass's `on_close` is final too, but for late
+    receipts; the handler is removed before it.
     """
 
     def on_command(self, body: Message) -> None:

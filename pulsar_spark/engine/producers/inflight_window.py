@@ -365,6 +365,11 @@ class PendingQueue:
         """The block that is acknowledged next."""
         return self._sends[0] if self._sends else None
 
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a chunk is acknowledged next."""
+        return bool(self._sends) and self._sends[0].chunk is not None
+
     def append(self, sends: PendingSends) -> None:
         """Append a block."""
         self._sends.append(sends)

@@ -674,6 +674,9 @@ class TopicProducer:
             if not is_open and self._session is not None:
                 return
             while at < len(ids):
+                if not is_open and self._window.pending.is_chunked:
+                    # Its chunks have one sequence id: all of them are sent again.
+                    break
                 count, taken = self._window.take(ids[at:] if at else ids)
                 if taken is not None:
                     stored = receipts[4 * at : 4 * (at + count)]

@@ -136,7 +136,10 @@ class SessionOwner(Protocol):
 
 
 class ProducerSession:
-    """A producer's registration on a connection. `open` it once; after `on_lost` it is useless."""
+    """A producer's registration on a connection. `open` it once.
+
+    After `on_lost` only receipts come, until `forget`.
+    """
 
     def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
         self._owner = owner
@@ -487,8 +490,12 @@ class ReceiptLog:
         # What the broker knew when the producer was opened, and when it registered last.
         self._known_first = -1
         self._known = -1
-        # An entry that was stored without the oldest one that was pending then.
+        # The highest sequence id of all acknowledged entries.
+        self._highest = -1
+        # An entry that was stored without the oldest one that was pending then. If it is not known
+        # whether that one is stored, later receipts prove nothing.
         self._ahead = -1
+        self._in_doubt = False
         self._first_chunk: MessageIdAdv | None = None
 
     def begin(self, known: int, initial: int | None) -> int:
@@ -503,7 +510,7 @@ class ReceiptLog:
         `oldest` is sent next. It is dropped if the broker has a later entry, but not this one.
         """
         self._known = known
-        ahead, self._ahead = self._ahead, -1
+        ahead, self._ahead, self._in_doubt = self._ahead, -1, False
         if oldest is not None and oldest.sequence_id < ahead <= known:
             self.dropped = oldest.sequence_id, ahead - 1
 
@@ -519,7 +526,8 @@ class ReceiptLog:
             self._first_chunk = message_id
         elif sends.chunk is not None:
             message_id = replace(message_id, first_chunk=self._first_chunk)
-        known, self.last_sequence_id = max(self._known, self.last_sequence_id), taken.last
+        known = max(self._known, self._highest)
+        self.last_sequence_id, self._highest = taken.last, max(self._highest, taken.last)
         # A duplicate is acknowledged without an id.
         if min(receipts[2::4]) >= 0:
             self.last_message_id = message_id
@@ -540,7 +548,9 @@ class ReceiptLog:
         entries of one ledger come in order, so one that lacks any other will never come.
         """
         last = self.last_message_id
-        if not follows_oldest or (last is not None and last.ledger_id == ledger_id):
+        if follows_oldest and (last is None or last.ledger_id != ledger_id):
+            self._in_doubt = True
+        elif not self._in_doubt:
             self._ahead = max(self._ahead, sequence_id)
 
     def loss(self, where: Callable[[], dict[str, Any]]) -> PulsarError | None:
@@ -558,8 +568,8 @@ class ReceiptLog:
         ids = f"sequence id {first}" if first == last else f"sequence ids {first} to {last}"
         return DroppedAsDuplicate(
             f"the broker drops messages as duplicates that it has never stored: {ids}",
-            "Write the messages again under another producer name; Spark does so when it runs the "
-            "task again.",
+            "Write the messages again under another producer name: under a fixed one they are left "
+            "out as known when the task runs again.",
             **where(),
         )
 
