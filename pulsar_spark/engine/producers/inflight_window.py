@@ -255,8 +255,12 @@ class PendingSends:
     @property
     def highest_of_next(self) -> int:
         """The highest sequence id of the entry that is acknowledged next."""
+        return self.highest_of(1)
+
+    def highest_of(self, entries: int) -> int:
+        """Return the highest sequence id of the next `entries` entries."""
         if self.ends:
-            return min(self.sequence_id + self.per_entry - 1, self.highest_sequence_id)
+            return min(self.sequence_id + entries * self.per_entry - 1, self.highest_sequence_id)
         return self.highest_sequence_id
 
     def unacknowledged(self) -> list[Buffer]:
@@ -368,7 +372,7 @@ class PendingQueue:
     @property
     def is_chunked(self) -> bool:
         """Whether a chunk is acknowledged next."""
-        return bool(self._sends) and self._sends[0].chunk is not None
+        return self.oldest is not None and self.oldest.chunk is not None
 
     def append(self, sends: PendingSends) -> None:
         """Append a block."""
@@ -394,8 +398,8 @@ class PendingQueue:
     def follows_oldest(self, sequence_id: int) -> bool:
         """Whether a receipt that is ahead is for the entry after the oldest."""
         first, *rest = islice(self._sends, 2)
-        if first.ends and first.entries > 1:
-            highest = min(first.highest_of_next + first.per_entry, first.highest_sequence_id)
+        if first.entries > 1:
+            highest = first.highest_of(2)
         else:
             highest = rest[0].highest_of_next if rest else -1
         return sequence_id <= highest
@@ -410,8 +414,7 @@ class PendingQueue:
         count = 0 if oldest is None else oldest.matching(ids)
         if oldest is None or not count:
             return (0 if self.judge(ids[0]) is ReceiptVerdict.AHEAD else 1), None
-        last = oldest.highest_of_next + (count - 1) * oldest.per_entry
-        last = min(last, oldest.highest_sequence_id)
+        last = oldest.highest_of(count)
         messages = oldest.take(count)
         self.messages -= messages
         ends = oldest.num_messages == 0

@@ -597,7 +597,6 @@ class TopicProducer:
         encoding = Encoding.agreed(
             session, success, self._topic, self._options, cipher=cipher, txn=self._txn
         )
-        limit = encoding.limits.max_message_size
         with self._window.changed:
             if session.error is not None and not self._window.ended:
                 raise session.error.with_context()
@@ -610,7 +609,7 @@ class TopicProducer:
                 self._encoding = encoding
                 self._session = session
                 self._forget_lost()
-                error = self._window.too_large(limit)
+                error = self._window.too_large(encoding.limits.max_message_size)
                 for send in self._window.pending if error is None else ():
                     send.resent = True
                     self._queue(send)
