@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -228,9 +229,12 @@ def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
 @pytest.mark.fault(88)
 def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
     topic = broker.create_topic()
-    with ClientContext(ClientOptions(broker.service_url)) as context:
+    with ExitStack() as stack:
 
         def opened(mode: int) -> PartitionedProducer:
+            # Each has its own connection: the broker closes the one on which a producer sends that
+            # has lost its access.
+            context = stack.enter_context(ClientContext(ClientOptions(broker.service_url)))
             return PartitionedProducer(context, topic, ProducerOptions(access_mode=mode)).open()
 
         first = opened(pb.Exclusive)
