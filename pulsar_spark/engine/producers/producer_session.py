@@ -1,9 +1,10 @@
 """Registers a producer at its broker, and again after each disconnect.
 
 After each disconnect a producer gets a new session, so that late events of the old connection are
-not confused with new ones. The first registration has the caller's deadline. Later ones run in the
-background, with growing pauses, for as long as the producer lives: its pending messages have their
-own timeouts. The broker's answer decides how messages are encoded.
+not confused with new ones: only the receipts of the session before count until there is another.
+The first registration has the caller's deadline. Later ones run in the background, with growing
+pauses, for as long as the producer lives: its pending messages have their own timeouts. The broker's
+answer decides how messages are encoded, and whether all that was acknowledged is stored.
 """
 
 from __future__ import annotations
