@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,17 +63,28 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
         assert producer.counts.reconnects == 1
 
 
-def close_and_acknowledge(script: TopicScript, stored: Sequence[int], *, known: int = -1) -> None:
-    """Close the producer at its third message, and acknowledge some of the three after that.
+def close_and_acknowledge(
+    script: TopicScript,
+    stored: Sequence[int],
+    *,
+    known: int = -1,
+    at: int = 2,
+    refuses: bool = False,
+) -> None:
+    """Close the producer at its message `at`, and acknowledge some messages after that.
 
-    When it registers again, the broker knows its messages up to the id `known`.
+    When it registers again, the broker knows its messages up to the id `known`. With `refuses`, the
+    broker first refuses that message.
     """
 
     def on_send(session: Session, sent: Sent) -> bool:
         if len(script.producers) > 1:
             return False
-        if sent.sequence_id == 2:
-            session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+        if sent.sequence_id == at:
+            producer_id = sent.command.producer_id
+            if refuses:
+                session.send(answers.send_error(producer_id, at, pb.PersistenceError, "fenced"))
+            session.send(commands.close_producer(producer_id, NO_ID))
             for number in stored:
                 script.acknowledge(session, script.sends[number])
         return True
@@ -86,9 +98,12 @@ def close_and_acknowledge(script: TopicScript, stored: Sequence[int], *, known: 
 
 
 @pytest.mark.fault(14, 87)
-def test_what_was_stored_when_the_broker_closed_the_producer_is_not_sent_again() -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_was_stored_when_the_broker_closed_the_producer_is_not_sent_again(
+    refuses: bool,
+) -> None:
     with topic() as (script, context, broker):
-        close_and_acknowledge(script, [0, 1])
+        close_and_acknowledge(script, [0, 1], refuses=refuses)
         results = Results()
         producer = make(context)
         for _ in range(3):
@@ -171,6 +186,52 @@ def test_a_later_message_that_is_stored_without_earlier_ones_is_a_loss_with_dedu
         assert script.sequence_ids == [0, 1, 2, *(again or [])]
 
 
+@pytest.mark.fault(14, 87)
+def test_the_error_of_a_loss_names_only_what_is_not_stored() -> None:
+    with topic() as (script, context, _):
+        close_and_acknowledge(script, [0, 2, 3, 4], known=4, at=4)
+        producer = make(context)
+        for _ in range(5):
+            producer.send(single(b""))
+        with pytest.raises(DroppedAsDuplicate, match=r"never stored: sequence id 1\b"):
+            producer.close()
+
+
+@pytest.mark.fault(14, 87)
+def test_what_was_on_its_way_into_storage_when_the_connection_ended_is_not_lost() -> None:
+    """The broker counts it as known, and refuses it until it knows whether it was stored."""
+    with topic() as (script, context, _):
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            attempts = len(script.producers)
+            script.let_in(session, command, last_sequence_id=(-1, 1, 2)[attempts - 1])
+            return True
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            attempts = len(script.producers)
+            if attempts == 1:
+                if sent.sequence_id == 0:
+                    script.acknowledge(session, sent)
+                elif sent.sequence_id == 2:
+                    session.drop()
+            elif attempts == 2 and sent.sequence_id == 1:
+                producer_id = sent.command.producer_id
+                session.send(answers.send_error(producer_id, 1, pb.PersistenceError, "unknown"))
+            else:
+                script.acknowledge(session, sent, duplicate=attempts > 2)
+            return True
+
+        script.on_producer, script.on_send = on_producer, on_send
+        producer = make(context)
+        producer.send(single(b""))
+        producer.flush()
+        for _ in range(2):
+            producer.send(single(b""))
+        producer.close()
+        assert script.sequence_ids == [0, 1, 2, 1, 2, 1, 2]
+        assert producer.counts.acknowledged == 3
+
+
 @pytest.mark.fault(14, 21, 87)
 def test_a_loss_is_noticed_after_a_registration_that_ended_at_once_as_well() -> None:
     with topic() as (script, context, _):
@@ -251,6 +312,36 @@ def test_a_message_that_the_broker_did_not_know_cannot_be_a_duplicate() -> None:
             producer.flush()
         assert [type(error) for error in results.errors] == [DroppedAsDuplicate]
         assert results.ids == []
+
+
+@pytest.mark.fault(13, 87)
+def test_a_batch_that_the_broker_knows_in_part_is_a_loss_of_the_rest() -> None:
+    with topic() as (script, context, _):
+        script.on_send = partial(acknowledge_as_duplicate, script, 0)
+        script.success = {"last_sequence_id": 9}
+        producer = make(context, initial_sequence_id=-1)
+        producer.send(batch(20))
+        with pytest.raises(DroppedAsDuplicate, match="sequence ids 10 to 19"):
+            producer.close()
+
+
+@pytest.mark.fault(87)
+def test_a_non_persistent_topic_may_drop_messages() -> None:
+    """It does if there are too many at once, and nothing of it is stored anyway."""
+    with topic() as (script, context, _):
+        script.on_send = partial(acknowledge_as_duplicate, script, 1)
+        producer = TopicProducer(context, "non-persistent://public/default/t")
+        for _ in range(3):
+            producer.send(single(b""))
+        producer.close()
+        assert producer.counts.acknowledged == 3
+
+
+def acknowledge_as_duplicate(
+    script: TopicScript, sequence_id: int, session: Session, sent: Sent
+) -> bool:
+    script.acknowledge(session, sent, duplicate=sent.sequence_id == sequence_id)
+    return True
 
 
 @pytest.mark.fault(13, 87)

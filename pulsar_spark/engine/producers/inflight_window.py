@@ -310,6 +310,19 @@ class ReceiptVerdict(Enum):
     AHEAD = auto()
 
 
+class Outcome(NamedTuple):
+    """What receipts say of the messages of entries.
+
+    `duplicates` is how many the broker already had, `stored` the ledger and entry of the last new
+    entry. `false` are the lowest and highest sequence id of the first duplicates that cannot be
+    any: the broker had only lower ones.
+    """
+
+    duplicates: int
+    stored: tuple[int, int] | None
+    false: tuple[int, int] | None
+
+
 class Taken(NamedTuple):
     """Entries that receipts removed from the queue; `last` is their highest sequence id.
 
@@ -322,14 +335,8 @@ class Taken(NamedTuple):
     ends: bool
     callbacks: Sequence[MessageCallback | None] = ()
 
-    def split(
-        self, receipts: array[int], known: int
-    ) -> tuple[int, tuple[int, int] | None, tuple[int, int] | None]:
-        """Return how many messages were duplicates, and the position of the last new entry.
-
-        Also the lowest and highest sequence id of a duplicate that cannot be one: its id is higher
-        than `known`, which the broker had before, and than those of the new entries before it.
-        """
+    def split(self, receipts: array[int], known: int) -> Outcome:
+        """Return what the receipts say; `known` is the highest id that the broker had before."""
         each = self.sends.per_entry or self.messages
         left, duplicates, stored, false = self.messages, 0, None, None
         for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
@@ -342,8 +349,8 @@ class Taken(NamedTuple):
             else:
                 duplicates += count
                 if highest > known and false is None:
-                    false = highest - max(count, 1) + 1, highest
-        return duplicates, stored, false
+                    false = max(highest - max(count, 1), known) + 1, highest
+        return Outcome(duplicates, stored, false)
 
 
 class PendingQueue:
@@ -370,7 +377,7 @@ class PendingQueue:
         return self._sends[0] if self._sends else None
 
     @property
-    def is_chunked(self) -> bool:
+    def next_is_chunk(self) -> bool:
         """Whether a chunk is acknowledged next."""
         return self.oldest is not None and self.oldest.chunk is not None
 
@@ -623,16 +630,16 @@ class InflightWindow:
         taken: Taken,
         receipts: array[int],
         message_id: MessageIdAdv,
-        loss: PulsarError | None,
+        failure: PulsarError | None,
     ) -> None:
-        """Tell callbacks that entries are stored, the last one as `message_id`; or are lost."""
-        if loss is not None:
-            tell_failed(taken.callbacks, loss)
+        """Tell callbacks that entries are stored, the last one as `message_id`; or have failed."""
+        if failure is not None:
+            tell_failed(taken.callbacks, failure)
         elif taken.callbacks:
             each = taken.sends.per_entry or taken.messages
             tell_stored(taken.callbacks, each, receipts, message_id.partition)
         if taken.ends:
-            self.complete(taken.sends, loss, message_id if loss is None else None)
+            self.complete(taken.sends, failure, message_id if failure is None else None)
 
     def settle(self, sends: PendingSends) -> None:
         """Release the memory of removed sends, after their callback has returned."""

@@ -136,7 +136,7 @@ class TopicProducer:
         self._lost_session: ProducerSession | None = None
         self._sessions = 0
         self._next_sequence_id = 0
-        self._receipt_log = ReceiptLog(self.partition, resumes=self._options.resumes)
+        self._receipt_log = ReceiptLog(self._topic, resumes=self._options.resumes)
         context.add(self)
 
     # --- attributes ---------------------------------------------------------------------------
@@ -636,8 +636,8 @@ class TopicProducer:
         has. Without that, entries of a transaction may be stored already, without a receipt.
         """
         self._receipt_log.register(last_sequence_id, self._window.pending.oldest)
-        if (loss := self._receipt_log.loss(self._where)) is not None:
-            return loss
+        if (failure := self._receipt_log.failure(self._where)) is not None:
+            return failure
         if self._txn is None or not self._sessions or last_sequence_id >= 0:
             return None
         return self._window.lost_receipts(self._txn) if len(self._window.pending) else None
@@ -673,8 +673,8 @@ class TopicProducer:
             if not is_open and self._session is not None:
                 return
             while at < len(ids):
-                if not is_open and self._window.pending.is_chunked:
-                    # Its chunks have one sequence id: all of them are sent again.
+                if not is_open and self._window.pending.next_is_chunk:
+                    # Chunks of a message have one sequence id: what is pending is sent again.
                     break
                 count, taken = self._window.take(ids[at:] if at else ids)
                 if taken is not None:
@@ -684,19 +684,17 @@ class TopicProducer:
                         done.append((taken, stored, message_id))
                 elif not count:
                     ahead = ids[at]
-                    if (ledger_id := receipts[4 * at + 2]) >= 0:
-                        is_next = self._window.pending.follows_oldest(ahead)
-                        self._receipt_log.skip(ahead, ledger_id, follows_oldest=is_next)
+                    self._receipt_log.skip(ahead, receipts[4 * at + 2], self._window.pending)
                     if is_open:
                         break
                 at += max(count, 1)
-            loss = self._receipt_log.loss(self._where)
+            failure = self._receipt_log.failure(self._where)
         if is_open:
             self._registrar.trouble = None
         for taken, stored, message_id in done:
-            self._window.acknowledge(taken, stored, message_id, loss)
-        if loss is not None:
-            self._fail(loss)
+            self._window.acknowledge(taken, stored, message_id, failure)
+        if failure is not None:
+            self._fail(failure)
         if ahead is not None and is_open:
             # Raised on the receive thread, it ends the connection, and everything pending is resent
             # on a new one.
@@ -726,7 +724,9 @@ class TopicProducer:
         """The session has ended: get another one."""
         with self._window.changed:
             if session is not self._session or self._window.ended:
-                session.forget()
+                # The broker may close a producer after a refusal, and acknowledge entries then.
+                if session is not self._lost_session:
+                    session.forget()
                 return
             self._session, self._lost_session = None, session
         error = error.with_context(**self._where(session.broker))

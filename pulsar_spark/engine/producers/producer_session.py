@@ -3,8 +3,8 @@
 After each disconnect a producer gets a new session, so that late events of the old connection are
 not confused with new ones: only the receipts of the session before count until there is another.
 The first registration has the caller's deadline. Later ones run in the background, with growing
-pauses, for as long as the producer lives: its pending messages have their own timeouts. The broker's
-answer decides how messages are encoded, and whether all that was acknowledged is stored.
+pauses, for as long as the producer lives: its pending messages have their own timeouts. The
+broker's answer decides how messages are encoded, and tells whether messages are lost.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
     MessageCallback,
+    PendingQueue,
     PendingSends,
     Taken,
     for_each,
@@ -139,7 +140,7 @@ class SessionOwner(Protocol):
 class ProducerSession:
     """A producer's registration on a connection. `open` it once.
 
-    After `on_lost` only receipts come, until `forget`.
+    After the broker closed it, only receipts come, until `forget`.
     """
 
     def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
@@ -476,7 +477,7 @@ class ReceiptLog:
     id that the broker already knew. Not thread-safe: its producer locks.
     """
 
-    def __init__(self, partition: int, *, resumes: bool) -> None:
+    def __init__(self, topic: TopicName, *, resumes: bool) -> None:
         self.last_sequence_id = -1
         """The highest sequence id of the entry that was stored last; before, where ids start."""
         self.last_message_id: MessageIdAdv | None = None
@@ -486,15 +487,18 @@ class ReceiptLog:
         """Whether another producer of this name stored messages after this one was opened."""
         self.dropped: tuple[int, int] | None = None
         """The sequence ids of messages that the broker dropped as duplicates, and never stored."""
-        self._partition = partition
+        self._partition = topic.partition_index
+        # A topic that stores nothing drops messages, with the receipt of a duplicate, if there are
+        # too many at once.
+        self._may_lose = not topic.is_persistent
         self._resumes = resumes
         # What the broker knew when the producer was opened, and when it registered last.
         self._known_first = -1
         self._known = -1
         # The highest sequence id of all acknowledged entries.
         self._highest = -1
-        # An entry that was stored without the oldest one that was pending then. If it is not known
-        # whether that one is stored, later receipts prove nothing.
+        # The first entry that was stored without the oldest one that was pending then. If it is not
+        # known whether that one is stored, later receipts prove nothing.
         self._ahead = -1
         self._in_doubt = False
         self._first_chunk: MessageIdAdv | None = None
@@ -535,27 +539,31 @@ class ReceiptLog:
             return message_id
         # Ids that the broker knew at the start are not sent, so another producer sent this one.
         self.intruded = self.intruded or (self._resumes and not sends.resent)
-        duplicates, stored, false = taken.split(receipts, known)
-        self.dropped = self.dropped or false
-        self.duplicates += duplicates
-        if stored is not None:
-            self.last_message_id = MessageIdAdv(*stored, self._partition)
+        outcome = taken.split(receipts, known)
+        if not self._may_lose:
+            self.dropped = self.dropped or outcome.false
+        self.duplicates += outcome.duplicates
+        if outcome.stored is not None:
+            self.last_message_id = MessageIdAdv(*outcome.stored, self._partition)
         return message_id
 
-    def skip(self, sequence_id: int, ledger_id: int, *, follows_oldest: bool) -> None:
+    def skip(self, sequence_id: int, ledger_id: int, pending: PendingQueue) -> None:
         """Note the receipt of an entry that came before the one of the oldest pending entry.
 
-        The last receipt for a ledger may come late, after those for the next ledger. Receipts for
-        entries of one ledger come in order, so one that lacks any other will never come.
+        Receipts for one ledger come in order: an older one that is missing will not come, unless
+        its entry was sent on an earlier connection, too. But the last receipt for a ledger may come
+        after those for the next ledger.
         """
-        last = self.last_message_id
-        if follows_oldest and (last is None or last.ledger_id != ledger_id):
+        oldest, last = pending.oldest, self.last_message_id
+        if ledger_id < 0 or oldest is None or oldest.sequence_id <= self._known:
+            return
+        if pending.follows_oldest(sequence_id) and (last is None or last.ledger_id != ledger_id):
             self._in_doubt = True
-        elif not self._in_doubt:
-            self._ahead = max(self._ahead, sequence_id)
+        elif not self._in_doubt and self._ahead < 0:
+            self._ahead = sequence_id
 
-    def loss(self, where: Callable[[], dict[str, Any]]) -> PulsarError | None:
-        """Return the error if messages are not stored although the broker acknowledged them."""
+    def failure(self, where: Callable[[], dict[str, Any]]) -> PulsarError | None:
+        """Return the error if messages are not stored, and the broker would not take them again."""
         if self.intruded:
             return ProducerBusy(
                 "the broker stored messages of this producer's name after it was opened: an "
