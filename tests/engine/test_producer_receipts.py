@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -274,15 +273,20 @@ def test_a_late_receipt_of_one_chunk_does_not_count_for_another() -> None:
         assert [sent.metadata.chunk_id for sent in script.sends] == [0, 1, 0, 1]
 
 
+def drop_as_duplicates(script: TopicScript, *sequence_ids: int) -> None:
+    """Acknowledge everything, the messages with these ids as duplicates."""
+
+    def on_send(session: Session, sent: Sent) -> bool:
+        script.acknowledge(session, sent, duplicate=sent.sequence_id in sequence_ids)
+        return True
+
+    script.on_send = on_send
+
+
 @pytest.mark.fault(13, 87)
 def test_lower_ids_than_one_that_was_stored_are_duplicates() -> None:
     with topic() as (script, context, _):
-
-        def on_send(session: Session, sent: Sent) -> bool:
-            script.acknowledge(session, sent, duplicate=sent.sequence_id != 100)
-            return True
-
-        script.on_send = on_send
+        drop_as_duplicates(script, 50, 51)
         producer = make(context)
         for number in (100, 50, 51):
             producer.send(single(b"", sequence_ids=(number, number)))
@@ -294,12 +298,7 @@ def test_lower_ids_than_one_that_was_stored_are_duplicates() -> None:
 @pytest.mark.fault(13, 87)
 def test_a_message_that_the_broker_did_not_know_cannot_be_a_duplicate() -> None:
     with topic() as (script, context, _):
-
-        def on_send(session: Session, sent: Sent) -> bool:
-            script.acknowledge(session, sent, duplicate=sent.sequence_id in (0, 30))
-            return True
-
-        script.on_send = on_send
+        drop_as_duplicates(script, 0, 30)
         script.success = {"last_sequence_id": 9}
         producer = make(context, initial_sequence_id=-1)
         for count in (10, 10, 10):
@@ -317,7 +316,7 @@ def test_a_message_that_the_broker_did_not_know_cannot_be_a_duplicate() -> None:
 @pytest.mark.fault(13, 87)
 def test_a_batch_that_the_broker_knows_in_part_is_a_loss_of_the_rest() -> None:
     with topic() as (script, context, _):
-        script.on_send = partial(acknowledge_as_duplicate, script, 0)
+        drop_as_duplicates(script, 0)
         script.success = {"last_sequence_id": 9}
         producer = make(context, initial_sequence_id=-1)
         producer.send(batch(20))
@@ -329,7 +328,7 @@ def test_a_batch_that_the_broker_knows_in_part_is_a_loss_of_the_rest() -> None:
 def test_a_non_persistent_topic_may_drop_messages() -> None:
     """It does if there are too many at once, and nothing of it is stored anyway."""
     with topic() as (script, context, _):
-        script.on_send = partial(acknowledge_as_duplicate, script, 1)
+        drop_as_duplicates(script, 1)
         producer = TopicProducer(context, "non-persistent://public/default/t")
         for _ in range(3):
             producer.send(single(b""))
@@ -337,22 +336,10 @@ def test_a_non_persistent_topic_may_drop_messages() -> None:
         assert producer.counts.acknowledged == 3
 
 
-def acknowledge_as_duplicate(
-    script: TopicScript, sequence_id: int, session: Session, sent: Sent
-) -> bool:
-    script.acknowledge(session, sent, duplicate=sent.sequence_id == sequence_id)
-    return True
-
-
 @pytest.mark.fault(13, 87)
 def test_an_earlier_attempts_messages_in_flight_fail_a_resuming_producer() -> None:
     with topic() as (script, context, _):
-
-        def on_send(session: Session, sent: Sent) -> bool:
-            script.acknowledge(session, sent, duplicate=sent.sequence_id == 12)
-            return True
-
-        script.on_send = on_send
+        drop_as_duplicates(script, 12)
         script.success = {"last_sequence_id": 11}
         producer = make(context, resumes=True, producer_name="job")
         assert [producer.has_sent(number) for number in (10, 11, 12)] == [True, True, False]
@@ -454,13 +441,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
 @pytest.mark.fault(13, 87)
 def test_duplicates_are_acknowledged_and_counted_apart() -> None:
     with topic() as (script, context, _):
-
-        def on_send(session: Session, sent: Sent) -> bool:
-            duplicate = sent.sequence_id == 0
-            script.acknowledge(session, sent, duplicate=duplicate)
-            return True
-
-        script.on_send = on_send
+        drop_as_duplicates(script, 0)
         script.success = {"last_sequence_id": 9}
         results = Results()
         producer = make(context, initial_sequence_id=-1)

@@ -488,9 +488,7 @@ class ReceiptLog:
         self.dropped: tuple[int, int] | None = None
         """The sequence ids of messages that the broker dropped as duplicates, and never stored."""
         self._partition = topic.partition_index
-        # A topic that stores nothing drops messages, with the receipt of a duplicate, if there are
-        # too many at once.
-        self._may_lose = not topic.is_persistent
+        self._is_persistent = topic.is_persistent
         self._resumes = resumes
         # What the broker knew when the producer was opened, and when it registered last.
         self._known_first = -1
@@ -540,7 +538,8 @@ class ReceiptLog:
         # Ids that the broker knew at the start are not sent, so another producer sent this one.
         self.intruded = self.intruded or (self._resumes and not sends.resent)
         outcome = taken.split(receipts, known)
-        if not self._may_lose:
+        # A non-persistent topic drops messages, with such a receipt, if there are too many at once.
+        if self._is_persistent:
             self.dropped = self.dropped or outcome.false
         self.duplicates += outcome.duplicates
         if outcome.stored is not None:
