@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.producers.inflight_window import PendingSends
+from pulsar_spark.engine.producers.inflight_window import InflightWindow, PendingSends
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import ProducerSession
 from pulsar_spark.errors import (
@@ -322,6 +323,27 @@ def test_a_batch_that_the_broker_knows_in_part_is_a_loss_of_the_rest() -> None:
         producer.send(batch(20))
         with pytest.raises(DroppedAsDuplicate, match="sequence ids 10 to 19"):
             producer.close()
+
+
+@pytest.mark.fault(13, 87)
+def test_a_flush_that_waits_for_the_last_receipt_is_told_of_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed = threading.Event()
+    settle = InflightWindow.settle
+
+    def settle_and_let_flush(window: InflightWindow, sends: PendingSends) -> None:
+        settle(window, sends)
+        flushed.wait(1.0)
+
+    monkeypatch.setattr(InflightWindow, "settle", settle_and_let_flush)
+    with topic() as (script, context, _):
+        drop_as_duplicates(script, 0)
+        producer = make(context)
+        producer.send(single(b""))
+        with pytest.raises(DroppedAsDuplicate):
+            producer.flush()
+        flushed.set()
 
 
 @pytest.mark.fault(87)

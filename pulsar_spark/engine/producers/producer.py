@@ -402,14 +402,13 @@ class TopicProducer:
         self._window.wait_until_acknowledged(Deadline(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then leave the broker. Raises the permanent error, or as `flush`.
-
-        Frees its resources in any case.
-        """
+        """Flush, then leave the broker in any case. Raises the permanent error, or as `flush`."""
         if fork_count() != self._forks:
             return
         try:
-            if self._failed or not self._window.ended:
+            with self._window.changed:
+                is_closed = self._window.ended and not self._failed
+            if not is_closed:
                 self.flush(timeout)
         finally:
             run(self.close_operation, self._context.options.operation_timeout)
@@ -691,13 +690,13 @@ class TopicProducer:
             failure = self._receipt_log.failure(self._where)
         if is_open:
             self._registrar.trouble = None
-        for taken, stored, message_id in done:
-            self._window.acknowledge(taken, stored, message_id, failure)
+        # Before a flush can see that everything is acknowledged.
         if failure is not None:
             self._fail(failure)
+        for taken, stored, message_id in done:
+            self._window.acknowledge(taken, stored, message_id, failure)
         if ahead is not None and is_open:
-            # Raised on the receive thread, it ends the connection, and everything pending is resent
-            # on a new one.
+            # It ends the connection, and everything pending is resent on a new one.
             raise RemoteProtocolError(
                 f"the broker acknowledged sequence id {ahead} before older ones", **self._where()
             )
