@@ -157,7 +157,7 @@ def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
     position = (-1, -1, 0)
     before = time.process_time()
     for block in blocks:
-        stop, _, _, ends = scan_messages(block, 0, 6 << 20)
+        stop, _, _, _, ends = scan_messages(block, 0, 6 << 20)
         at, status = 0, None
         while status != DONE:
             at, status, _, position = decoder.decode(block, at, stop, position, ends)

@@ -96,6 +96,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         65: "no partitions, non-persistent topics, unusual names, very many topics",
         100: "many producers with interleaved chunked messages; chunks that are gone",
         101: "trimmed, or deleted and made again, while a range of it is read",
+        126: "messages that expire (TTL) move the cursors of readers past what is stored",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",

@@ -10,17 +10,17 @@ const REPLICATE_TO: u64 = 0x3a;
 /// A broker's metadata of an entry is a time and an index; more would be unusual.
 const MAX_BROKER_METADATA: usize = 64;
 
-/// Where the longest run of whole MESSAGE frames of one consumer ends, the consumer, and their
-/// number; the consumer is -1 where there is none.
-pub fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize) {
-    let (mut end, mut consumer, mut count) = (at, -1, 0);
+/// Where the longest run of whole MESSAGE frames of one consumer ends, the consumer, their number,
+/// and where the last of them starts; the consumer is -1 where there is none.
+pub fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, usize) {
+    let (mut end, mut consumer, mut count, mut last) = (at, -1, 0, at);
     while let Ok((next, found)) = message_frame(data, end, limit) {
         if count > 0 && found != consumer {
             break;
         }
-        (end, consumer, count) = (next, found, count + 1);
+        (end, consumer, count, last) = (next, found, count + 1, end);
     }
-    (end, consumer, count)
+    (end, consumer, count, last)
 }
 
 fn message_frame(data: &[u8], at: usize, limit: usize) -> Result<(usize, i64)> {
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn a_run_ends_at_another_consumer_and_where_the_data_is_cut() {
         let data = [message(3), message(3), message(4)].concat();
-        assert_eq!(scan_messages(&data, 0, 100), (52, 3, 2));
-        assert_eq!(scan_messages(&data, 52, 100), (78, 4, 1));
-        assert_eq!(scan_messages(&data[..51], 0, 100), (26, 3, 1));
-        assert_eq!(scan_messages(&data, 0, 21), (0, -1, 0));
-        assert_eq!(scan_messages(&data, 1000, 100), (1000, -1, 0));
+        assert_eq!(scan_messages(&data, 0, 100), (52, 3, 2, 26));
+        assert_eq!(scan_messages(&data, 52, 100), (78, 4, 1, 52));
+        assert_eq!(scan_messages(&data[..51], 0, 100), (26, 3, 1, 0));
+        assert_eq!(scan_messages(&data, 0, 21), (0, -1, 0, 0));
+        assert_eq!(scan_messages(&data, 1000, 100), (1000, -1, 0, 1000));
     }
 
     #[test]

@@ -18,17 +18,21 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 7;
+const CONTRACT: u32 = 8;
 
 type Object = Py<PyAny>;
 
-/// scan_messages(data, at, limit) -> (end, consumer_id, frames, None)
+/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last, None)
 ///
 /// The decoder finds the ends of the frames again faster than Python could hand them over.
 #[pyfunction]
-fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, Option<Object>) {
-    let (end, consumer_id, frames) = frame::scan_messages(data, at, limit);
-    (end, consumer_id, frames, None)
+fn scan_messages(
+    data: &[u8],
+    at: usize,
+    limit: usize,
+) -> (usize, i64, usize, usize, Option<Object>) {
+    let (end, consumer_id, frames, last) = frame::scan_messages(data, at, limit);
+    (end, consumer_id, frames, last, None)
 }
 
 /// scan_receipts(data, at, limit) -> (end, producer_id, numbers)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 7
+CONTRACT: Final = 8
 """Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.
@@ -280,16 +280,17 @@ _RECEIPT = re.compile(
 )
 
 
-def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, FrameEnds]:
-    """Return end, consumer, number and single ends of the MESSAGE frames that start at `at`.
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int, FrameEnds]:
+    """Return what is known of the MESSAGE frames that start at `at`.
 
-    They are the longest run of complete frames of one consumer. The consumer is -1 if there is
-    none: another or an unusual command, an incomplete frame, one longer than `limit` bytes. Reads
-    sizes and first bytes only.
+    That is their end, consumer and number, where the last one starts, and where each ends. They are
+    the longest run of complete frames of one consumer. The consumer is -1 if there is none: another
+    or an unusual command, an incomplete frame, one longer than `limit` bytes. Reads sizes and first
+    bytes only.
     """
     identity = _identity(data, at)
     if not identity:
-        return at, -1, 0, None
+        return at, -1, 0, at, None
     start = at
     ends = array("I")
     add_end = ends.append
@@ -313,7 +314,10 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, Fram
     if ends and ends[-1] > len(data):
         # Nothing can follow it.
         ends.pop()
-    return (ends[-1], NUMBERS[identity], len(ends), ends) if ends else (start, -1, 0, None)
+    if not ends:
+        return start, -1, 0, start, None
+    last = ends[-2] if len(ends) > 1 else start
+    return ends[-1], NUMBERS[identity], len(ends), last, ends
 
 
 def _command_size(head: bytes, identity: bytes) -> int:

@@ -103,10 +103,11 @@ class MessageBlock:
     """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
     The frames are `data[start:stop]`, `count` of them, each up to one of `ends` if these are known.
-    Only sizes and the consumer were checked, except in the last frame; `message` parses one.
+    The last one starts at `last` (by default there is one). Only sizes and the consumer were
+    checked, except in the last frame; `message` parses one.
     """
 
-    __slots__ = ("consumer_id", "count", "data", "ends", "start", "stop")
+    __slots__ = ("consumer_id", "count", "data", "ends", "last", "start", "stop")
 
     def __init__(
         self,
@@ -116,6 +117,7 @@ class MessageBlock:
         stop: int,
         count: int,
         ends: FrameEnds = None,
+        last: int | None = None,
     ) -> None:
         self.consumer_id = consumer_id
         self.data = data
@@ -123,6 +125,7 @@ class MessageBlock:
         self.stop = stop
         self.count = count
         self.ends = ends
+        self.last = start if last is None else last
 
     @property
     def size(self) -> int:
@@ -140,7 +143,8 @@ class MessageBlock:
         if 2 * self.size >= len(self.data):
             return self
         data = self.data[self.start : self.stop]
-        return MessageBlock(self.consumer_id, data, 0, len(data), self.count)
+        last = self.last - self.start
+        return MessageBlock(self.consumer_id, data, 0, len(data), self.count, last=last)
 
     def end(self, at: int) -> int:
         """Return the end of the frame that starts at `at`."""
@@ -247,7 +251,7 @@ class FrameDecoder:
             if end is None:
                 return None
             limit = self.max_message_size + FRAME_PADDING
-            stop, consumer_id, count, ends = scan_messages(self._data, self._at, limit)
+            stop, consumer_id, count, last, ends = scan_messages(self._data, self._at, limit)
             if not count:
                 stop, producer_id, receipts = scan_receipts(self._data, self._at, limit)
                 if receipts:
@@ -258,10 +262,11 @@ class FrameDecoder:
                     self._advance(end)
                     return frame
                 stop, consumer_id, count = end, frame.command.message.consumer_id, 1
+                last = self._at
         except RemoteProtocolError as error:
             self._fail(error)
             raise
-        block = MessageBlock(consumer_id, self._data, self._at, stop, count, ends)
+        block = MessageBlock(consumer_id, self._data, self._at, stop, count, ends, last)
         self._advance(stop)
         return block
 

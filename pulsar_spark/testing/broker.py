@@ -312,6 +312,9 @@ class _Host:
     def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
         return self._broker.migrate(topic, url, url_tls)
 
+    def move_readers(self, topic: str) -> int:
+        return self._broker.move_readers(topic)
+
     def disconnect_all(self, *, reset: bool) -> int:
         return self._broker._call(lambda server: server.disconnect_all(reset=reset))
 

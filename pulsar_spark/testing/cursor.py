@@ -82,6 +82,19 @@ class Cursor:
         self.partial = {other: bits for other, bits in self.partial.items() if other > upto}
         self._advance()
 
+    def pass_unused(self, place: Place) -> None:
+        """Acknowledge the unused ids before an entry, as brokers do with transaction markers.
+
+        The position moves only if everything before them is acknowledged.
+        """
+        ledger_id, entry_id = self.mark_delete
+        before = (place[0], place[1] - 1)
+        if not place[1] or before <= self.mark_delete:
+            return
+        following = self._log.next_at((ledger_id, entry_id + 1))
+        if following is not None and following.place == place:
+            self.mark_delete = before
+
     def forget_trimmed(self) -> None:
         """Skip entries that the log has deleted."""
         first = self._log.first_place()

@@ -54,6 +54,9 @@ class FaultHost(Protocol):
     def disconnect_all(self, *, reset: bool) -> int:
         """Close all connections."""
 
+    def move_readers(self, topic: str) -> int:
+        """Move the cursors of non-durable subscriptions to a topic's end; returns how many."""
+
     def set_listening(self, listening: bool) -> None:
         """Accept new connections, or refuse them."""
 
@@ -215,6 +218,13 @@ class Faults:
     def migrate(self, topic: str, url: str | None, url_tls: str | None = None) -> int:
         """Tell a topic's clients that it moved to another cluster; returns how many."""
         return self._host.migrate(topic, url, url_tls)
+
+    def move_readers(self, topic: str) -> int:
+        """Move the cursors of a topic's readers past all that is stored; returns how many.
+
+        So do brokers when messages expire, although a reader has nothing to acknowledge.
+        """
+        return self._host.move_readers(topic)
 
     def disconnect(self, *, reset: bool = False) -> int:
         """Close all connections, normally or by TCP reset; returns how many."""

@@ -263,6 +263,8 @@ class SingleSubscription(Subscription):
                 return consumer.can_take
             if self.topic.transactions.holds(entry.place):
                 break
+            if entry.place != self.cursor.read_place and not consumer.read_compacted:
+                self.cursor.pass_unused(entry.place)
             self.cursor.read_place = (entry.place[0], entry.place[1] + 1)
             if self.topic.transactions.is_aborted(entry):
                 self.cursor.ack(entry.place)

@@ -167,6 +167,13 @@ class Topic:
                 break
             cursor.ack_cumulative(entry.place)
 
+    def move_readers(self) -> int:
+        """Acknowledge everything for the non-durable subscriptions; return how many there are."""
+        readers = [found for found in self.subscriptions.values() if not found.durable]
+        for reader in readers:
+            reader.cursor.ack_cumulative(self.log.end_place())
+        return len(readers)
+
     def trim(self, before: Place) -> int:
         """Drop the entries before a place; returns the freed bytes."""
         freed = self.log.trim(before)

@@ -133,18 +133,25 @@ class TopicControl(ABC):
         """
         self._for_each(name, lambda topic: topic.compact())
 
-    def expire_messages(self, name: str, subscription: str, older_than: float) -> None:
+    def expire_messages(self, name: str, subscription: str | None, older_than: float) -> None:
         """Acknowledge a subscription's messages that were published at least so many seconds ago.
 
-        As TTL expiry does. Raises SubscriptionNotFound.
+        None for all subscriptions, those of readers too. As TTL expiry does. Raises
+        SubscriptionNotFound.
         """
         before = int((time.time() - older_than) * 1000)
 
         def expire(server: Server) -> None:
             for topic in self._topics_of(server, name):
-                topic.expire(subscription, before)
+                names = list(topic.subscriptions) if subscription is None else [subscription]
+                for each in names:
+                    topic.expire(each, before)
 
         self._call(lambda server: translated(expire, server))
+
+    def move_readers(self, name: str) -> int:
+        """As `Faults.move_readers`."""
+        return sum(self._for_each(name, lambda topic: topic.move_readers()))
 
     def collect_inactive(self) -> list[str]:
         """Delete topics without producers and subscriptions; returns their names."""

@@ -377,4 +377,5 @@ def test_what_the_broker_has_skipped_up_to_the_end_is_not_waited_for() -> None:
     with ScriptedBroker(script) as server, ConnectionPool(server.options()) as pool:
         found = read_back(pool, at([Position(5, 6), Position(5, 7)]))
         assert found == [UNREACHED] * 2
-        assert len(server.commands(T.SUBSCRIBE)) == 1
+        # The cursor may have been moved: another one must show the same.
+        assert len(server.commands(T.SUBSCRIBE)) == 2

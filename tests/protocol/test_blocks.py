@@ -45,13 +45,21 @@ def test_frames_of_one_consumer_are_found_up_to_one_of_another(impl: Implementat
     end = len(data) - 2 * len(other)
     assert impl.scan_messages(data, 6, LIMIT)[:3] == (end, 300, 5)
     assert impl.scan_messages(data, end, LIMIT)[:3] == (len(data), 301, 2)
-    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0, None)
+    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0, len(data), None)
+
+
+def test_where_the_last_frame_starts_is_found(impl: Implementation) -> None:
+    mine = [entry(number, bytes(10 * number)) for number in range(3)]
+    data = b"".join([b"before", *mine, entry(9, b"", consumer_id=4)])
+    starts = list(accumulate(map(len, mine), initial=6))
+    for stop, last in zip(starts[1:], starts, strict=False):
+        assert impl.scan_messages(data[:stop], 6, LIMIT)[3] == last
 
 
 def test_ends_of_frames_are_found_where_the_decoder_uses_them(impl: Implementation) -> None:
     mine = [entry(number, bytes(number)) for number in range(5)]
     data = b"".join([b"before", *mine, entry(9, b"", consumer_id=4), mine[0]])
-    end, _, _, ends = impl.scan_messages(data, 6, LIMIT)
+    end, _, _, _, ends = impl.scan_messages(data, 6, LIMIT)
     if impl.name == NATIVE:
         assert ends is None
     else:
@@ -72,21 +80,21 @@ def test_a_frame_above_the_limit_is_not_found(impl: Implementation) -> None:
     data = small + large
     assert impl.scan_messages(data, 0, len(large) - 4)[:3] == (len(data), 3, 2)
     assert impl.scan_messages(data, 0, len(large) - 5)[:3] == (len(small), 3, 1)
-    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0, None)
+    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0, 0, None)
 
 
 def test_another_command_or_layout_is_not_found(impl: Implementation) -> None:
     usual = entry(0, b"abc")
     ping = bytes.fromhex("000000090000000508129201 00".replace(" ", ""))
-    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0, None)
+    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0, 0, None)
     assert impl.scan_messages(usual + ping, 0, LIMIT)[:3] == (len(usual), 3, 1)
     for at in (4, 5, 6, 7, 8, 9, 10, 11, 12):
         changed = bytearray(usual)
         changed[at] ^= 0x81
-        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0, None), at
-    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0, None)
-    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0, None)
-    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0, None)
+        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0, 0, None), at
+    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0, 0, None)
+    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0, 0, None)
+    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0, 0, None)
 
 
 def receipt(producer_id: int, sequence_id: int, *rest: int | None, **fields: int) -> bytes:
@@ -177,7 +185,7 @@ def test_recorded_conversations_are_scanned(impl: Implementation, name: str) -> 
         at = 0
         for part in frames(data):
             kind = part[9]
-            end, consumer_id, count, _ = impl.scan_messages(data, at, 1 << 24)
+            end, consumer_id, count, *_ = impl.scan_messages(data, at, 1 << 24)
             assert (count > 0) == (kind == pb.BaseCommand.MESSAGE)
             assert consumer_id == (part[13] if count else -1)
             end, producer_id, found = impl.scan_receipts(data, at, 1 << 24)

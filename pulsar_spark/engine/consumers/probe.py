@@ -3,6 +3,10 @@
 A non-durable subscription at a position, with one permit, gets the first entry at or after that
 position, across gaps and ledgers. This suffices to split a range, to limit it, and to learn what is
 retained. SEEK finds the first entry from a time on; it searches as if entries were in time order.
+
+When messages expire, a broker moves the cursors of such subscriptions too, past entries that it
+stores (see `gaps`). So an answer counts if the cursor shows that it was not moved, or if another
+subscription gives the same.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,6 +26,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
+from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
@@ -111,6 +116,16 @@ class Held:
         )
 
 
+class _Answer(Generic[T]):
+    """A subscription's answer; if it is not certain, its cursor may have been moved."""
+
+    __slots__ = ("is_certain", "value")
+
+    def __init__(self, value: T | None, is_certain: bool) -> None:
+        self.value = value
+        self.is_certain = is_certain
+
+
 class Probe:
     """Requests single entries of topic partitions, of one or of thousands at once.
 
@@ -197,15 +212,15 @@ class Probe:
 
     def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
         patience = EntryWait()
-        return retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
+        return _certain(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
     def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
         patience = EntryWait()
-        return retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
+        return _certain(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
     def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
         patience = EntryWait()
-        return retried(
+        return _certain(
             lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
         )
 
@@ -278,7 +293,7 @@ class Probe:
 
     def _at_operation(
         self, topic: str, position: Position, deadline: Deadline, patience: EntryWait
-    ) -> Operation[FoundEntry | None]:
+    ) -> Operation[_Answer[FoundEntry]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
         with ConsumerSession(connection, probe_request(topic, position), entries) as session:
@@ -287,7 +302,7 @@ class Probe:
 
     def _ledger_end_operation(
         self, topic: str, ledger_id: int, deadline: Deadline, patience: EntryWait
-    ) -> Operation[LedgerEnd | None]:
+    ) -> Operation[_Answer[LedgerEnd]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
         entries = _Entries()
@@ -297,33 +312,41 @@ class Probe:
             # A subscription that starts after a ledger has acknowledged that ledger's last entry.
             done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
             if done.ledger_id != ledger_id or done.entry_id < 0:
-                return None
+                return _Answer(None, done.entry_id < 0)
             found = yield from _first_entry(session, entries, behind, deadline, patience)
-        return LedgerEnd(done.entry_id, None if found is None else found.start)
+        next_entry = None if found.value is None else found.value.start
+        return _Answer(LedgerEnd(done.entry_id, next_entry), found.is_certain)
 
     def _from_time_operation(
         self, topic: str, time: int, deadline: Deadline, patience: EntryWait
-    ) -> Operation[FoundEntry | None]:
+    ) -> Operation[_Answer[FoundEntry]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         subscription = probe_request(topic, EARLIEST_POSITION)
-        found: FoundEntry | None = None
-        for _ in range(2):
-            with ConsumerSession(connection, subscription) as session:
-                yield from session.subscribe(deadline)
-                yield session.ask(partial(commands.seek, publish_time=time), deadline)
-            # The broker has closed the consumer but keeps the subscription at the sought position,
-            # for the next consumer of that name.
-            entries = _Entries()
-            with ConsumerSession(connection, subscription, entries) as session:
-                yield from session.subscribe(deadline)
-                found = yield from _first_entry(
-                    session, entries, EARLIEST_POSITION, deadline, patience
-                )
-            if found is None or found.time >= time:
-                return found
-            # Either times are not in order, or the topic was unloaded after the search and the
-            # subscription started again: search again.
-        return found
+        with ConsumerSession(connection, subscription) as session:
+            yield from session.subscribe(deadline)
+            yield session.ask(partial(commands.seek, publish_time=time), deadline)
+        # The broker has closed the consumer but keeps the subscription at the sought position, for
+        # the next consumer of that name. If the topic was unloaded after the search, it starts
+        # again; and its cursor may have been moved since.
+        entries = _Entries()
+        with ConsumerSession(connection, subscription, entries) as session:
+            yield from session.subscribe(deadline)
+            found = yield from _first_entry(session, entries, EARLIEST_POSITION, deadline, patience)
+        return _Answer(found.value, False)
+
+
+def _certain(attempt: OperationFactory[_Answer[T]]) -> OperationFactory[T | None]:
+    """Return the factory of operations that ask until an answer counts."""
+
+    def ask(deadline: Deadline) -> Operation[T | None]:
+        answer = yield from attempt(deadline)
+        while not answer.is_certain:
+            before, answer = answer.value, (yield from attempt(deadline))
+            if answer.value == before:
+                break
+        return answer.value
+
+    return retried(ask)
 
 
 def ask_all(
@@ -354,10 +377,7 @@ def unread_part(
     last = MessageIdAdv.from_pb(answer.last_message_id)
     if last.entry_id < 0:
         yield from session.confirm(deadline)
-    done = EARLIEST_POSITION
-    if answer.HasField("consumer_mark_delete_position"):
-        done = _behind(answer.consumer_mark_delete_position)
-    return done, Position.after(last)
+    return cursor_of(answer) or EARLIEST_POSITION, Position.after(last)
 
 
 class EntryWait:
@@ -486,17 +506,19 @@ def _first_entry(
     position: Position,
     deadline: Deadline,
     patience: EntryWait,
-) -> Operation[FoundEntry | None]:
+) -> Operation[_Answer[FoundEntry]]:
     """Return an operation for a subscription's first entry that reaches beyond `position`.
 
     It raises ConnectionLost if another consumer may get a different result.
     """
     permits = 1
     passed = position
+    done, end = began, _ = yield from unread_part(session, deadline)
+    # A subscription also begins at a ledger's start if what was before it is deleted.
+    is_at_start = began <= position or began.entry_id == 0
     while True:
-        done, end = yield from unread_part(session, deadline)
         if end <= max(passed, done):
-            return None
+            return _Answer(None, end <= passed or is_at_start)
         try:
             message: MessageReceived = yield Within(
                 entries.next(session, permits), patience.seconds
@@ -506,16 +528,16 @@ def _first_entry(
         found = _describe(message, position)
         # A position's index can be beyond the end of its entry, batched or not.
         if found.stop > position and found.start.batch_index < found.messages:
-            return found
+            break
         # The position is after that entry's last message: take the next entry.
-        passed = max(passed, _behind(message.command.message_id))
+        message_id = message.command.message_id
+        passed = max(passed, Position(message_id.ledgerId, message_id.entryId + 1))
         permits = found.messages
-
-
-def _behind(marked: pb.MessageIdData) -> Position:
-    """Return the position after the last entry that a subscription has acknowledged."""
-    done = MessageIdAdv.from_pb(marked)
-    return Position.after(MessageIdAdv(done.ledger_id, done.entry_id))
+        done, end = yield from unread_part(session, deadline)
+    if is_at_start and found.start[:2] not in (position[:2], passed[:2], began[:2]):
+        done, _ = yield from unread_part(session, deadline)
+        is_at_start = done == began
+    return _Answer(found, is_at_start)
 
 
 def _describe(message: MessageReceived, position: Position) -> FoundEntry:

@@ -2,7 +2,9 @@
 
 Only an entry itself proves that it is delivered. A subscription delivers in the topic's order, so
 one suffices for many entries that are close together, which it starts before: those that are
-missing when a later one comes will never come.
+missing when a later one comes will never come. When messages expire, a broker moves its cursor
+past entries that readers get: a missing one counts if the cursor was not moved, or if it is missing
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, Within
 from pulsar_spark.engine.retry import Deadline, retried
-from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
@@ -85,26 +87,30 @@ def _attempt(lookup: Lookup, search: _Search, deadline: Deadline) -> Operation[N
         return
     connection = yield from lookup.connection_operation(search.topic, deadline)
     seen = _Sightings(search.left)
+    is_certain = False
     try:
         wanted = probe_request(search.topic, search.left[0])
         with ConsumerSession(connection, wanted, seen) as session:
             yield from session.subscribe(deadline)
-            yield from _watch(session, seen, deadline, search.patience)
+            is_certain = yield from _watch(session, seen, deadline, search.patience)
     finally:
         # What was seen stays true, whatever happens to the subscription.
-        search.add(seen.answers())
+        search.add(seen.answers(), is_certain=is_certain)
+    if not (is_certain or search.has_answers):
+        raise ConnectionLost("the broker may have moved the cursor past what was to be read back")
 
 
 class _Search:
     """Entries of a topic that one subscription reads back: `left` are those without an answer."""
 
-    __slots__ = ("_answers", "left", "patience", "topic")
+    __slots__ = ("_answers", "_doubtful", "left", "patience", "topic")
 
     def __init__(self, topic: str, left: list[Position]) -> None:
         self.topic = topic
         self.left = left
         self.patience = EntryWait()
         self._answers: dict[Position, ReadBack] = {}
+        self._doubtful: dict[Position, ReadBack] = {}
 
     def is_near(self, topic: str, entry: Position) -> bool:
         """Whether a later entry is close enough to be read by the same subscription."""
@@ -112,10 +118,24 @@ class _Search:
         gap = entry.entry_id - last.entry_id
         return (topic, entry.ledger_id) == (self.topic, last.ledger_id) and gap <= _MAX_GAP
 
-    def add(self, answers: dict[Position, ReadBack]) -> None:
-        """Take the answers of an attempt; the next one asks what is left."""
-        self._answers |= answers
-        self.left = [entry for entry in self.left if entry not in answers]
+    @property
+    def has_answers(self) -> bool:
+        """Whether there are answers since the last `take_answers`."""
+        return bool(self._answers)
+
+    def add(self, answers: dict[Position, ReadBack], *, is_certain: bool) -> None:
+        """Take the answers of an attempt; the next one asks what is left.
+
+        Unless they are certain, a missing entry counts when the next attempt misses it, too.
+        """
+        counts = {
+            entry: what
+            for entry, what in answers.items()
+            if is_certain or what in (ReadBack.DELIVERED, self._doubtful.get(entry))
+        }
+        self._doubtful = answers
+        self._answers |= counts
+        self.left = [entry for entry in self.left if entry not in counts]
 
     def take_answers(self) -> dict[Position, ReadBack]:
         """Return the answers since the last call."""
@@ -175,6 +195,11 @@ class _Sightings(ProbeHandler):
         """Return the answers so far."""
         with self._lock:
             return dict(self._answers)
+
+    def has_dropped(self) -> bool:
+        """Whether an entry was not delivered, but one after it."""
+        with self._lock:
+            return ReadBack.DROPPED in self._answers.values()
 
     def until(self, end: Position) -> None:
         """Nothing at or after `end` can be read."""
@@ -273,11 +298,13 @@ class _Sightings(ProbeHandler):
 
 def _watch(
     session: ConsumerSession, seen: _Sightings, deadline: Deadline, patience: EntryWait
-) -> Operation[None]:
+) -> Operation[bool]:
     """Return an operation that has a subscription deliver until the sightings are over.
 
-    It raises ConnectionLost if another consumer may get a different result.
+    It returns whether they are certain: nobody moved the cursor. It raises ConnectionLost if
+    another consumer may get a different result.
     """
+    start = session.wanted.start or EARLIEST_POSITION
     waiting = seen.next(session)
     done, end = yield from unread_part(session, deadline)
     # If the broker has skipped all that there is, nothing can be read.
@@ -292,3 +319,7 @@ def _watch(
             if seen.received == received:
                 raise patience.timed_out() from None
     seen.finish()
+    if seen.has_dropped():
+        done, _ = yield from unread_part(session, deadline)
+        return done <= start
+    return done < end or done <= start

@@ -6,6 +6,9 @@ before it are dropped. It finds its end, too, by comparing positions.
 
 Blocks come from the receiver queue. The block decoder turns most frames into columns. The frames
 that it leaves, and all frames for callers that want entries, take the careful path one by one.
+
+Where entry ids have a gap, the blocks behind it wait until it is certain that the broker has passed
+over nothing that is stored (`gaps`). If it may have, the range is read again from there.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -23,6 +27,7 @@ from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
@@ -30,7 +35,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.retry import Deadline, can_pass
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,
@@ -41,7 +46,12 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageIdAdv,
+    Position,
+)
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -81,8 +91,13 @@ class _IdleTimer:
 
     def reset(self) -> None:
         """Requested messages arrived."""
-        # Seconds since then: of any waiting, and of waiting with a consumer.
+        # Seconds of any waiting since then.
         self.stalled = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Another consumer is needed at once."""
+        # Seconds of waiting with a consumer.
         self.idle = 0.0
         # When to request the topic's last message, and when to try another consumer.
         self.next_question = _FIRST_IDLE
@@ -116,8 +131,10 @@ class EntryReader(Closing):
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
     Without an end it never finishes. LATEST_POSITION as start means messages published after the
-    first call of `next_entry`; nothing connects before it. For one thread; any thread may close it.
-    A context manager. Raises UnsupportedFeature for a non-persistent topic.
+    first call of `next_entry`; nothing connects before it. `first` is the range's first entry, if
+    that is known: a reader that starts at EARLIEST_POSITION otherwise asks whether there was one
+    before. For one thread; any thread may close it. A context manager. Raises UnsupportedFeature
+    for a non-persistent topic.
     """
 
     def __init__(
@@ -131,6 +148,7 @@ class EntryReader(Closing):
         decoder: EntryDecoder | None = None,
         watch: RangeWatch | None = None,
         budget: ReceiverBudget | None = None,
+        first: Position | None = None,
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise UnsupportedFeature(
@@ -158,9 +176,18 @@ class EntryReader(Closing):
             self._budget,
             is_stored=end is not None,
         )
-        # The current block, and where its next entry starts.
+        # The current block, where its next entry starts, and the blocks after it.
         self._block: MessageBlock | None = None
         self._at = 0
+        self._ready: deque[MessageBlock] = deque()
+        # Blocks that wait for the answer to a question about their gap, and those that came after
+        # the question.
+        self._gaps = Gaps(end, first)
+        self._waiting, self._later = HeldBlocks(), HeldBlocks()
+        self._question: Future[Any] | None = None
+        # Where to subscribe next, if not at the position; and the last position that was tried so.
+        self._back_to: Position | None = None
+        self._went_back: Position | None = None
         self._watch = watch
         # Whether the watch was told of the first entry.
         self._began = False
@@ -264,6 +291,9 @@ class EntryReader(Closing):
         while not self.finished:
             if self._error is not None:
                 raise self._error
+            if self._block is None and self._ready:
+                self._block = self._ready.popleft()
+                self._at = self._block.start
             if self._block is not None:
                 return self._block
             try:
@@ -286,9 +316,12 @@ class EntryReader(Closing):
             self._idle_timer.stalled += time.monotonic() - started
 
     def _subscribe(self, deadline: Deadline) -> bool:
-        has_time = self._consumer.subscribe(self.position, deadline)
+        has_time = self._consumer.subscribe(self._back_to or self.position, deadline)
         if self._consumer.queue is not None:
             self._idle_timer.asked = False
+            self._gaps.begin(self._consumer.start)
+            self._waiting, self._later = HeldBlocks(), HeldBlocks()
+            self._question = self._back_to = None
             self._decoder.limit = max(self._decoder.limit, self._consumer.max_message_size)
             if self.position == LATEST_POSITION:
                 self._decoder.position = self._consumer.start
@@ -304,15 +337,99 @@ class EntryReader(Closing):
             item = queue.get(min(left, deadline.remaining()))
             self._idle_timer.idle += time.monotonic() - started
         if isinstance(item, MessageBlock):
-            self._block, self._at = item, item.start
-            return True
-        if isinstance(item, Ended):
+            self._on_block(item)
+        elif isinstance(item, Ended):
             self._consumer.on_ended(item)
+        elif isinstance(item, LastId) and item.answer is self._question:
+            self._on_cursor(item.answer)
         elif isinstance(item, LastId):
             self._on_last_id(item.answer)
         else:
             self._on_idle()
-        return False
+        return bool(self._ready)
+
+    # --- gaps ---------------------------------------------------------------------------------
+
+    def _on_block(self, block: MessageBlock) -> None:
+        """Have a block taken, or hold it: a gap is explained before anything behind it is taken."""
+        gap = self._gaps.find(block, self.position)
+        if self._question is not None:
+            # What the broker answers may have been so before this block was sent.
+            self._later.add(block, gap)
+        elif gap is None:
+            self._ready.append(block)
+        else:
+            self._waiting.add(block, gap)
+            self._ask_cursor(gap)
+
+    def _ask_cursor(self, gap: Gap) -> None:
+        """Ask where the cursor is; the answer explains a gap, or makes it doubtful."""
+        same = gap.expected.ledger_id == gap.found.ledger_id
+        if gap.is_first and same and not self._options.read_compacted:
+            # The broker has acknowledged unused ids, so the cursor has moved in any case.
+            self._doubt(gap)
+            return
+        self._question = self._consumer.ask_last_id()
+        if self._question is None:
+            self._consumer.leave()
+
+    def _on_cursor(self, answer: Future[Any]) -> None:
+        gap = self._waiting.gap
+        self._question = None
+        if gap is None or answer.exception() is not None:
+            self._consumer.leave()
+            return
+        cursor = cursor_of(answer.result())
+        # A cursor at a ledger's start is where a subscription to the topic's first entry begins.
+        unknown = gap.expected == EARLIEST_POSITION
+        if cursor is None or cursor <= gap.expected or (unknown and cursor.entry_id == 0):
+            self._accept()
+        else:
+            self._doubt(gap)
+
+    def _accept(self) -> None:
+        """Nothing that is stored is missing: take what was held."""
+        self._ready.extend(self._waiting.blocks)
+        self._waiting, self._later = self._later, HeldBlocks()
+        if self._waiting.gap is not None:
+            # While the others are taken.
+            self._ask_cursor(self._waiting.gap)
+        else:
+            self._ready.extend(self._waiting.blocks)
+            self._waiting = HeldBlocks()
+
+    def _doubt(self, gap: Gap) -> None:
+        """Read again what is in a gap.
+
+        From the entry before it, if that can be: it shows that unused ids are skipped, and the
+        cursor stays in front of it. Otherwise another subscription must find the same.
+        """
+        expected, found, is_first = gap
+        goes_back = expected.entry_id > 0 and not (is_first and self._went_back == expected)
+        if goes_back:
+            before = Position(expected.ledger_id, expected.entry_id - 1)
+            self._back_to = min(before, self.position)
+            self._went_back = expected
+        elif self._options.read_compacted or self._finds_first(found):
+            self._accept()
+            return
+        logger.info(
+            "%s: the broker may have passed over entries from %s to %s, reading them again",
+            self.topic,
+            expected,
+            found,
+        )
+        self._consumer.leave_for_another()
+
+    def _finds_first(self, found: Position) -> bool:
+        """Whether `found` is the first entry from the reader's position on."""
+        try:
+            first = Probe(self._pool).first_entry_at(self.topic, Position(*self.position[:2]))
+        except PulsarError as error:
+            if not can_pass(error):
+                raise
+            return False
+        return first is not None and first.start[:2] == found[:2]
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -414,7 +531,7 @@ class EntryReader(Closing):
         if self._watch is None or end is None or self.position >= end:
             return
         try:
-            found = None if block is None else _place_of(block, self._at)
+            found = None if block is None else place_of(block, self._at)
             self._watch.on_end(self.position, found)
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
@@ -443,8 +560,8 @@ class EntryReader(Closing):
             self._consumer.leave()
             if idle >= _HELD_AFTER:
                 self._look_for_what_holds()
-        elif not is_endless and self._idle_timer.wants_question():
-            self._idle_timer.asked = self._consumer.ask_last_id()
+        elif self._question is None and not is_endless and self._idle_timer.wants_question():
+            self._idle_timer.asked = self._consumer.ask_last_id() is not None
 
     def _look_for_what_holds(self) -> None:
         """Log if an open transaction holds messages back; its own errors are ignored."""
@@ -461,6 +578,11 @@ class EntryReader(Closing):
             return
         self._last_id = MessageIdAdv.from_pb(answer.result().last_message_id)
         if Position.after(self._last_id) > self.position:
+            cursor = cursor_of(answer.result())
+            if cursor is not None and cursor >= Position.after(self._last_id):
+                # It was moved past all that there is: nothing more comes of this session.
+                self._idle_timer.begin()
+                self._consumer.leave_for_another()
             return
         # Only believe that the topic is empty if the broker confirms the consumer.
         if self._last_id.entry_id >= 0 or self._consumer.is_known():
@@ -489,11 +611,6 @@ def reader_of_chunks(
     return EntryReader(pool, asking.topic, start, end, options, decoder=decoder, budget=queue)
 
 
-def _place_of(block: MessageBlock, at: int) -> Position:
-    message_id = block.message(at)[0].command.message_id
-    return Position(message_id.ledgerId, message_id.entryId)
-
-
 def _first_entries(
     block: MessageBlock, at: int, stop: int, before: Position, *, begun: bool
 ) -> Iterator[tuple[Position, Position]]:
@@ -502,15 +619,15 @@ def _first_entries(
     If reading had not started, the first entry at or after `before` is one of them.
     """
     frames = block.frames(at, stop)
-    first = bisect_left(frames, before[:2], key=lambda frame: _place_of(block, frame)[:2])
+    first = bisect_left(frames, before[:2], key=lambda frame: place_of(block, frame)[:2])
     ledger_id = before.ledger_id if begun else None
     while first < len(frames):
-        found = _place_of(block, frames[first])
+        found = place_of(block, frames[first])
         if found.ledger_id != ledger_id:
             yield before, found
         ledger_id = found.ledger_id
         first = bisect_left(
-            frames, (ledger_id + 1,), first + 1, key=lambda frame: _place_of(block, frame)[:1]
+            frames, (ledger_id + 1,), first + 1, key=lambda frame: place_of(block, frame)[:1]
         )
-        last = _place_of(block, frames[first - 1])
+        last = place_of(block, frames[first - 1])
         before = Position(last.ledger_id, last.entry_id + 1)

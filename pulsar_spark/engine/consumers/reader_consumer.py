@@ -223,14 +223,15 @@ class ReaderConsumer:
         """Requested messages arrived: the next pause starts short again."""
         self._backoff.reset()
 
-    def ask_last_id(self) -> bool:
-        """Have the topic's last message id queued; false without a session."""
+    def ask_last_id(self) -> Future[Any] | None:
+        """Have the topic's last message id queued; return that answer, None without a session."""
         session, queue = self._session, self._queue
         if session is None or queue is None:
-            return False
+            return None
         deadline = Deadline(self._pool.options.operation_timeout)
-        session.last_message_id(deadline).add_done_callback(queue.put_last_id)
-        return True
+        answer = session.last_message_id(deadline)
+        answer.add_done_callback(queue.put_last_id)
+        return answer
 
     def is_known(self) -> bool:
         """Whether the broker confirms that it holds the consumer; raises permanent errors."""
@@ -254,6 +255,13 @@ class ReaderConsumer:
             self._queue = None
         if session is not None:
             session.close()
+
+    def leave_for_another(self) -> None:
+        """End the session; the next one begins with the same broker, without a lookup."""
+        session = self._session
+        self.leave()
+        if session is not None:
+            self._moved_to = session.connection.address
 
     def on_ended(self, ended: Ended) -> None:
         """Prepare to resubscribe after a session ended; raises permanent errors."""

@@ -19,6 +19,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
+from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.operations import Operation, run, run_many, value_of
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
@@ -27,7 +28,12 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageIdAdv,
+    Position,
+)
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -48,6 +54,17 @@ class RegisteredSchema(NamedTuple):
 
     schema: SchemaInfo
     version: bytes
+
+
+class Extent(NamedTuple):
+    """Where a topic partition begins and ends.
+
+    `first` is its first entry, None if the broker does not tell; `last` its last readable message,
+    -1:-1 if there is none.
+    """
+
+    first: Position | None
+    last: MessageIdAdv
 
 
 class LookupService(Protocol):
@@ -173,22 +190,33 @@ class Lookup:
         self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> dict[str, MessageIdAdv | PulsarError]:
         """As `last_message_id`, for many topic partitions at once, compacted or not."""
+        found = self.extents(topics, read_compacted=read_compacted)
+        return {
+            topic: extent if isinstance(extent, PulsarError) else extent.last
+            for topic, extent in found.items()
+        }
+
+    def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageIdAdv]:
+        """Return an operation that gets a topic partition's last message; one attempt."""
+        return (yield from self._extent(topic, deadline)).last
+
+    def extents(
+        self, topics: Iterable[str], *, read_compacted: bool = False
+    ) -> dict[str, Extent | PulsarError]:
+        """Return where topic partitions begin and end, asked at once; compacted or not."""
         return self.ask_many(
             topics,
-            lambda topic, deadline: self.last_message_id_operation(
-                topic, deadline, read_compacted=read_compacted
-            ),
+            lambda topic, deadline: self._extent(topic, deadline, read_compacted=read_compacted),
         )
 
-    def last_message_id_operation(
+    def _extent(
         self, topic: str, deadline: Deadline, *, read_compacted: bool = False
-    ) -> Operation[MessageIdAdv]:
-        """Return an operation that gets a topic partition's last message; one attempt."""
+    ) -> Operation[Extent]:
         connection = yield from self.connection_operation(topic, deadline)
         visit = SubscribeRequest(
             topic,
             unique_name("pulsar-spark-probe"),
-            LATEST_POSITION,
+            EARLIEST_POSITION,
             read_compacted=read_compacted,
         )
         with ConsumerSession(connection, visit) as session:
@@ -197,7 +225,9 @@ class Lookup:
             last = MessageIdAdv.from_pb(answer.last_message_id)
             if last.entry_id < 0:
                 yield from session.confirm(deadline)
-        return last
+        first = cursor_of(answer)
+        # Such a subscription begins at a ledger's start, unless its cursor was moved.
+        return Extent(first if first is not None and first.entry_id == 0 else None, last)
 
     # --- questions ----------------------------------------------------------------------------
 

@@ -86,8 +86,9 @@ def _read(
     start, end = partition.range
     wanted = builder.block_options(end, options.reader.memory_budget)
     watch = LossWatch(context, options, partition)
+    first = partition.first_entry
     with EntryReader(
-        context.pool, partition.topic, start, end, options.reader, watch=watch
+        context.pool, partition.topic, start, end, options.reader, watch=watch, first=first
     ) as reader:
         try:
             for item in reader if wanted is None else reader.read(wanted):

@@ -13,7 +13,7 @@ class PulsarInputPartition(InputPartition):
     """The positions [start, end) of one topic partition, with a filter of messages.
 
     `schema` decodes values, None for raw bytes. `first` is the range's first entry, if
-    planning knows it: everything before it was read.
+    planning knows it: everything before it was read, or was deleted before.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
@@ -266,13 +267,13 @@ class Planner:
         ends = self._options.ending.bounds(topics, now)
         starts = {topic: bound for topic, bound in starts.items() if pushed.takes_partition(topic)}
         ends = {topic: ends[topic] for topic in starts}
-        last_ids = self.last_ids(list(starts))
+        extents = self._extents(list(starts))
         first = self._first_positions(starts, ends)
         from_start = self._times_of_starts(starts)
         from_end = self._times(ends, self._options.publish_time_tolerance)
         ranges: list[ReadRange] = []
-        for topic, last_id in last_ids.items():
-            last_end = end_position(last_id)
+        for topic, extent in extents.items():
+            last_end = end_position(extent.last)
             start, end = starts[topic], ends[topic]
             _check_order(topic, start, end)
             if start.kind is BoundKind.ID:
@@ -285,21 +286,25 @@ class Planner:
                     _start(start, from_start.get(topic), last_end),
                     _end(end, from_end.get(topic), last_end),
                     _narrowed(pushed.row_filter, start, end),
+                    extent.first if start.kind is BoundKind.EARLIEST else None,
                 )
             )
         return ranges
 
     def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
         """Return each topic partition's last message, EARLIEST for an empty one."""
-        results = self._lookup.last_message_ids(partitions)
+        return {topic: extent.last for topic, extent in self._extents(partitions).items()}
+
+    def _extents(self, partitions: Sequence[str]) -> dict[str, Extent]:
+        results = self._lookup.extents(partitions)
         if self._options.reader.read_compacted:
             # What was compacted may be deleted from the topic itself.
-            left = self._lookup.last_message_ids(partitions, read_compacted=True)
+            left = self._lookup.extents(partitions, read_compacted=True)
             results = {topic: _later(results[topic], left[topic]) for topic in results}
         for topic, result in results.items():
             # Partitions are created lazily and removed when idle: a missing one is empty.
             if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
-                results[topic] = EARLIEST
+                results[topic] = Extent(None, EARLIEST)
         return _all(results)
 
     def _times(self, bounds: Mapping[str, Bound], shift: int) -> dict[str, FoundEntry | None]:
@@ -407,12 +412,10 @@ class Planner:
         logger.warning("%s", error)
 
 
-def _later(
-    one: MessageIdAdv | PulsarError, other: MessageIdAdv | PulsarError
-) -> MessageIdAdv | PulsarError:
+def _later(one: Extent | PulsarError, other: Extent | PulsarError) -> Extent | PulsarError:
     if isinstance(one, PulsarError) or isinstance(other, PulsarError):
         return one if isinstance(one, PulsarError) else other
-    return max(one, other, key=Position.after)
+    return max(one, other, key=lambda extent: Position.after(extent.last))
 
 
 def _check_order(topic: str, start: Bound, end: Bound) -> None:
