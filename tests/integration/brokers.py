@@ -6,6 +6,7 @@ of a plain topic, of a partition, or of a partitioned topic if that makes sense.
 
 from __future__ import annotations
 
+import http.client
 import uuid
 from abc import ABC, abstractmethod
 from functools import partial
@@ -84,8 +85,11 @@ class Broker(ABC):
         """Compact a plain topic or a partition."""
 
     @abstractmethod
-    def expire(self, topic: str, subscription: str, older_than: int) -> None:
-        """Acknowledge for a subscription what was published this many seconds ago or earlier."""
+    def expire(self, topic: str, subscription: str | None, older_than: int) -> None:
+        """Acknowledge for a subscription what was published this many seconds ago or earlier.
+
+        Without a subscription for all of them, those of readers too, as the TTL of a topic.
+        """
 
     @abstractmethod
     def subscriptions(self, topic: str) -> set[str]:
@@ -157,7 +161,7 @@ class Embedded(Broker):
     def compact(self, topic: str) -> None:
         self.own.compact(topic)
 
-    def expire(self, topic: str, subscription: str, older_than: int) -> None:
+    def expire(self, topic: str, subscription: str | None, older_than: int) -> None:
         self.own.expire_messages(topic, subscription, older_than)
 
     def subscriptions(self, topic: str) -> set[str]:
@@ -259,9 +263,14 @@ class Real(Broker):
 
         wait_until(done, f"{topic} is not compacted")
 
-    def expire(self, topic: str, subscription: str, older_than: int) -> None:
-        path = f"{rest_path(topic)}/subscription/{subscription}/expireMessages"
-        self.own.admin("POST", f"{path}/{older_than}")
+    def expire(self, topic: str, subscription: str | None, older_than: int) -> None:
+        which = "all_subscription" if subscription is None else f"subscription/{subscription}"
+        try:
+            self.own.admin("POST", f"{rest_path(topic)}/{which}/expireMessages/{older_than}")
+        except AdminError as error:
+            # A subscription has nothing more to expire, or just ended.
+            if error.status not in (http.client.CONFLICT, http.client.NOT_FOUND):
+                raise
 
     def _stored(self, topic: str) -> int:
         stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")

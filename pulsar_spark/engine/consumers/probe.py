@@ -58,6 +58,10 @@ _HELD_SECONDS = (0.5, 1.0)
 _MAX_HELD = 8 * 1024 * 1024
 _MAX_ENTRY_ID = 2**62
 _COMPACTION = "__compaction"
+# How many subscriptions must give the same answer, if the cursor can have been moved: unused ids
+# move it too. And if nothing else can have moved it.
+_UNSURE = 2
+_MOVED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,13 @@ class Held:
 
 
 class _Answer(Generic[T]):
-    """A subscription's answer; if it is not certain, its cursor may have been moved."""
+    """A subscription's answer, and how many subscriptions must give it in a row: one if certain."""
 
-    __slots__ = ("is_certain", "value")
+    __slots__ = ("needed", "value")
 
-    def __init__(self, value: T | None, is_certain: bool) -> None:
+    def __init__(self, value: T | None, needed: int = 1) -> None:
         self.value = value
-        self.is_certain = is_certain
+        self.needed = needed
 
 
 class Probe:
@@ -156,10 +160,15 @@ class Probe:
         return _only(self.first_entries_from_time([(topic, time)]))
 
     def first_entries_from_time(
-        self, questions: Sequence[tuple[str, int]]
+        self, questions: Sequence[tuple[str, int]], *, or_later: bool = False
     ) -> list[FoundEntry | PulsarError | None]:
-        """As `first_entry_from_time`, for many topics and times, in the order of the questions."""
-        return self._ask([(topic, self._from_time(topic, time)) for topic, time in questions])
+        """As `first_entry_from_time`, for many topics and times, in the order of the questions.
+
+        With `or_later` it may be a later entry, and takes half of the requests.
+        """
+        return self._ask(
+            [(topic, self._from_time(topic, time, or_later=or_later)) for topic, time in questions]
+        )
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
         """Return where a ledger ends now, None if it was deleted or has no entry."""
@@ -214,9 +223,18 @@ class Probe:
         patience = EntryWait()
         return _certain(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
-    def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
+    def _from_time(
+        self, topic: str, time: int, *, or_later: bool
+    ) -> OperationFactory[FoundEntry | None]:
         patience = EntryWait()
-        return _certain(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
+
+        def attempt(deadline: Deadline) -> Operation[_Answer[FoundEntry]]:
+            found = yield from self._from_time_operation(topic, time, deadline, patience)
+            # Where times are not in order, or the subscription started again, it is an earlier one.
+            is_later = found is None or found.time >= time
+            return _Answer(found, 1 if or_later and is_later else _UNSURE)
+
+        return _certain(attempt)
 
     def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
         patience = EntryWait()
@@ -312,14 +330,14 @@ class Probe:
             # A subscription that starts after a ledger has acknowledged that ledger's last entry.
             done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
             if done.ledger_id != ledger_id or done.entry_id < 0:
-                return _Answer(None, done.entry_id < 0)
+                return _Answer(None, 1 if done.entry_id < 0 else _MOVED)
             found = yield from _first_entry(session, entries, behind, deadline, patience)
         next_entry = None if found.value is None else found.value.start
-        return _Answer(LedgerEnd(done.entry_id, next_entry), found.is_certain)
+        return _Answer(LedgerEnd(done.entry_id, next_entry), found.needed)
 
     def _from_time_operation(
         self, topic: str, time: int, deadline: Deadline, patience: EntryWait
-    ) -> Operation[_Answer[FoundEntry]]:
+    ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         subscription = probe_request(topic, EARLIEST_POSITION)
         with ConsumerSession(connection, subscription) as session:
@@ -332,7 +350,7 @@ class Probe:
         with ConsumerSession(connection, subscription, entries) as session:
             yield from session.subscribe(deadline)
             found = yield from _first_entry(session, entries, EARLIEST_POSITION, deadline, patience)
-        return _Answer(found.value, False)
+        return found.value
 
 
 def _certain(attempt: OperationFactory[_Answer[T]]) -> OperationFactory[T | None]:
@@ -340,10 +358,10 @@ def _certain(attempt: OperationFactory[_Answer[T]]) -> OperationFactory[T | None
 
     def ask(deadline: Deadline) -> Operation[T | None]:
         answer = yield from attempt(deadline)
-        while not answer.is_certain:
+        times = 1
+        while times < answer.needed:
             before, answer = answer.value, (yield from attempt(deadline))
-            if answer.value == before:
-                break
+            times = times + 1 if answer.value == before else 1
         return answer.value
 
     return retried(ask)
@@ -514,11 +532,12 @@ def _first_entry(
     permits = 1
     passed = position
     done, end = began, _ = yield from unread_part(session, deadline)
-    # A subscription also begins at a ledger's start if what was before it is deleted.
-    is_at_start = began <= position or began.entry_id == 0
+    # A subscription also begins at a ledger's start if what was before it is deleted. Otherwise its
+    # cursor was moved at once: the broker itself acknowledges nothing before it has permits.
+    needed = 1 if began <= position or began.entry_id == 0 else _MOVED
     while True:
         if end <= max(passed, done):
-            return _Answer(None, end <= passed or is_at_start)
+            return _Answer(None, 1 if end <= passed else needed)
         try:
             message: MessageReceived = yield Within(
                 entries.next(session, permits), patience.seconds
@@ -534,10 +553,10 @@ def _first_entry(
         passed = max(passed, Position(message_id.ledgerId, message_id.entryId + 1))
         permits = found.messages
         done, end = yield from unread_part(session, deadline)
-    if is_at_start and found.start[:2] not in (position[:2], passed[:2], began[:2]):
+    if needed == 1 and found.start[:2] not in (position[:2], passed[:2], began[:2]):
         done, _ = yield from unread_part(session, deadline)
-        is_at_start = done == began
-    return _Answer(found, is_at_start)
+        needed = 1 if done == began else _UNSURE
+    return _Answer(found, needed)
 
 
 def _describe(message: MessageReceived, position: Position) -> FoundEntry:

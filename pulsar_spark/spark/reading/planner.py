@@ -270,7 +270,8 @@ class Planner:
         extents = self._extents(list(starts))
         first = self._first_positions(starts, ends)
         from_start = self._times_of_starts(starts)
-        from_end = self._times(ends, self._options.publish_time_tolerance)
+        # Later messages are filtered by their times.
+        from_end = self._times(ends, self._options.publish_time_tolerance, or_later=True)
         ranges: list[ReadRange] = []
         for topic, extent in extents.items():
             last_end = end_position(extent.last)
@@ -307,13 +308,16 @@ class Planner:
                 results[topic] = Extent(None, EARLIEST)
         return _all(results)
 
-    def _times(self, bounds: Mapping[str, Bound], shift: int) -> dict[str, FoundEntry | None]:
+    def _times(
+        self, bounds: Mapping[str, Bound], shift: int, *, or_later: bool = False
+    ) -> dict[str, FoundEntry | None]:
         questions = [
             (topic, max(bound.millis + shift, 0))
             for topic, bound in bounds.items()
             if bound.kind is BoundKind.TIME
         ]
-        return self._answers(questions, self._probe.first_entries_from_time(questions))
+        found = self._probe.first_entries_from_time(questions, or_later=or_later)
+        return self._answers(questions, found)
 
     def _times_of_starts(self, bounds: Mapping[str, Bound]) -> dict[str, Position | None]:
         """Return where to start reading the topics that start by time, None for their ends."""
