@@ -38,8 +38,11 @@ class Broker(ABC):
         return f"persistent://{namespace}/{prefix}-{uuid.uuid4().hex[:12]}"
 
     @abstractmethod
-    def create_namespace(self, prefix: str = "ns") -> str:
-        """Create a namespace that nobody else uses and return ``tenant/name``; it keeps all."""
+    def create_namespace(self, prefix: str = "ns", *, retained: bool = True) -> str:
+        """Create a namespace that nobody else uses and return ``tenant/name``.
+
+        It keeps all, unless nothing is `retained` that is acknowledged.
+        """
 
     @abstractmethod
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
@@ -92,6 +95,10 @@ class Broker(ABC):
         """
 
     @abstractmethod
+    def reset_subscription(self, topic: str, subscription: str, *, to_end: bool) -> None:
+        """Move a subscription, if it exists, to a topic's end or start, as an administrator."""
+
+    @abstractmethod
     def subscriptions(self, topic: str) -> set[str]:
         """The names of the current subscriptions of a plain topic or a partition."""
 
@@ -132,7 +139,7 @@ class Embedded(Broker):
     def service_url(self) -> str:
         return self.own.service_url
 
-    def create_namespace(self, prefix: str = "ns") -> str:
+    def create_namespace(self, prefix: str = "ns", *, retained: bool = True) -> str:
         # Any name will do: this broker has all namespaces.
         return f"public/{prefix}-{uuid.uuid4().hex[:12]}"
 
@@ -164,6 +171,11 @@ class Embedded(Broker):
     def expire(self, topic: str, subscription: str | None, older_than: int) -> None:
         self.own.expire_messages(topic, subscription, older_than)
 
+    def reset_subscription(self, topic: str, subscription: str, *, to_end: bool) -> None:
+        # This broker has no way back.
+        if to_end and subscription in self.own.subscriptions(topic):
+            self.own.expire_messages(topic, subscription, -3600)
+
     def subscriptions(self, topic: str) -> set[str]:
         return set(self.own.subscriptions(topic))
 
@@ -192,10 +204,11 @@ class Real(Broker):
     def service_url(self) -> str:
         return self.own.service_url
 
-    def create_namespace(self, prefix: str = "ns") -> str:
+    def create_namespace(self, prefix: str = "ns", *, retained: bool = True) -> str:
         name = f"public/{prefix}-{uuid.uuid4().hex[:12]}"
         self.own.admin("PUT", f"namespaces/{name}")
-        self.own.admin("POST", f"namespaces/{name}/retention", KEEP_ALL)
+        if retained:
+            self.own.admin("POST", f"namespaces/{name}/retention", KEEP_ALL)
         return name
 
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
@@ -270,6 +283,14 @@ class Real(Broker):
         except AdminError as error:
             # A subscription has nothing more to expire, or just ended.
             if error.status not in (http.client.CONFLICT, http.client.NOT_FOUND):
+                raise
+
+    def reset_subscription(self, topic: str, subscription: str, *, to_end: bool) -> None:
+        path = f"{rest_path(topic)}/subscription/{subscription}"
+        try:
+            self.own.admin("POST", f"{path}/skip_all" if to_end else f"{path}/resetcursor/0")
+        except AdminError as error:
+            if error.status != http.client.NOT_FOUND:
                 raise
 
     def _stored(self, topic: str) -> int:
