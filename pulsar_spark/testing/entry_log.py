@@ -161,7 +161,7 @@ class EntryLog:
         self._ids.append(self._ledgers[-1].ledger_id)
 
     def reload(self) -> None:
-        """Begin a new ledger as a broker that loads the topic does; it knows what is stored only."""
+        """Begin a new ledger, as a broker that loads the topic; it knows only what is stored."""
         self._deleted = None
         self.roll()
 

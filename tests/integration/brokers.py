@@ -244,7 +244,7 @@ class Real(Broker):
                 if "Cursor was already closed" not in str(error):
                     raise
                 return False
-            return self.stored(topic) == 0
+            return self._stored(topic) == 0
 
         wait_until(trimmed, f"{topic} is not trimmed")
 
@@ -263,8 +263,7 @@ class Real(Broker):
         path = f"{rest_path(topic)}/subscription/{subscription}/expireMessages"
         self.own.admin("POST", f"{path}/{older_than}")
 
-    def stored(self, topic: str) -> int:
-        """Return how many entries it stores."""
+    def _stored(self, topic: str) -> int:
         stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")
         return int(stats["numberOfEntries"])
 

@@ -255,12 +255,8 @@ class StreamTopics:
             self._held_at.pop(topic, None)
             unread = self._unread.pop(topic, None)
             if keeps_from(first, needed) and end >= Position(*needed[:2]):
-                logger.warning(
-                    "%s: %s. What follows the query's position %s is still stored",
-                    topic,
-                    what,
-                    needed,
-                )
+                kept = f"What follows the query's position {needed} is still stored"
+                logger.warning("%s: %s. %s", topic, what, kept)
                 continue
             begin = "its beginning" if position == EARLIEST_POSITION else str(position)
             upto = "the topic's end" if first is None or first < needed else str(first)
