@@ -96,6 +96,9 @@ SECTIONS: dict[str, dict[int, str]] = {
         65: "no partitions, non-persistent topics, unusual names, very many topics",
         100: "many producers with interleaved chunked messages; chunks that are gone",
         101: "trimmed, or deleted and made again, while a range of it is read",
+        130: "a stream's subscription is removed, or its topic made again, while the query runs",
+        131: "unread messages expire, are skipped or truncated, and no new ones come",
+        132: "taken out of a stream's topics, and put back",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",
