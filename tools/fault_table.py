@@ -97,6 +97,9 @@ SECTIONS: dict[str, dict[int, str]] = {
         100: "many producers with interleaved chunked messages; chunks that are gone",
         101: "trimmed, or deleted and made again, while a range of it is read",
         126: "messages that expire (TTL) move the cursors of readers past what is stored",
+        130: "a stream's subscription is removed, or its topic made again, while the query runs",
+        131: "unread messages expire, are skipped or truncated, and no new ones come",
+        132: "taken out of a stream's topics, and put back",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",

@@ -348,7 +348,7 @@ impl Versions {
 pub struct Rows {
     pub rows: usize,
     pub nbytes: usize,
-    /// Whether a row has a key that was in base64, or an event time that no column can have; and
+    /// Whether a row has a key that was in base64, or an event time after the year 9999; and
     /// what was pushed since the last row.
     inexact: bool,
     pushed_inexact: bool,
@@ -487,8 +487,8 @@ impl Rows {
             column.push(Some(id))?;
         }
         if let Some(column) = &mut self.event_time {
-            let set = (1..=LAST_MILLIS).contains(&own.event_time);
-            column.push(set.then(|| own.event_time as i64 * 1000));
+            let millis = own.event_time.min(LAST_MILLIS) as i64;
+            column.push((millis > 0).then_some(millis * 1000));
             self.pushed_inexact |= own.event_time > LAST_MILLIS;
         }
         if let Some(column) = &mut self.properties {
@@ -612,16 +612,17 @@ mod tests {
     }
 
     #[test]
-    fn an_event_time_that_is_too_late_is_null() {
+    fn an_event_time_that_is_too_late_is_the_last_one() {
         let mut rows = Rows::new(&["event_time".to_string()]);
-        for event_time in [1, LAST_MILLIS, LAST_MILLIS + 1, 1 << 62] {
+        for event_time in [1, LAST_MILLIS, LAST_MILLIS + 1, u64::MAX, 0] {
             let properties = std::iter::empty();
             let own = Own { event_time, properties, ..Own::default() };
             rows.push(b"", own).unwrap();
         }
         let found = rows.event_time.unwrap();
-        assert_eq!(&found.data[..], [1000, LAST_MILLIS as i64 * 1000, 0, 0]);
-        assert_eq!(found.validity.nulls, 2);
+        let last = LAST_MILLIS as i64 * 1000;
+        assert_eq!(&found.data[..], [1000, last, last, last, 0]);
+        assert_eq!(found.validity.nulls, 1);
     }
 
     #[test]

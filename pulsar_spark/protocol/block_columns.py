@@ -493,9 +493,9 @@ class PendingRows:
         latest = max(millis)
         if latest > LAST_MILLIS:
             self.is_exact = False
-        if min(millis) <= 0 or latest > LAST_MILLIS:
-            usual = [0 < time <= LAST_MILLIS for time in millis]
-            rows, millis = list(compress(rows, usual)), list(compress(millis, usual))
+            millis = [min(time, LAST_MILLIS) for time in millis]
+        if min(millis) <= 0:
+            rows, millis = list(compress(rows, millis)), list(filter(None, millis))
         self.event_rows += rows
         self.event_micros += [1000 * time for time in millis]
 

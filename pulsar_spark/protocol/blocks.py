@@ -151,7 +151,7 @@ class Columns(Protocol):
         """Whether keys and event times are as they were sent.
 
         False if some may not be: a key in base64 is decoded, an event time after the year 9999 is
-        null.
+        its last millisecond.
         """
 
     @property

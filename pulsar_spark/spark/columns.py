@@ -89,7 +89,9 @@ METADATA_COLUMNS: tuple[Column, ...] = (
         EVENT_TIME,
         TimestampType(),
         True,
-        "The time that the application gave the message; null if it gave none.",
+        "The time that the application gave the message, to the millisecond; null if it gave none. "
+        "Times after the year 9999 (of producers that count in microseconds) are the last "
+        "millisecond of that year, as they are in `__publishTime`.",
     ),
     Column(
         PROPERTIES,

@@ -120,6 +120,8 @@ class EntryLog:
         self._max_entries = max_entries
         self._ledgers = [Ledger(new_ledger_id())]
         self._ids = [self._ledgers[0].ledger_id]
+        # The last id of the last ledger that was deleted, until the topic is loaded without it.
+        self._deleted: Place | None = None
         self.size = 0
         self.messages = 0
 
@@ -157,6 +159,11 @@ class EntryLog:
             self._ids.pop()
         self._ledgers.append(Ledger(self._new_ledger_id()))
         self._ids.append(self._ledgers[-1].ledger_id)
+
+    def reload(self) -> None:
+        """Begin a new ledger, as a broker that loads the topic; it knows only what is stored."""
+        self._deleted = None
+        self.roll()
 
     def _open(self) -> Ledger:
         if self._ledgers[-1].next_id >= self._max_entries:
@@ -223,6 +230,8 @@ class EntryLog:
         for ledger in reversed(self._ledgers[:index]):
             if ledger.next_id:
                 return ledger.ledger_id, ledger.next_id - 1
+        if self._deleted is not None and place == self.end_place() and index == 0:
+            return self._deleted
         return ledger_id, -1
 
     def first_published_at(self, timestamp: int) -> Place:
@@ -243,17 +252,23 @@ class EntryLog:
         freed = 0
         while len(self._ledgers) > 1 and self._ids[0] < before[0]:
             freed += self._cut(self._ledgers[0], self._ledgers[0].next_id)
-            del self._ledgers[0], self._ids[0]
+            self._delete_oldest()
         oldest = self._ledgers[0]
         if oldest.ledger_id < before[0]:
             freed += self._cut(oldest, oldest.next_id)
         elif oldest.ledger_id == before[0]:
             freed += self._cut(oldest, before[1])
         if len(self._ledgers) > 1 and not oldest.entries:
-            del self._ledgers[0], self._ids[0]
+            self._delete_oldest()
         self.size -= freed
         self._usage.stored_bytes -= freed
         return freed
+
+    def _delete_oldest(self) -> None:
+        ledger = self._ledgers.pop(0)
+        del self._ids[0]
+        if ledger.next_id:
+            self._deleted = ledger.ledger_id, ledger.next_id - 1
 
     def discard(self) -> None:
         """Free all memory; the log cannot be used any more."""

@@ -185,6 +185,10 @@ class Topic:
         """Continue in a new ledger."""
         self.log.roll()
 
+    def reload(self) -> None:
+        """Continue in a new ledger, as after the topic was loaded again."""
+        self.log.reload()
+
     def terminate(self) -> None:
         """Accept no more messages; consumers are told once they have acknowledged all."""
         self.terminated = True

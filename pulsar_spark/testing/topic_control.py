@@ -79,7 +79,7 @@ class TopicControl(ABC):
         def unload(topic: Topic) -> None:
             topic.close_producers(assigned_broker_url)
             topic.close_consumers(assigned_broker_url)
-            topic.roll()
+            topic.reload()
 
         self._for_each(name, unload)
 

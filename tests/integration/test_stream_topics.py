@@ -11,7 +11,7 @@ from pulsar_spark.engine.producers.partitioned_producer import PartitionedProduc
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.spark.options.stream import Caps
-from tests.integration.brokers import Broker, Real
+from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.integration.messages import clustered, read_rows
 from tests.integration.streams import (
@@ -21,6 +21,7 @@ from tests.integration.streams import (
     remove_subscription,
 )
 from tests.spark.streams import NO_CAPS, Make
+from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
 
 
@@ -266,6 +267,173 @@ def test_a_durable_subscription_keeps_what_nobody_else_would(
     query = query.restarted()
     assert query.batch() == new
     drained(broker, query, topic)
+
+
+# --- a subscription that is missing, or passed what was not read ----------------------------------
+
+
+def create_fleeting(broker: Broker, partitions: int = 0) -> str:
+    """Create a topic in a namespace that keeps nothing that is acknowledged."""
+    namespace = broker.create_namespace()
+    if isinstance(broker, Real):
+        none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        broker.own.admin("POST", f"namespaces/{namespace}/retention", none)
+    return broker.create_topic(broker.unique_topic(namespace=namespace), partitions)
+
+
+def reload(broker: Broker, topic: str) -> None:
+    """Load a topic again and delete its ledgers; subscriptions have acknowledged them."""
+    if isinstance(broker, Embedded):
+        broker.unload(topic)
+    broker.trim(topic)
+
+
+def pass_over(broker: Broker, topic: str, how: str) -> None:
+    """Acknowledge all on the subscription mine, as an administrator or TTL does."""
+    if how == "truncated":
+        broker.trim(topic)
+        return
+    if how == "expired":
+        # The broker counts in seconds.
+        time.sleep(1.5)
+        broker.expire(topic, "mine", 1)
+    elif isinstance(broker, Real):
+        broker.own.admin("POST", f"{rest_path(topic)}/subscription/mine/skip_all")
+    else:
+        broker.expire(topic, "mine", -1)
+    wait_until(lambda: backlog(broker, topic, "mine") == 0, f"nothing is {how}")
+
+
+@pytest.mark.fault(130)
+@pytest.mark.parametrize("partitions,again", [(0, 0), (2, 2), (3, 2), (2, 3)])
+@pytest.mark.parametrize("new", [0, 3])
+def test_a_topic_that_is_made_again_while_its_query_runs_is_a_loss(
+    broker: Broker,
+    make: Make,
+    feed: Feed,
+    partitions: int,
+    again: int,
+    new: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = create_fleeting(broker, partitions)
+    strict, loose = (
+        make(topic, startingOffsets="earliest", failOnDataLoss=value) for value in ("true", "false")
+    )
+    old = feed(topic, [3, 0])
+    for query in (strict, loose):
+        assert sorted(query.batch()) == sorted(old)
+        assert query.batch() == []
+    feed(topic, [5, 0])
+    broker.delete_topic(topic)
+    broker.create_topic(topic, again)
+    if not new:
+        # Its consumers come back before anybody asks.
+        for name in broker.partitions_of(topic, again) if again else [topic]:
+            broker.unload(name) if isinstance(broker, Embedded) else None
+    written = feed(topic, [new]) if new else []
+    with pytest.raises(DataLossError, match=r"does not exist any more.*are gone|is gone"):
+        strict.batch()
+    assert sorted(loose.batch()) == sorted(written)
+    assert "data was lost" in caplog.text
+    with pytest.raises(DataLossError):
+        strict.restarted().batch()
+    strict.source.close()
+    more = feed(topic, [2])
+    assert sorted(loose.batch()) == sorted(more)
+    assert loose.batch() == []
+
+
+@pytest.mark.fault(130)
+def test_one_partition_that_is_made_again_is_a_loss(broker: Broker, make: Make, feed: Feed) -> None:
+    topic = create_fleeting(broker, 2)
+    one, two = broker.partitions_of(topic, 2)
+    query = make(topic, startingOffsets="earliest")
+    old = feed(one, [3]) + feed(two, [3])
+    assert sorted(query.batch()) == sorted(old)
+    feed(one, [5])
+    broker.delete_topic(one)
+    feed(one, [5])
+    with pytest.raises(DataLossError, match=r"does not exist any more.*are gone"):
+        query.batch()
+
+
+@pytest.mark.fault(131)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("how", ["expired", "skipped", "truncated"])
+def test_what_a_subscription_passes_unread_and_is_deleted_is_a_loss_without_news(
+    broker: Broker,
+    make: Make,
+    feed: Feed,
+    restarts: bool,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = create_fleeting(broker)
+    query = make(topic, startingOffsets="earliest", subscription="mine")
+    old = feed(topic, [3, 0])
+    assert query.batch() == old
+    assert query.batch() == []
+    if restarts:
+        query.source.close()
+    feed(topic, [5, 0])
+    pass_over(broker, topic, how)
+    if how != "truncated":
+        reload(broker, topic)
+    if restarts:
+        query = query.restarted()
+        query.source.fix_end()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"are gone \(2 entries at"):
+            query.batch()
+        query = query.restarted()
+    query.source.close()
+    loose = make(topic, subscription="mine", failOnDataLoss="false", offset=query.committed)
+    assert loose.batch() == []
+    assert "are gone (2 entries at" in caplog.text
+    new = feed(topic, [2])
+    assert loose.batch() == new
+
+
+@pytest.mark.fault(131)
+@pytest.mark.parametrize("unloads", [1, 2])
+def test_a_subscription_that_is_removed_again_and_again_is_a_loss(
+    broker: Broker, make: Make, feed: Feed, unloads: int
+) -> None:
+    topic = create_fleeting(broker)
+    query = make(topic, startingOffsets="earliest", subscription="mine")
+    old = feed(topic, [3, 0])
+    assert query.batch() == old
+    assert query.batch() == []
+    wait_until(lambda: backlog(broker, topic, "mine") == 0, "it is not acknowledged")
+    for _ in range(3):
+        feed(topic, [2])
+        if backlog(broker, topic, "mine") >= 0:
+            remove_subscription(broker, topic, "mine")
+    for _ in range(unloads):
+        reload(broker, topic)
+    with pytest.raises(DataLossError, match=r"mine does not exist any more.*are gone"):
+        query.batch()
+
+
+@pytest.mark.fault(131)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_topic_that_was_read_loses_all_its_ledgers_without_a_word(
+    broker: Broker, make: Make, feed: Feed, restarts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = create_fleeting(broker)
+    query = make(topic, startingOffsets="earliest", subscription="mine")
+    for sizes in ([3, 0], [2]):
+        new = feed(topic, sizes)
+        assert query.batch() == new
+        assert query.batch() == []
+        wait_until(lambda: backlog(broker, topic, "mine") == 0, "it is not acknowledged")
+        reload(broker, topic)
+        if restarts:
+            query = query.restarted()
+        assert query.batch() == []
+    assert "lost" not in caplog.text
+    assert "subscription" not in caplog.text
 
 
 # --- expiry, transactions, compaction -------------------------------------------------------------

@@ -229,6 +229,17 @@ SHAPES: dict[str, list[bytes]] = {
         entry(1, b"v"),
         entry(2, b"v", event_time=253_402_300_799_999),
         entry(3, b"v", event_time=253_402_300_800_000),
+        entry(4, b"v", event_time=1_790_000_000_000_000),
+        entry(5, b"v", event_time=2**63 - 1),
+        entry(
+            6,
+            [
+                metadata(b"a", event_time=time, **more)
+                for time in (2**63 - 1, 253_402_300_799_999, 253_402_300_800_000, 0, 1)
+                for more in ({}, {"properties": PROPERTIES}, {"ordering_key": b"o"})
+            ],
+        ),
+        entry(7, [metadata(b"a", event_time=1_790_000_000_000_000)] * 300, codec=pb.LZ4),
     ],
     "publish time": [
         entry(0, b"v", publish_time=0),

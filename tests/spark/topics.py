@@ -59,9 +59,11 @@ def store(
     return broker.append(topic, frame[8 + size :])
 
 
-def store_many(broker: EmbeddedBroker, topic: str, count: int, batch_size: int = 10) -> list[bytes]:
-    """Store `count` messages in batches and return their payloads."""
-    payloads = [b"%s:%d" % (topic.encode(), number) for number in range(count)]
+def store_many(
+    broker: EmbeddedBroker, topic: str, count: int, batch_size: int = 10, first: int = 0
+) -> list[bytes]:
+    """Store `count` messages in batches and return their payloads, numbered from `first`."""
+    payloads = [b"%s:%d" % (topic.encode(), number) for number in range(first, first + count)]
     for start in range(0, count, batch_size):
         store(broker, topic, payloads[start : start + batch_size], publish_time=NOW + start)
     return payloads

@@ -41,7 +41,7 @@ BUSY_SECONDS = 10.0
 """Wait this long for another consumer to go: it may be ours, on a connection the broker keeps."""
 
 _BUSY_PAUSE = 0.5
-# A broker forgets the non-durable subscription of `Probe.subscriptions_exist` only after it has
+# A broker forgets the non-durable subscription of `durable_exists` only after it has
 # answered that the consumer is closed.
 _NON_DURABLE = "NonDurable subscription with the same name"
 # Finding nothing is not suspicious at first: most such topics are empty. Don't check thousands of
@@ -63,6 +63,8 @@ class Attachment:
         self.subscribed = False
         # Whether the broker is known to have loaded the topic.
         self.confirmed = False
+        # See `TopicEnd.reached`.
+        self.reached: Position | None = None
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
         self.session = ConsumerSession(connection, wanted, self)
 

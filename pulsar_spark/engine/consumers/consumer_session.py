@@ -34,15 +34,18 @@ from pulsar_spark.errors import (
     ConnectionLost,
     ConsumerBusy,
     LocalProtocolError,
+    NotAllowed,
     PulsarError,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 
 _CLOSE_TIMEOUT = 5.0
+# What a broker answers to a non-durable consumer with the name of a durable subscription.
+_DURABLE = "Durable subscription with the same name"
 
 
 def unique_name(prefix: str) -> str:
@@ -286,6 +289,27 @@ class ConsumerSession(Closing):
         with self._lock:
             self._ended = True
             self._known = False
+
+
+def durable_exists(
+    connection: ClientConnection, topic: str, name: str, deadline: Deadline
+) -> Operation[bool]:
+    """Return an operation for whether a topic has a durable subscription of that name.
+
+    It leaves no trace. The name must not belong to a non-durable subscription.
+    """
+    wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
+    with ConsumerSession(connection, wanted) as session:
+        try:
+            yield from session.subscribe(deadline)
+        except NotAllowed as error:
+            if _DURABLE not in error.what:
+                raise
+            return True
+        # It must be gone before a durable one can use the name.
+        if (answer := session.close()) is not None:
+            yield answer
+    return False
 
 
 def _closed_by_broker() -> PulsarError:

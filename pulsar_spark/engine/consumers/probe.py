@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
+    durable_exists,
     unique_name,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
@@ -35,7 +36,6 @@ from pulsar_spark.errors import (
     ConnectionLost,
     ConsumerBusy,
     CorruptMessage,
-    NotAllowed,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
@@ -289,17 +289,7 @@ class Probe:
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
-        with ConsumerSession(connection, wanted) as session:
-            try:
-                yield from session.subscribe(deadline)
-            except NotAllowed:
-                # A durable subscription of that name exists.
-                return True
-            # It must be gone before a durable one can use the name.
-            if (answer := session.close()) is not None:
-                yield answer
-        return False
+        return (yield from durable_exists(connection, topic, name, deadline))
 
     def _compacted(self, topic: str, deadline: Deadline) -> Operation[bool]:
         # Brokers compact a topic with a durable subscription, which they keep.

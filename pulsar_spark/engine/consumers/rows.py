@@ -144,20 +144,18 @@ class ReceivedRows:
         """Milliseconds since the epoch; None if after the year 9999."""
         column = self._columns.publish_time
         assert column is not None
-        times = [micros // 1000 for micros in _view(column[1], "q")]
-        return [time if time < _LAST_MILLIS else None for time in times]
+        return [_known_millis(micros) for micros in _view(column[1], "q")]
 
     @cached_property
     def event_times(self) -> list[int | None]:
-        """Milliseconds since the epoch, 0 if not set; None if it may be after the year 9999."""
+        """Milliseconds since the epoch, 0 if not set; None if after the year 9999."""
         column = self._columns.event_time
         assert column is not None
-        unset = 0 if self._columns.is_exact else None
         validity, times, nulls = column
         if nulls == self.rows:
-            return [unset] * self.rows
+            return [0] * self.rows
         return [
-            micros // 1000 if _is_valid(validity, row) else unset
+            _known_millis(micros) if _is_valid(validity, row) else 0
             for row, micros in enumerate(_view(times, "q"))
         ]
 
@@ -326,6 +324,12 @@ def _messages_at(block: MessageBlock, at: int) -> int:
 
 def _is_valid(validity: bytes | None, row: int) -> bool:
     return validity is None or bool(validity[row >> 3] >> (row & 7) & 1)
+
+
+def _known_millis(micros: int) -> int | None:
+    # Later times are cut to the last one.
+    millis = micros // 1000
+    return millis if millis < _LAST_MILLIS else None
 
 
 def _view(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> memoryview[int]:

@@ -6,6 +6,9 @@ it. Acknowledgements only move forward, and survive a disconnect: the next attac
 again. To acknowledge everything before a position, name the last entry before it (Pulsar binary
 protocol, "Acks").
 
+SUBSCRIBE creates a subscription that is missing, and the answer does not say so. Then nothing has
+retained the messages until then. So a consumer whose subscription must exist asks for it first.
+
 An answer that a broker might give to a consumer without a topic is only believed after the broker
 has confirmed the consumer (see `consumer_session`).
 
@@ -21,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,8 +32,11 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.acknowledgments import cumulative_ack
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.consumer_session import (
+    ConsumerSession,
     SubscribeRequest,
+    durable_exists,
 )
+from pulsar_spark.engine.consumers.probe import probe_request
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import (
     WINDOW,
@@ -43,10 +49,16 @@ from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retried
 from pulsar_spark.errors import (
     ClosedError,
     PulsarError,
+    SubscriptionNotFound,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageIdAdv,
+    Position,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +77,24 @@ class TopicEnd:
 
     `last` is the last readable message, -1:-1 if there is none; everything before `done` is
     acknowledged, None if the broker does not tell. `attachment` counts attachments of the consumer.
+    `unread` is the first end after the known one that was seen since the last answer. `reached` is
+    where a topic ended whose ledgers were all deleted; entry 0 if the broker does not know.
     """
 
     last: MessageIdAdv
     done: Position | None
     attachment: int
+    unread: Position | None = None
+    reached: Position | None = None
 
 
 class DurableConsumer(AttachedConsumer):
     """An Exclusive consumer on a durable subscription.
 
-    `initial` (EARLIEST or LATEST) is where a new subscription starts. `on_lost` is called, on any
-    thread, when it is detached. The operations raise the broker's error: TopicNotFound, or
-    ConsumerBusy after BUSY_SECONDS.
+    `initial` (EARLIEST or LATEST) is where a new subscription starts. If it `must_exist`, which
+    `guarded` sets once it does, it is not created: a missing one is SubscriptionNotFound. `on_lost`
+    is called, on any thread, when it is detached. The operations raise the broker's error:
+    TopicNotFound, or ConsumerBusy after BUSY_SECONDS.
     """
 
     def __init__(
@@ -89,17 +106,24 @@ class DurableConsumer(AttachedConsumer):
         *,
         read_compacted: bool = False,
         create: bool = False,
+        must_exist: bool = False,
+        guarded: bool = False,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(context, topic, on_lost)
         self.initial = initial
         self.create = create
+        self.must_exist = must_exist
+        self._guarded = guarded
         self._subscription = subscription
         self._read_compacted = read_compacted
         # The following are guarded by _lock.
         self._wanted: tuple[Position, int] | None = None
         self._sent: Position | None = None
         self._acked: Position | None = None
+        # The end that was known at the last answer, and the first later one that was seen since.
+        self._known = EARLIEST_POSITION
+        self._unread: Position | None = None
 
     @property
     def acked(self) -> Position | None:
@@ -117,7 +141,7 @@ class DurableConsumer(AttachedConsumer):
     def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
-        yield from ()
+        yield from self._check_exists(connection, deadline)
         return SubscribeRequest(
             self.topic,
             self._subscription,
@@ -127,8 +151,17 @@ class DurableConsumer(AttachedConsumer):
             create=self.create,
         )
 
+    def _check_exists(self, connection: ClientConnection, deadline: Deadline) -> Operation[None]:
+        if self.must_exist and not (
+            yield from durable_exists(connection, self.topic, self._subscription, deadline)
+        ):
+            raise SubscriptionNotFound(
+                f"the subscription {self._subscription} does not exist any more", topic=self.topic
+            )
+
     def _on_subscribed(self, attachment: Attachment) -> None:
         self._sent = self._acked = None
+        self.must_exist = self.must_exist or self._guarded
 
     def _on_attached(self, attachment: Attachment) -> None:
         self._send_ack()
@@ -142,6 +175,19 @@ class DurableConsumer(AttachedConsumer):
 
         `known` is a position that the topic has reached. An answer before it is verified.
         """
+        with self._lock:
+            self._known = known
+        found = yield from self.look_operation(deadline)
+        with self._lock:
+            found, self._unread = replace(found, unread=self._unread), None
+        return found
+
+    def look_operation(self, deadline: Deadline) -> Operation[TopicEnd]:
+        """As `end_operation`, for nobody who asks: what it sees is part of the next answer.
+
+        A broker that unloads a topic soon forgets how far the deleted ledgers went.
+        """
+        known = self._known
         attachment = yield from self.attach_operation(deadline)
         number = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
@@ -153,11 +199,31 @@ class DurableConsumer(AttachedConsumer):
         last = MessageIdAdv.from_pb(answer.last_message_id)
         if not attachment.confirmed and attachment.is_doubtful(last, known):
             yield from self._confirm(attachment, deadline)
-        return TopicEnd(last, done, number)
+        if attachment.reached is None and _hides_deleted(last, done, known):
+            attachment.reached = yield from self._reached(attachment, deadline)
+        end = Position(last.ledger_id, last.entry_id + 1)
+        later = [at for at in (attachment.reached, end) if at and at.entry_id > 0 and at > known]
+        with self._lock:
+            if self._unread is None:
+                self._unread = min(later, default=None)
+        return TopicEnd(last, done, number, reached=attachment.reached)
+
+    def _reached(self, attachment: Attachment, deadline: Deadline) -> Operation[Position]:
+        """Return an operation for where the topic ended, deleted entries included.
+
+        A subscription that starts at the end has acknowledged the last entry there ever was, as
+        long as the broker that wrote or found it has the topic loaded.
+        """
+        wanted = probe_request(self.topic, LATEST_POSITION)
+        with ConsumerSession(attachment.session.connection, wanted) as session:
+            yield from session.subscribe(deadline)
+            answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+        return acknowledged_up_to(answer.consumer_mark_delete_position)
 
     def _confirm(self, attachment: Attachment, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
         try:
+            yield from self._check_exists(attachment.session.connection, deadline)
             yield from attachment.session.confirm(deadline)
         except BaseException as error:
             # The topic is leaving this broker: look it up again.
@@ -272,10 +338,11 @@ class SubscriptionSet:
         """The topic partitions that have consumers."""
         return list(self._consumers)
 
-    def add(self, topic: str, initial: int) -> None:
+    def add(self, topic: str, initial: int, *, must_exist: bool = False) -> None:
         """Add a consumer for a topic partition; the next question attaches it.
 
-        `initial` (EARLIEST or LATEST) is where a new subscription starts.
+        `initial` (EARLIEST or LATEST) is where a new subscription starts. With `must_exist`, and
+        once it exists, a missing one is SubscriptionNotFound until `create_again`.
         """
         self._consumers[topic] = DurableConsumer(
             self._context,
@@ -283,8 +350,14 @@ class SubscriptionSet:
             self.name,
             initial,
             read_compacted=self._read_compacted,
+            must_exist=must_exist,
+            guarded=True,
             on_lost=self._on_lost,
         )
+
+    def guards(self, topic: str) -> bool:
+        """Whether the subscription of a topic partition must exist."""
+        return self._consumers[topic].must_exist
 
     def remove(self, topic: str) -> None:
         """Leave a topic partition; the subscription stays as it is."""
@@ -292,9 +365,13 @@ class SubscriptionSet:
         if consumer is not None:
             consumer.close()
 
-    def set_initial(self, topic: str, initial: int) -> None:
-        """Change where the subscription starts if it must be created again."""
-        self._consumers[topic].initial = initial
+    def create_again(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:
+        """As `ends`, for subscriptions that are missing: they start at the earliest message."""
+        names = list(topics)
+        for name in names:
+            self._consumers[name].initial = EARLIEST
+            self._consumers[name].must_exist = False
+        return self.ends(names)
 
     def create_partitions(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:
         """As `ends`, for partitions that the broker may have to create.
@@ -433,7 +510,7 @@ class _Reattachment:
         """Return an operation that attaches one consumer after the other, until none is left."""
         for consumer in self._lost:
             try:
-                yield from consumer.attach_operation(Deadline(self.timeout))
+                yield from consumer.look_operation(Deadline(self.timeout))
             except PulsarError as error:
                 # The next question reports permanent errors.
                 self.again = self.again or is_retryable(error)
@@ -446,7 +523,21 @@ class _Reattachment:
             return not self._turns
 
 
-# --- acknowledgements -------------------------------------------------------------------------
+# --- positions --------------------------------------------------------------------------------
+
+
+def _hides_deleted(last: MessageIdAdv, done: Position | None, known: Position) -> bool:
+    """Whether deleted ledgers may have had entries after a known end, for all that is told.
+
+    The topic is empty, and the subscription at the beginning of a later ledger.
+    """
+    return (
+        last.entry_id < 0
+        and done is not None
+        and done.entry_id == 0
+        and known != EARLIEST_POSITION
+        and known.ledger_id < done.ledger_id
+    )
 
 
 def acknowledged_up_to(marked: pb.MessageIdData) -> Position:

@@ -95,7 +95,7 @@ def event_times(runs: Runs) -> pa.Array:
 
 
 def _event_micros(millis: int) -> int | None:
-    return millis * 1000 if 0 < millis <= _LAST_MILLIS else None
+    return min(millis, _LAST_MILLIS) * 1000 or None
 
 
 def ordering_keys(runs: Runs) -> pa.Array:

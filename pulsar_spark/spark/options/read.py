@@ -56,6 +56,12 @@ class ReadOptions:
     inferred: bool = False
     """Whether these were inferred from the topics at planning, not chosen by the user."""
 
+    def includes(self, topic: str) -> bool:
+        """Whether a topic, or topic partition, is one of those to read, if it exists."""
+        if self.pattern is not None:
+            return bool(self.pattern.select([topic]))
+        return not {topic, str(TopicName.parse(topic).partitioned)}.isdisjoint(self.topics)
+
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
     """Parse the options of a batch read, of a stream (STREAM_READ) or of any read (READS).

@@ -3,7 +3,8 @@
 Ledger ids and entry ids normally have gaps, and fully read ledgers are deleted, so neither a gap
 nor a later ledger is a loss. The stream's own durable subscription shows a loss: it retains unread
 messages, and only the stream's acknowledgements move it forward. If it is further ahead, somebody
-moved it, the broker expired messages, or it is not the same subscription.
+moved it, or the broker expired messages. The exception is the beginning of a ledger: some brokers
+move it there when everything before was read, too.
 """
 
 from __future__ import annotations
@@ -26,36 +27,37 @@ class LossVerdict(Enum):
     SKIPPED = auto()
     """The subscription has passed messages that the stream has not read."""
     UNHELD = auto()
-    """The subscription is at the end of the topic: it was created again, or cleared by hand."""
+    """The subscription is at the end of the topic: it was cleared by hand."""
 
 
 def judge(
-    position: Position, end: Position, done: Position | None, seen: Position | None = None
+    position: Position,
+    end: Position,
+    done: Position | None,
+    seen: Position | None = None,
+    held: Position = EARLIEST_POSITION,
 ) -> LossVerdict:
     """Return what happened to the messages from `position` on.
 
     `end` is the position after the topic's last entry, EARLIEST_POSITION if it is empty; everything
     before `done` is acknowledged; `seen` is the first end after `position` that was observed
-    earlier, if any. Messages that the subscription lost may still be stored: check that next.
+    earlier, if any; `held` is where the subscription was when nothing before it was unread.
+    Messages that the subscription lost may still be stored: check that next.
     """
-    if position == EARLIEST_POSITION:
-        # Nothing was read yet, so there is nothing to compare the subscription with.
-        return LossVerdict.KEPT
     entry = Position(*position[:2])
     if EARLIEST_POSITION != end < entry:
         return LossVerdict.ROLLED_BACK
-    if done is None or done <= entry:
+    needed = max(entry, held)
+    if done is None or done <= needed:
         return LossVerdict.KEPT
     unread = end > position
-    # The entry before that end was not read, and the subscription no longer retains it.
-    known_unread = seen is not None and position < seen <= done
     if unread and done >= end:
         return LossVerdict.UNHELD
-    # It is at a ledger's beginning after all earlier ones were read and deleted. An empty topic
-    # whose subscription moved within a later ledger had messages there.
-    emptied = end == EARLIEST_POSITION and done.ledger_id != position.ledger_id
-    if done.entry_id > 0 and (unread or emptied):
+    # It passed entries that were not read. If the topic ends before them, they are no messages.
+    if done.entry_id > 0 and (unread or end == EARLIEST_POSITION):
         return LossVerdict.SKIPPED
+    # The entry before that end was not read, and the subscription no longer retains it.
+    known_unread = seen is not None and needed < seen <= done
     return LossVerdict.SKIPPED if known_unread else LossVerdict.KEPT
 
 

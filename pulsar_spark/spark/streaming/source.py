@@ -233,6 +233,8 @@ class StreamSource:
             elif topic in start.positions:
                 positions[topic] = start.positions[topic]
             # A new partition without messages would only make an empty batch.
+        left_out = self._follow().left_out
+        positions.update((topic, start.positions[topic]) for topic in left_out)
         first = self._first and start == self._initial
         if positions == start.positions and not first:
             self.last = start
@@ -250,7 +252,10 @@ class StreamSource:
             },
             ends={
                 topic: end
-                for topic, end in self._follow().seen.items()
+                for topic, end in {
+                    **self._follow().seen,
+                    **{topic: end for topic, end in start.ends.items() if topic in left_out},
+                }.items()
                 if topic in positions and positions[topic] < end
             },
             firsts=self._firsts(spans),
@@ -347,7 +352,9 @@ class StreamSource:
 
     def value_type(self, offset: StreamOffset) -> ValueType:
         """Return the type of the values; fetched again when the topics change."""
-        names = frozenset(str(TopicName.parse(topic).partitioned) for topic in offset.positions)
+        includes = self._options.read.includes
+        read = [topic for topic in offset.positions if includes(topic)] or offset.positions
+        names = frozenset(str(TopicName.parse(topic).partitioned) for topic in read)
         if self._kind is None or self._kind[0] != names:
             topics: Topics = {name: [name] for name in sorted(names)}
             self._kind = names, self._planner().value_type(topics)

@@ -31,6 +31,8 @@ _REQUIRED = frozenset({"version", "subscription", "positions"})
 class StreamOffset:
     """Topic partition → the position after the last message read; and the subscription's name.
 
+    Topic partitions that the query's options no longer include keep theirs; earlier versions of
+    this package take them for deleted, as they did before.
     `starts` are the positions where the query started; only its first offset has them, because
     Spark does not store where the first batch starts. `published_from`: if the query starts by
     time, earlier messages (in milliseconds) of a partition are skipped. `ends` are the topic

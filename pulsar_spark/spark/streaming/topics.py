@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
-from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
+from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.engine.operations import value_of
+from pulsar_spark.errors import (
+    DataLossError,
+    PulsarError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import entry_end
@@ -65,11 +71,12 @@ class StreamTopics:
         # For topics that were compacted: the attachment with which that was seen.
         self._compacted: dict[str, int] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
-        # Positions of a restarted query that topic partitions no longer retain, and whether the
-        # subscription still existed.
-        self._left_behind: dict[str, bool] = {}
-        # Those for which nobody can know whether messages came before it was deleted.
-        self._unsure: list[str] = []
+        # Where the subscription was when nothing before it was unread.
+        self._held_at: dict[str, Position] = {}
+        # Those of a restarted query that were not looked at yet.
+        self._restarted: set[str] = set()
+        # Those of the checkpoint that are not to be read now.
+        self.left_out: frozenset[str] = frozenset()
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -85,49 +92,48 @@ class StreamTopics:
             if self._options.fail_on_data_loss and not (known or self._options.waiting):
                 raise error
         partitions = [topic for names in found.topics.values() for topic in names]
-        self._look_back(partitions, positions, ends or {})
         for topic in partitions:
             if topic not in self._subscriptions:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
-                # If it should exist but does not, LATEST reveals that: see data_loss.
-                self._subscriptions.add(topic, LATEST if begun else EARLIEST)
+                self._subscriptions.add(topic, EARLIEST, must_exist=begun)
+                if begun:
+                    self._restarted.add(topic)
+                    if ends and topic in ends:
+                        self._unread[topic] = ends[topic]
         for topic in set(self._subscriptions.topics).difference(partitions):
             self._subscriptions.remove(topic)
+        self._leave_out(topic for topic in positions if not self._options.includes(topic))
 
-    def _look_back(self, partitions: Sequence[str], positions: Positions, ends: Positions) -> None:
-        """Before subscribing again: check whether topic partitions retain the query's position.
-
-        If not, we must know whether the subscription still exists, which nobody can tell after
-        subscribing again.
-        """
-        begun = [
-            topic
-            for topic in partitions
-            if topic not in self._subscriptions
-            and positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
-        ]
-        self._unread.update({topic: ends[topic] for topic in begun if topic in ends})
-        if not begun:
+    def _leave_out(self, topics: Iterable[str]) -> None:
+        """Say once what became of topic partitions that the options no longer name or match."""
+        before, self.left_out = self.left_out, frozenset(topics)
+        fresh = sorted(self.left_out - before)
+        if not fresh:
             return
-        found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in begun])
-        gone = [
-            topic
-            for topic, first in zip(begun, found, strict=True)
-            if not isinstance(first, PulsarError)
-            and not keeps_from(_start_of(first), positions[topic])
-        ]
-        if self._options.reader.read_compacted:
-            compacted = self._probe.are_compacted(gone)
-            gone = [topic for topic, is_so in zip(gone, compacted, strict=True) if not is_so]
         name = self._subscriptions.name
-        held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
-        self._left_behind = {
-            # Subscribing will raise the same error.
-            topic: isinstance(is_held, PulsarError) or is_held
-            for topic, is_held in zip(gone, held, strict=True)
-        }
+        exist = self._probe.subscriptions_exist([(topic, name) for topic in fresh])
+        held = [topic for topic, exists in zip(fresh, exist, strict=True) if exists is True]
+        what = (
+            f"{len(fresh)} topic partitions are left out, as the query's options no longer include "
+            f"them: {_named(fresh)}. The checkpoint keeps their positions, and the query resumes "
+            "there when they are included again"
+        )
+        if not held:
+            logger.info("%s", what)
+            return
+        logger.warning(
+            "%s. Until then the subscription %s keeps the unread messages of %d of them. If they "
+            "are never to be read again, remove it from each topic: python -m pulsar_spark "
+            "subscriptions --service-url %s --topic %s --subscription %s --drop",
+            what,
+            name,
+            len(held),
+            self._options.client.service_url,
+            TopicName.parse(held[0]).partitioned,
+            name,
+        )
 
     def _look(self) -> FoundTopics:
         now = time.monotonic()
@@ -145,13 +151,14 @@ class StreamTopics:
         Deleted partitions are left out. Raises DataLossError, unless failOnDataLoss is off.
         """
         for topic in {**self.seen, **positions}:
-            if topic not in self._subscriptions:
+            if topic not in self._subscriptions and topic not in self.left_out:
                 self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
         spans: dict[str, Span] = {}
-        for topic, end in self.ends(positions).items():
+        ends = self.ends(positions)
+        for topic, end in ends.items():
             position = positions.get(topic, EARLIEST_POSITION)
             spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
-        self._warn_of_unsure()
+        self._look_back(positions, ends)
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
 
@@ -171,6 +178,14 @@ class StreamTopics:
             and positions.get(topic, EARLIEST_POSITION) == EARLIEST_POSITION
         ]
         results.update(self._subscriptions.create_partitions(unused))
+        missing = [
+            topic
+            for topic, result in results.items()
+            if isinstance(result, SubscriptionNotFound) and self._subscriptions.guards(topic)
+        ]
+        if missing:
+            self._without_subscription(missing, positions)
+            results.update(self._subscriptions.create_again(missing))
         ends: dict[str, TopicEnd] = {}
         for topic, result in results.items():
             position = positions.get(topic, EARLIEST_POSITION)
@@ -181,8 +196,8 @@ class StreamTopics:
             if isinstance(result, PulsarError):
                 raise result
             ends[topic] = result
-            if position != EARLIEST_POSITION:
-                self._subscriptions.set_initial(topic, LATEST)
+            if position == EARLIEST_POSITION and result.done is not None:
+                self._held_at.setdefault(topic, result.done)
         return ends
 
     # --- data loss ----------------------------------------------------------------------------
@@ -193,21 +208,18 @@ class StreamTopics:
         self.seen[topic] = end
         unread = self._unread.get(topic)
         if unread is None or unread <= position:
-            unread = None
-            self._unread[topic] = end
-        verdict = judge(position, end, found.done, unread)
-        held = self._left_behind.pop(topic, None)
-        if verdict is LossVerdict.KEPT and held is False:
-            # Nothing has retained the messages that came since.
-            verdict = LossVerdict.UNHELD
-        elif verdict is LossVerdict.KEPT and held:
-            self._unsure.append(topic)
+            unread = found.unread
+            self._unread[topic] = end if unread is None else unread
+        held = self._held_at.get(topic, EARLIEST_POSITION)
+        verdict = judge(position, end, found.done, unread, held)
         is_news = self._judged.get(topic) != (found.done, found.attachment)
         if verdict is not LossVerdict.KEPT and is_news and self._is_compacted(topic, found):
             # Messages removed by compaction are no loss, and nobody can tell them from others.
             verdict = LossVerdict.KEPT
         if verdict is LossVerdict.KEPT:
             self._judged.pop(topic, None)
+            if found.done is not None and end <= position:
+                self._held_at[topic] = found.done
         elif verdict is LossVerdict.ROLLED_BACK:
             self._lost(
                 topic,
@@ -217,12 +229,57 @@ class StreamTopics:
             )
             self._move(topic, EARLIEST_POSITION)
             del self._unread[topic]
+            self._held_at.pop(topic, None)
             return EARLIEST_POSITION
         elif is_news:
-            self._look_closer(topic, position, verdict, found)
+            self._look_closer(topic, position, verdict, found, unread)
             self._judged[topic] = found.done, found.attachment
             self._unread[topic] = end
         return position
+
+    def _without_subscription(self, topics: Sequence[str], positions: Positions) -> None:
+        """Report what may be lost where the subscription is missing, before it is created again.
+
+        Nothing has retained the messages that came since the query's position. The topic may also
+        be another one with the same name.
+        """
+        what = (
+            f"the subscription {self._subscriptions.name} does not exist any more: it was removed, "
+            "or the topic was deleted and created again"
+        )
+        lasts = self._planner.last_ids(topics)
+        for topic, first in self._firsts(topics).items():
+            position, end = positions.get(topic, EARLIEST_POSITION), entry_end(lasts[topic])
+            needed = self._needed(topic, position)
+            self._restarted.discard(topic)
+            self._held_at.pop(topic, None)
+            unread = self._unread.pop(topic, None)
+            if keeps_from(first, needed) and end >= Position(*needed[:2]):
+                kept = f"What follows the query's position {needed} is still stored"
+                logger.warning("%s: %s. %s", topic, what, kept)
+                continue
+            begin = "its beginning" if position == EARLIEST_POSITION else str(position)
+            upto = "the topic's end" if first is None or first < needed else str(first)
+            much = extent(needed, first, unread)
+            self._lost(topic, f"{what}. Messages from {begin} up to {upto} are gone{much}")
+
+    def _needed(self, topic: str, position: Position) -> Position:
+        """Return a position from which all messages are unread.
+
+        Before the first message was read, it is where the subscription began.
+        """
+        return self._held_at.get(topic, position) if position == EARLIEST_POSITION else position
+
+    def _firsts(self, topics: Collection[str]) -> dict[str, Position | None]:
+        """Return topics' first entries, None for an empty one, without compacted topics."""
+        asked = list(topics)
+        if self._options.reader.read_compacted:
+            compacted = self._probe.are_compacted(asked)
+            asked = [topic for topic, is_so in zip(asked, compacted, strict=True) if not is_so]
+        found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in asked])
+        return {
+            topic: _start_of(value_of(first)) for topic, first in zip(asked, found, strict=True)
+        }
 
     def _is_compacted(self, topic: str, found: TopicEnd) -> bool:
         """Whether a compacted view is read, and the topic was ever compacted."""
@@ -234,24 +291,30 @@ class StreamTopics:
         return self._compacted.get(topic) == found.attachment
 
     def _look_closer(
-        self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
+        self,
+        topic: str,
+        position: Position,
+        verdict: LossVerdict,
+        found: TopicEnd,
+        unread: Position | None,
     ) -> None:
         """Check whether messages that the subscription lost are still stored."""
         name = self._subscriptions.name
         first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
-            # It did not exist, or was cleared: from here on it retains the remaining messages.
+            # From here on it retains the remaining messages.
             logger.warning(
-                "%s: the subscription %s was removed or emptied by others; it is set to the "
+                "%s: the subscription %s was emptied by others or by expiry; it is set to the "
                 "query's position %s",
                 topic,
                 name,
                 position,
             )
             self._move(topic, position)
-        if not keeps_from(first, position):
+        needed = self._needed(topic, position)
+        if not keeps_from(first, needed):
             upto = "the topic's end" if first is None else str(first)
-            much = extent(position, first, self._unread.get(topic))
+            much = extent(needed, first, unread or found.done)
             self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
@@ -264,17 +327,32 @@ class StreamTopics:
                 position,
             )
 
-    def _warn_of_unsure(self) -> None:
-        unsure, self._unsure = self._unsure, []
+    def _look_back(self, positions: Positions, ends: Mapping[str, TopicEnd]) -> None:
+        """Warn if a restarted query cannot know whether messages came and expired meanwhile.
+
+        The subscription is at the beginning of a later ledger, and the query's ledger is deleted.
+        """
+        asked = []
+        for topic in self._restarted.intersection(ends):
+            position, found = positions[topic], ends[topic]
+            entry = Position(*position[:2])
+            passed = found.done is None or found.done > entry
+            if passed and topic not in self._judged and found.reached != entry:
+                asked.append(topic)
+        self._restarted.clear()
+        unsure = [
+            topic
+            for topic, first in self._firsts(sorted(asked)).items()
+            if not keeps_from(first, positions[topic])
+        ]
         if unsure:
             logger.warning(
                 "%d topic partitions have deleted the ledgers that the query had read, as brokers "
                 "do when a whole ledger was read. If messages came while the query was down, and "
                 "expired (messageTTL) or were truncated, they are lost: the broker does not "
-                "report it. The topic partitions are %s%s",
+                "report it. The topic partitions are %s",
                 len(unsure),
-                ", ".join(unsure[:_SHOWN]),
-                ", …" if len(unsure) > _SHOWN else "",
+                _named(unsure),
             )
 
     def _move(self, topic: str, position: Position) -> None:
@@ -291,7 +369,7 @@ class StreamTopics:
     def _vanished(self, topic: str, position: Position) -> None:
         self._subscriptions.remove(topic)
         seen = self.seen.pop(topic, None)
-        for kept in (self._judged, self._unread, self._compacted):
+        for kept in (self._judged, self._unread, self._compacted, self._held_at):
             kept.pop(topic, None)
         if position == seen == EARLIEST_POSITION:
             logger.info("%s: was deleted, and was empty", topic)
@@ -306,6 +384,10 @@ class StreamTopics:
     def _lost(self, topic: str, what: str) -> None:
         error = DataLossError(what, _GO_ON, topic=topic)
         report_loss(error, fail=self._options.fail_on_data_loss)
+
+
+def _named(topics: Sequence[str]) -> str:
+    return ", ".join(topics[:_SHOWN]) + (", …" if len(topics) > _SHOWN else "")
 
 
 def _start_of(first: FoundEntry | None) -> Position | None:

@@ -154,15 +154,19 @@ def utc(millis: int) -> datetime:
 
 
 @pytest.mark.fault(94)
-def test_event_times_are_null_unless_they_are_set_and_possible() -> None:
+def test_event_times_are_null_unless_they_are_set_and_the_last_one_beyond_the_year_9999() -> None:
     entry = batch([message(event_time=1500), message(), message(event_time=0)])
     assert column(names.EVENT_TIME, entry) == [utc(1500), None, None]
     assert column(names.EVENT_TIME, batch([message()] * 2)) == [None, None]
     assert column(names.EVENT_TIME, single(b"", event_time=1500), single(b"")) == [utc(1500), None]
     last = 253_402_300_799_999
-    assert column(names.EVENT_TIME, single(b"", event_time=last))[0].year == 9999
-    for impossible in (last + 1, 2**63 + 5, 2**64 - 5):
-        assert column(names.EVENT_TIME, single(b"", event_time=impossible)) == [None]
+    latest = datetime(9999, 12, 31, 23, 59, 59, 999_000, timezone.utc)
+    for time in (last, last + 1, 1_790_000_000_000_000, 2**63 + 5, 2**64 - 5):
+        assert column(names.EVENT_TIME, single(b"", event_time=time)) == [latest]
+        assert column(names.EVENT_TIME, batch([message(event_time=time), message()])) == [
+            latest,
+            None,
+        ]
 
 
 @pytest.mark.fault(94)

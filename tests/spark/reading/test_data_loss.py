@@ -13,9 +13,10 @@ EMPTY = EARLIEST_POSITION
 @pytest.mark.parametrize(
     "position,end,done",
     [
-        # Nothing was read yet, wherever the subscription is.
-        (EMPTY, Position(5, 3), Position(5, 3)),
+        # Nothing was read yet, and nothing is acknowledged.
+        (EMPTY, Position(5, 3), Position(5, 0)),
         (EMPTY, EMPTY, Position(5, 0)),
+        (EMPTY, EMPTY, None),
         # All read and acknowledged; new messages, if any, are in the same or a later ledger.
         (Position(5, 3), Position(5, 3), Position(5, 3)),
         (Position(5, 3), Position(5, 9), Position(5, 3)),
@@ -25,8 +26,8 @@ EMPTY = EARLIEST_POSITION
         # The ledger was deleted after it was read, and the subscription moved to the next one.
         (Position(5, 3), EMPTY, Position(7, 0)),
         (Position(5, 3), Position(7, 2), Position(7, 0)),
-        # Transaction markers after the last read message, deleted with it.
-        (Position(5, 3), EMPTY, Position(5, 5)),
+        # Transaction markers after the last read message.
+        (Position(5, 3), Position(5, 3), Position(5, 5)),
         # Inside a batch, only the entries before it are acknowledged.
         (Position(5, 3, 2), Position(5, 4), Position(5, 3)),
         # A broker that does not report it.
@@ -45,6 +46,25 @@ def test_what_is_unread_in_a_later_ledger_only_is_no_loss_of_the_ledgers_before(
     position, seen = Position(5, 3), Position(7, 2)
     assert judge(position, Position(7, 2), Position(7, 0), seen) is LossVerdict.KEPT
     assert judge(position, Position(7, 9), Position(7, 0), seen) is LossVerdict.KEPT
+
+
+@pytest.mark.parametrize(
+    "position,end,done",
+    [
+        # Markers that were passed while they were stored, and are deleted now.
+        (Position(5, 3), EMPTY, Position(5, 5)),
+        (Position(5, 3), EMPTY, Position(7, 0)),
+        (Position(5, 3), Position(7, 2), Position(5, 5)),
+        # A subscription of that name which the query took over.
+        (EMPTY, Position(5, 8), Position(5, 5)),
+        (EMPTY, EMPTY, Position(5, 5)),
+    ],
+)
+def test_what_a_subscription_had_passed_when_nothing_was_unread_is_no_loss(
+    position: Position, end: Position, done: Position
+) -> None:
+    seen = Position(5, 5)
+    assert judge(position, end, done, seen, held=Position(5, 5)) is LossVerdict.KEPT
 
 
 @pytest.mark.fault(55)
@@ -66,6 +86,7 @@ def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
         (EMPTY, Position(5, 8), Position(5, 8)),
         # Everything is deleted, and there were other messages at its position.
         (EMPTY, Position(8, 100), None),
+        (EMPTY, Position(5, 5), None),
     ],
 )
 def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(

@@ -269,6 +269,12 @@ def test_a_restart_tells_once_where_it_cannot_know_whether_messages_expired(
     for number in range(2):
         broker.roll_ledger(f"t-partition-{number}")
         broker.trim(f"t-partition-{number}")
+    # As long as a broker has the topic loaded, it knows that nothing came.
+    query = query.restarted()
+    for _ in range(3):
+        assert query.batch() == []
+    assert "have deleted" not in caplog.text
+    broker.unload("t")
     query = query.restarted()
     for _ in range(3):
         assert query.batch() == []
@@ -337,3 +343,183 @@ def test_an_empty_topic_that_goes_is_no_loss(
     broker.delete_topic("t-3")
     with pytest.raises(DataLossError, match="what was on it from its beginning on, cannot be read"):
         query.batch()
+
+
+# --- a subscription that is missing, or passed what was not read ----------------------------------
+
+
+@pytest.mark.fault(130)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_loss_without_a_subscription_stays_one_until_the_user_goes_on(
+    broker: EmbeddedBroker, make: Make, restarts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    old = store_many(broker, "t", 10)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == old
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    new = store_many(broker, "t", 5)
+    if restarts:
+        query = query.restarted()
+    for _ in range(3):
+        with pytest.raises(DataLossError, match=r"mine does not exist any more.*are gone"):
+            query.batch()
+        # The evidence stays: nothing creates the subscription meanwhile.
+        assert "mine" not in broker.subscriptions("t")
+        query = query.restarted()
+    query.source.close()
+    query = make(failOnDataLoss="false", subscription="mine", offset=query.committed)
+    assert query.batch() == new
+    assert query.batch() == []
+    assert caplog.text.count("data was lost") == 1
+    wait_until(lambda: broker.subscriptions("t")["mine"].backlog == 0)
+
+
+@pytest.mark.fault(130)
+def test_a_subscription_that_goes_while_everything_is_stored_is_a_warning(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make(startingOffsets="earliest", subscription="mine")
+    query.batch()
+    expected = []
+    for _ in range(3):
+        expected += store_many(broker, "t", 5)
+        broker.remove_subscription("t", "mine")
+        broker.unload("t")
+    assert query.batch() == expected
+    assert caplog.text.count("the subscription mine does not exist any more") == 1
+    assert "lost" not in caplog.text
+    assert query.batch() == []
+
+
+@pytest.mark.fault(130)
+@pytest.mark.parametrize("seen", [False, True])
+def test_what_was_never_read_of_a_topic_that_is_made_again_is_a_loss(
+    broker: EmbeddedBroker, make: Make, seen: bool
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    assert query.batch() == []
+    store_many(broker, "t", 10)
+    if seen:
+        assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    store_many(broker, "t", 3)
+    with pytest.raises(DataLossError, match="from its beginning up to"):
+        query.batch()
+
+
+@pytest.mark.fault(131)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("new", [0, 3])
+def test_unread_messages_that_expire_with_their_ledger_are_a_loss(
+    broker: EmbeddedBroker,
+    make: Make,
+    restarts: bool,
+    new: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker.create_topic("t")
+    strict, loose = strict_and_loose(make)
+    old = store_many(broker, "t", 10, batch_size=1)
+    for query in (strict, loose):
+        assert query.batch() == old
+        assert query.batch() == []
+        if restarts:
+            query.source.close()
+    store_many(broker, "t", 5, batch_size=1)
+    broker.roll_ledger("t")
+    for name in broker.subscriptions("t"):
+        broker.expire_messages("t", name, -1e9)
+    broker.trim("t")
+    if not restarts:
+        # It looks at the topic again when it is disconnected, before anybody asks.
+        broker.close_clients("t", producers=False)
+        name = loose.start().subscription
+        wait_until(lambda: loose.source._follow()._subscriptions._consumers[full("t")]._unread)
+        wait_until(lambda: strict.source._follow()._subscriptions._consumers[full("t")]._unread)
+    elif new:
+        # Nobody looked before the next message came.
+        return
+    more = store_many(broker, "t", new, batch_size=1)
+    with pytest.raises(DataLossError, match=r"from 1:10:0 up to .* are gone \(5 entries at"):
+        (strict.restarted() if restarts else strict).batch()
+    if restarts:
+        loose = loose.restarted()
+    assert loose.batch() == more
+    assert "(5 entries at" in caplog.text
+    assert loose.batch() == []
+
+
+# --- topics that are left out ---------------------------------------------------------------------
+
+
+@pytest.mark.fault(132)
+@pytest.mark.parametrize("how", ["topics", "pattern"])
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_topic_that_is_left_out_is_told_and_resumed_where_it_was(
+    broker: EmbeddedBroker, make: Make, how: str, strict: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = {"topics": "a,b"} if how == "topics" else {"topicsPattern": "a|b"}
+    one = {"topics": "b"} if how == "topics" else {"topicsPattern": "b"}
+    broker.create_topic("a", 2)
+    broker.create_topic("b")
+    options = {"startingOffsets": "earliest", "failOnDataLoss": strict}
+    stored = [
+        store_many(broker, name, 10, first=10 * number)
+        for number, name in enumerate(("a-partition-0", "a-partition-1", "b"))
+    ]
+    query = make(None, **both, **options)
+    values = query.batch(Caps(max_messages=15))
+    query.source.close()
+    stopped = query.start()
+    name = stopped.subscription
+    assert stopped.ends
+    stored.append(store_many(broker, "a-partition-1", 10, first=30))
+    for _ in range(2):
+        caplog.clear()
+        query = make(None, offset=query.committed, **one, **options)
+        for _ in range(3):
+            values += query.batch()
+        assert caplog.text.count("2 topic partitions are left out") == 1
+        assert f"--topic {full('a')} --subscription {name} --drop" in caplog.text
+        assert "lost" not in caplog.text
+        for topic in (full("a-partition-0"), full("a-partition-1")):
+            assert query.start().positions[topic] == stopped.positions[topic]
+            assert query.start().ends.get(topic) == stopped.ends.get(topic)
+            assert broker.subscriptions(topic)[name].consumers == ()
+        stored.append(store_many(broker, "b", 10, first=10 * len(stored)))
+        query.source.close()
+    query = make(None, offset=query.committed, **both, **options)
+    values += query.batch()
+    assert sorted(values) == sorted(value for part in stored for value in part)
+    assert query.batch() == []
+
+
+@pytest.mark.fault(132)
+def test_a_topic_that_is_left_out_may_be_deleted_and_is_a_loss_when_it_is_read_again(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        broker.create_topic(name)
+        store_many(broker, name, 10)
+    query = make(None, topics="a,b", startingOffsets="earliest")
+    assert len(query.batch()) == 20
+    query.source.close()
+    broker.delete_topic("a")
+    new = store_many(broker, "b", 10)
+    query = make(None, topics="b", offset=query.committed)
+    assert query.batch() == new
+    assert query.batch() == []
+    assert caplog.text == ""
+    assert full("a") in query.start().positions
+    query.source.close()
+    with pytest.raises(DataLossError, match=r"is gone"):
+        make(None, topics="a,b", waitingForNonExistedTopic="true", offset=query.committed).batch()
+    broker.create_topic("a")
+    with pytest.raises(DataLossError, match=r"does not exist any more.*are gone"):
+        make(None, topics="a,b", offset=query.committed).batch()
