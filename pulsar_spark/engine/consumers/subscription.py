@@ -380,7 +380,9 @@ class SubscriptionSet:
         """
         names = list(topics)
         for name in names:
-            self._consumers[name].create = True
+            consumer = self._consumers[name]
+            consumer.create = True
+            consumer.must_exist = consumer.must_exist and consumer.was_attached
         try:
             return self.ends(names)
         finally:

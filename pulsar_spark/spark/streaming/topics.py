@@ -80,11 +80,14 @@ class StreamTopics:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def refresh(self, positions: Positions, ends: Positions | None = None) -> None:
+    def refresh(
+        self, positions: Positions, ends: Positions | None = None, *, renamed: bool = False
+    ) -> None:
         """Find the topic partitions, and subscribe to new ones.
 
-        `ends` are the known ends of those that had unread messages. Raises TopicNotFound for a
-        missing topic, unless the stream waits for topics or continues without them.
+        `ends` are the known ends of those that had unread messages; `renamed` if the query had
+        another subscription until now. Raises TopicNotFound for a missing topic, unless the stream
+        waits for topics or continues without them.
         """
         found = self._look()
         for name, error in found.missing.items():
@@ -97,7 +100,8 @@ class StreamTopics:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
-                self._subscriptions.add(topic, EARLIEST, must_exist=begun)
+                existed = begun or (topic in positions and not renamed)
+                self._subscriptions.add(topic, EARLIEST, must_exist=existed)
                 if begun:
                     self._restarted.add(topic)
                     if ends and topic in ends:
