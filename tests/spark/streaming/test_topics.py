@@ -416,6 +416,23 @@ def test_what_was_never_read_of_a_topic_that_is_made_again_is_a_loss(
         query.batch()
 
 
+@pytest.mark.fault(131)
+def test_what_expires_before_anything_was_read_is_a_loss(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == []
+    broker.unload("t")
+    assert query.batch() == []
+    store_many(broker, "t", 5, batch_size=1)
+    broker.roll_ledger("t")
+    broker.expire_messages("t", "mine", -1e9)
+    broker.trim("t")
+    with pytest.raises(DataLossError, match=r"from its beginning up to the topic's end are gone"):
+        query.batch()
+
+
 @pytest.mark.fault(72, 130)
 def test_another_subscription_need_not_exist_where_nothing_was_read(
     broker: EmbeddedBroker, make: Make
