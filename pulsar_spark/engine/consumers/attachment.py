@@ -122,6 +122,11 @@ class AttachedConsumer:
         attachment = self._attachment
         return attachment is not None and attachment.subscribed
 
+    @property
+    def was_attached(self) -> bool:
+        """Whether the consumer is or was attached."""
+        return self._attachments > 0
+
     # --- for subclasses -------------------------------------------------------------------------
 
     def _subscribe_request(

@@ -77,7 +77,7 @@ class TopicEnd:
 
     `last` is the last readable message, -1:-1 if there is none; everything before `done` is
     acknowledged, None if the broker does not tell. `attachment` counts attachments of the consumer.
-    `unread` is the first end after the known one that was seen since the last answer. `reached` is
+    `unread` is the first later end that was seen since the last answer. `reached` is
     where a topic ended whose ledgers were all deleted; entry 0 if the broker does not know.
     """
 
@@ -121,8 +121,10 @@ class DurableConsumer(AttachedConsumer):
         self._wanted: tuple[Position, int] | None = None
         self._sent: Position | None = None
         self._acked: Position | None = None
-        # The end that was known at the last answer, and the first later one that was seen since.
+        # The end that was known at the last answer, where the subscription was when last seen, and
+        # the first end after both that was seen since the answer.
         self._known = EARLIEST_POSITION
+        self._done = EARLIEST_POSITION
         self._unread: Position | None = None
 
     @property
@@ -199,11 +201,13 @@ class DurableConsumer(AttachedConsumer):
         last = MessageIdAdv.from_pb(answer.last_message_id)
         if not attachment.confirmed and attachment.is_doubtful(last, known):
             yield from self._confirm(attachment, deadline)
-        if attachment.reached is None and _hides_deleted(last, done, known):
+        before = max(known, self._done)
+        if attachment.reached is None and _hides_deleted(last, done, before):
             attachment.reached = yield from self._reached(attachment, deadline)
         end = Position(last.ledger_id, last.entry_id + 1)
-        later = [at for at in (attachment.reached, end) if at and at.entry_id > 0 and at > known]
+        later = [at for at in (attachment.reached, end) if at and at.entry_id > 0 and at > before]
         with self._lock:
+            self._done = done or self._done
             if self._unread is None:
                 self._unread = min(later, default=None)
         return TopicEnd(last, done, number, reached=attachment.reached)
@@ -380,7 +384,9 @@ class SubscriptionSet:
         """
         names = list(topics)
         for name in names:
-            self._consumers[name].create = True
+            consumer = self._consumers[name]
+            consumer.create = True
+            consumer.must_exist = consumer.must_exist and consumer.was_attached
         try:
             return self.ends(names)
         finally:
@@ -526,8 +532,8 @@ class _Reattachment:
 # --- positions --------------------------------------------------------------------------------
 
 
-def _hides_deleted(last: MessageIdAdv, done: Position | None, known: Position) -> bool:
-    """Whether deleted ledgers may have had entries after a known end, for all that is told.
+def _hides_deleted(last: MessageIdAdv, done: Position | None, before: Position) -> bool:
+    """Whether deleted ledgers may have had entries after a position, for all that is told.
 
     The topic is empty, and the subscription at the beginning of a later ledger.
     """
@@ -535,8 +541,8 @@ def _hides_deleted(last: MessageIdAdv, done: Position | None, known: Position) -
         last.entry_id < 0
         and done is not None
         and done.entry_id == 0
-        and known != EARLIEST_POSITION
-        and known.ledger_id < done.ledger_id
+        and before != EARLIEST_POSITION
+        and before.ledger_id < done.ledger_id
     )
 
 

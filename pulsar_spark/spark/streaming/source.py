@@ -198,7 +198,7 @@ class StreamSource:
             )
         self._open(name)
         follow = self._follow()
-        follow.refresh(start.positions, start.ends)
+        follow.refresh(start.positions, start.ends, renamed=name != start.subscription)
         spans = follow.spans(start.positions)
         if committed and self.commits.holds(start):
             self._acknowledge(start)

@@ -80,11 +80,14 @@ class StreamTopics:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def refresh(self, positions: Positions, ends: Positions | None = None) -> None:
+    def refresh(
+        self, positions: Positions, ends: Positions | None = None, *, renamed: bool = False
+    ) -> None:
         """Find the topic partitions, and subscribe to new ones.
 
-        `ends` are the known ends of those that had unread messages. Raises TopicNotFound for a
-        missing topic, unless the stream waits for topics or continues without them.
+        `ends` are the known ends of those that had unread messages; `renamed` if the query had
+        another subscription until now. Raises TopicNotFound for a missing topic, unless the stream
+        waits for topics or continues without them.
         """
         found = self._look()
         for name, error in found.missing.items():
@@ -97,7 +100,8 @@ class StreamTopics:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
-                self._subscriptions.add(topic, EARLIEST, must_exist=begun)
+                existed = begun or (topic in positions and not renamed)
+                self._subscriptions.add(topic, EARLIEST, must_exist=existed)
                 if begun:
                     self._restarted.add(topic)
                     if ends and topic in ends:
@@ -258,10 +262,11 @@ class StreamTopics:
                 kept = f"What follows the query's position {needed} is still stored"
                 logger.warning("%s: %s. %s", topic, what, kept)
                 continue
-            begin = "its beginning" if position == EARLIEST_POSITION else str(position)
             upto = "the topic's end" if first is None or first < needed else str(first)
             much = extent(needed, first, unread)
-            self._lost(topic, f"{what}. Messages from {begin} up to {upto} are gone{much}")
+            self._lost(
+                topic, f"{what}. Messages from {_begin(position)} up to {upto} are gone{much}"
+            )
 
     def _needed(self, topic: str, position: Position) -> Position:
         """Return a position from which all messages are unread.
@@ -315,7 +320,7 @@ class StreamTopics:
         if not keeps_from(first, needed):
             upto = "the topic's end" if first is None else str(first)
             much = extent(needed, first, unread or found.done)
-            self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
+            self._lost(topic, f"messages from {_begin(position)} up to {upto} are gone{much}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
                 "%s: the subscription %s was moved to %s by others or by expiry, while the "
@@ -374,16 +379,20 @@ class StreamTopics:
         if position == seen == EARLIEST_POSITION:
             logger.info("%s: was deleted, and was empty", topic)
             return
-        begun = f"{position} on, where the query stands"
+        stands = "" if position == EARLIEST_POSITION else ", where the query stands"
         self._lost(
             topic,
-            "the topic partition is gone: what was on it from "
-            f"{'its beginning on' if position == EARLIEST_POSITION else begun}, cannot be read",
+            f"the topic partition is gone: what was on it from {_begin(position)} on{stands}, "
+            "cannot be read",
         )
 
     def _lost(self, topic: str, what: str) -> None:
         error = DataLossError(what, _GO_ON, topic=topic)
         report_loss(error, fail=self._options.fail_on_data_loss)
+
+
+def _begin(position: Position) -> str:
+    return "its beginning" if position == EARLIEST_POSITION else str(position)
 
 
 def _named(topics: Sequence[str]) -> str:

@@ -396,9 +396,10 @@ def test_a_subscription_that_goes_while_everything_is_stored_is_a_warning(
 
 
 @pytest.mark.fault(130)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("seen", [False, True])
 def test_what_was_never_read_of_a_topic_that_is_made_again_is_a_loss(
-    broker: EmbeddedBroker, make: Make, seen: bool
+    broker: EmbeddedBroker, make: Make, seen: bool, restarts: bool
 ) -> None:
     broker.create_topic("t")
     query = make(startingOffsets="earliest")
@@ -409,8 +410,42 @@ def test_what_was_never_read_of_a_topic_that_is_made_again_is_a_loss(
     broker.delete_topic("t")
     broker.create_topic("t")
     store_many(broker, "t", 3)
+    if restarts:
+        query = query.restarted()
     with pytest.raises(DataLossError, match="from its beginning up to"):
         query.batch()
+
+
+@pytest.mark.fault(131)
+def test_what_expires_before_anything_was_read_is_a_loss(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == []
+    broker.unload("t")
+    assert query.batch() == []
+    store_many(broker, "t", 5, batch_size=1)
+    broker.roll_ledger("t")
+    broker.expire_messages("t", "mine", -1e9)
+    broker.trim("t")
+    with pytest.raises(DataLossError, match=r"from its beginning up to the topic's end are gone"):
+        query.batch()
+
+
+@pytest.mark.fault(72, 130)
+def test_another_subscription_need_not_exist_where_nothing_was_read(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 2)
+    old = store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == old
+    query.source.close()
+    query = make(subscription="other", offset=query.committed)
+    assert query.batch() == []
+    new = store_many(broker, "t-partition-1", 10)
+    assert query.batch() == new
 
 
 @pytest.mark.fault(131)
