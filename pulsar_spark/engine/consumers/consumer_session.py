@@ -17,7 +17,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -27,15 +27,19 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import ConsumerHandler, topic_migrated
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
     ConnectionLost,
     ConsumerBusy,
     LocalProtocolError,
+    NotAllowed,
     PulsarError,
+    SubscriptionNotFound,
+    TopicNotFound,
 )
+from pulsar_spark.policies import no_subscription, no_topic
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
@@ -43,6 +47,11 @@ from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 
 _CLOSE_TIMEOUT = 5.0
+# How long a question waits for its turn where a policy limits consumers or subscriptions. Another
+# question takes milliseconds; whoever reads the topic keeps its place for longer than this anyway.
+_TURN_SECONDS = 5.0
+_TURN_PAUSE = 0.02
+_MAX_TURN_PAUSE = 0.5
 
 
 def unique_name(prefix: str) -> str:
@@ -58,6 +67,9 @@ class SubscribeRequest:
     durable, and a new one starts at `initial` (an InitialPosition). `create` lets the broker create
     the topic. Exclusive unless `options` say otherwise. `epoch` counts requests to redeliver
     everything; `age` starts that many seconds ago; `schema` is for a consumer without options.
+
+    With `in_turn`, for a name that nobody else uses, a refusal can only be a policy's: if it limits
+    consumers or subscriptions, others like this one may leave soon, and it is asked again.
     """
 
     topic: str
@@ -70,6 +82,7 @@ class SubscribeRequest:
     epoch: int | None = None
     age: int | None = None
     schema: SchemaInfo | None = None
+    in_turn: bool = False
 
     def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command."""
@@ -151,11 +164,23 @@ class ConsumerSession(Closing):
     # --- subscribe ----------------------------------------------------------------------------
 
     def subscribe(self, deadline: Deadline) -> Operation[None]:
-        """Return an operation that subscribes; one attempt.
+        """Return an operation that subscribes; one attempt, or for some seconds those `in_turn`.
 
         Raises the broker's error, after which it may be called again; ConnectionLost if the broker
         closed the consumer at once; ClosedError if `close` was called meanwhile.
         """
+        patience = Deadline(min(_TURN_SECONDS if self.wanted.in_turn else 0, deadline.remaining()))
+        backoff = Backoff(initial=_TURN_PAUSE, maximum=_MAX_TURN_PAUSE)
+        while True:
+            try:
+                return (yield from self._subscribe(deadline))
+            except (ConsumerBusy, NotAllowed):
+                pause = backoff.next()
+                if patience.remaining() <= pause:
+                    raise
+            yield Pause(pause)
+
+    def _subscribe(self, deadline: Deadline) -> Operation[None]:
         self._check()
         with self._lock:
             # The broker may have subscribed us even if its answer is missing.
@@ -168,14 +193,25 @@ class ConsumerSession(Closing):
             self._stop_asking(over)
         try:
             yield answer
-        except BrokerError:
+        except BrokerError as error:
             with self._lock:
                 self._known = False
-            raise
+            raise self._explained(error) from error
         finally:
             with self._lock:
                 self._asking = None
         self._check()
+
+    def _explained(self, error: BrokerError) -> BrokerError:
+        """Return the broker's error; if nothing may be created, it names the policy."""
+        wanted = self.wanted
+        if isinstance(error, SubscriptionNotFound):
+            why, remedy = no_subscription(wanted.topic, wanted.name)
+        elif isinstance(error, TopicNotFound) and wanted.create:
+            why, remedy = no_topic(wanted.topic)
+        else:
+            return error
+        return type(error)(f"{error.what}; {why}", remedy, broker=error.broker)
 
     def _check(self) -> None:
         if self._ended:
@@ -186,7 +222,7 @@ class ConsumerSession(Closing):
 
         It also raises other errors that prevent an answer.
         """
-        with ConsumerSession(self.connection, self.wanted) as other:
+        with ConsumerSession(self.connection, replace(self.wanted, in_turn=False)) as other:
             try:
                 yield from other.subscribe(deadline)
             except ConsumerBusy:
@@ -286,6 +322,16 @@ class ConsumerSession(Closing):
         with self._lock:
             self._ended = True
             self._known = False
+
+
+def visit(
+    connection: ClientConnection, wanted: SubscribeRequest, deadline: Deadline
+) -> Operation[None]:
+    """Return an operation that subscribes and leaves: a non-durable subscription is gone then."""
+    with ConsumerSession(connection, wanted) as session:
+        yield from session.subscribe(deadline)
+        if (answer := session.close()) is not None:
+            yield answer
 
 
 def _closed_by_broker() -> PulsarError:

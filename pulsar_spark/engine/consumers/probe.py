@@ -17,10 +17,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
     unique_name,
+    visit,
 )
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -254,19 +256,18 @@ class Probe:
         return retried(lambda deadline: self.exists_operation(topic, name, deadline))
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
-        """Return an operation for one attempt at `subscriptions_exist`."""
+        """Return an operation for one attempt at `subscriptions_exist`.
+
+        Brokers refuse a non-durable subscription with the same code if a durable one has its name,
+        and if a policy allows no further one. So what was refused is asked again when they accept
+        one of another name; NotAllowed is raised if they do not.
+        """
         connection = yield from self._lookup.connection_operation(topic, deadline)
         wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
-        with ConsumerSession(connection, wanted) as session:
-            try:
-                yield from session.subscribe(deadline)
-            except NotAllowed:
-                # A durable subscription of that name exists.
-                return True
-            # It must be gone before a durable one can use the name.
-            if (answer := session.close()) is not None:
-                yield answer
-        return False
+        if (yield from _visited(connection, wanted, deadline)):
+            return False
+        yield from visit(connection, probe_request(topic, EARLIEST_POSITION), deadline)
+        return not (yield from _visited(connection, wanted, deadline))
 
     def _compacted(self, topic: str, deadline: Deadline) -> Operation[bool]:
         # Brokers compact a topic with a durable subscription, which they keep.
@@ -339,7 +340,18 @@ def ask_all(
 
 def probe_request(topic: str, position: Position) -> SubscribeRequest:
     """Return a request for a subscription at `position` that leaves no trace."""
-    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
+    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position, in_turn=True)
+
+
+def _visited(
+    connection: ClientConnection, wanted: SubscribeRequest, deadline: Deadline
+) -> Operation[bool]:
+    """Return an operation for `visit`, and whether it was allowed."""
+    try:
+        yield from visit(connection, wanted, deadline)
+    except NotAllowed:
+        return False
+    return True
 
 
 def unread_part(

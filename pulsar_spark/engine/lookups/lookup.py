@@ -18,6 +18,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
     unique_name,
+    visit,
 )
 from pulsar_spark.engine.operations import Operation, run, run_many, value_of
 from pulsar_spark.engine.retry import Deadline, retried
@@ -185,13 +186,14 @@ class Lookup:
     ) -> Operation[MessageIdAdv]:
         """Return an operation that gets a topic partition's last message; one attempt."""
         connection = yield from self.connection_operation(topic, deadline)
-        visit = SubscribeRequest(
+        wanted = SubscribeRequest(
             topic,
             unique_name("pulsar-spark-probe"),
             LATEST_POSITION,
             read_compacted=read_compacted,
+            in_turn=True,
         )
-        with ConsumerSession(connection, visit) as session:
+        with ConsumerSession(connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
             last = MessageIdAdv.from_pb(answer.last_message_id)
@@ -245,10 +247,6 @@ def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[Non
     The subscription is non-durable, so only the topic stays.
     """
     connection = yield from lookup.connection_operation(topic, deadline)
-    visit = SubscribeRequest(
-        topic, unique_name("pulsar-spark-visitor"), LATEST_POSITION, create=True
-    )
-    with ConsumerSession(connection, visit) as session:
-        yield from session.subscribe(deadline)
-        if (answer := session.close()) is not None:
-            yield answer
+    name = unique_name("pulsar-spark-visitor")
+    wanted = SubscribeRequest(topic, name, LATEST_POSITION, create=True, in_turn=True)
+    yield from visit(connection, wanted, deadline)

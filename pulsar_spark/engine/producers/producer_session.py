@@ -44,7 +44,9 @@ from pulsar_spark.errors import (
     ProducerBusy,
     PulsarError,
     ServiceNotReady,
+    TopicNotFound,
 )
+from pulsar_spark.policies import no_topic
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
@@ -188,6 +190,11 @@ class ProducerSession:
                 topic=identity.topic,
                 broker=self.broker,
             ) from None
+        except TopicNotFound as error:
+            # PRODUCER always asks to create a missing topic.
+            self.connection.remove_producer(self.producer_id)
+            why, remedy = no_topic(identity.topic)
+            raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
             if self.connection.forget(request):
                 # The broker may register it nevertheless, on a connection that others use.
@@ -654,6 +661,7 @@ class Registrar:
                 raise OperationTimeout(
                     f"no producer could be created within {deadline.seconds:g} s; "
                     f"the last error was: {trouble.what}",
+                    trouble.remedy,
                     topic=self.identity.topic,
                     broker=trouble.broker,
                 ) from trouble
