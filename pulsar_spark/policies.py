@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-NEEDS = "docs/deploying.md says how many reads, streams and sinks need"
+_NEEDS = "docs/deploying.md says how many reads, streams and sinks need"
 
 
 class Policy(NamedTuple):
@@ -131,7 +131,7 @@ def _limit(code: int, phrase: str, policy: Policy, things: str, *, free: str = "
         code,
         phrase,
         f"the limit {policy.name} is reached",
-        f"{free or f'Close other {things}'}, or raise it ({policy.where}). {NEEDS}.",
+        f"{free or f'Close other {things}'}, or raise it ({policy.where}). {_NEEDS}.",
         policy,
     )
 
@@ -217,6 +217,12 @@ _ANSWERS = (
     ),
     Answer(
         _NOT_ALLOWED,
+        "subscription with the same name already exists",
+        "a subscription of this name exists, and one of the two is not durable",
+        "Give each its own subscription name.",
+    ),
+    Answer(
+        _NOT_ALLOWED,
         "subscribe rate limit",
         f"the limit {SUBSCRIBE_RATE.name} is reached",
         f"Subscribe less often, or raise it ({SUBSCRIBE_RATE.where}).",
@@ -262,9 +268,9 @@ def no_subscription(topic: str, name: str) -> tuple[str, str]:
     """Return why SUBSCRIBE does not create a missing subscription, and what to do."""
     return (
         f"the policy {AUTO_SUBSCRIPTION.name} lets no client create {name}",
-        f"Create it (pulsar-admin topics create-subscription -s {name} -m earliest {topic}; a "
-        "stream uses the one that its option `subscription` names), or allow it "
-        f"({AUTO_SUBSCRIPTION.where}).",
+        f"Create it (pulsar-admin topics create-subscription -s {name} -m earliest {topic}) or "
+        f"allow it ({AUTO_SUBSCRIPTION.where}). A stream needs the option `subscription` to use "
+        "one that was created: without, each start generates another name.",
     )
 
 

@@ -45,6 +45,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
 
 _CLOSE_TIMEOUT = 5.0
 # How long a question waits for its turn where a policy limits consumers or subscriptions. Another
@@ -169,8 +170,9 @@ class ConsumerSession(Closing):
         Raises the broker's error, after which it may be called again; ConnectionLost if the broker
         closed the consumer at once; ClosedError if `close` was called meanwhile.
         """
-        patience = Deadline(min(_TURN_SECONDS if self.wanted.in_turn else 0, deadline.remaining()))
-        backoff = Backoff(initial=_TURN_PAUSE, maximum=_MAX_TURN_PAUSE)
+        # With less than the time left, so that the broker's refusal is said, not the timeout.
+        wait = min(_TURN_SECONDS, deadline.remaining() / 2) if self.wanted.in_turn else 0.0
+        patience, backoff = Deadline(wait), Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
         while True:
             try:
                 return (yield from self._subscribe(deadline))
@@ -204,11 +206,11 @@ class ConsumerSession(Closing):
 
     def _explained(self, error: BrokerError) -> BrokerError:
         """Return the broker's error; if nothing may be created, it names the policy."""
-        wanted = self.wanted
+        topic = str(TopicName.parse(self.wanted.topic).partitioned)
         if isinstance(error, SubscriptionNotFound):
-            why, remedy = no_subscription(wanted.topic, wanted.name)
-        elif isinstance(error, TopicNotFound) and wanted.create:
-            why, remedy = no_topic(wanted.topic)
+            why, remedy = no_subscription(topic, self.wanted.name)
+        elif isinstance(error, TopicNotFound) and self.wanted.create:
+            why, remedy = no_topic(topic)
         else:
             return error
         return type(error)(f"{error.what}; {why}", remedy, broker=error.broker)

@@ -193,7 +193,7 @@ class ProducerSession:
         except TopicNotFound as error:
             # PRODUCER always asks to create a missing topic.
             self.connection.remove_producer(self.producer_id)
-            why, remedy = no_topic(identity.topic)
+            why, remedy = no_topic(str(TopicName.parse(identity.topic).partitioned))
             raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
             if self.connection.forget(request):
