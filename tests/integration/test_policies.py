@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from pulsar_spark.client import ConsumerType, MessageId, PulsarClient
+from pulsar_spark.client import ConsumerType, MessageId, PulsarClient, Result
 from pulsar_spark.engine.consumers import attachment, consumer_session
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.errors import (
@@ -22,6 +22,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     ProducerBusy,
     PulsarError,
+    QuotaExceeded,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -32,7 +33,7 @@ from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_sch
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import PulsarStreamWriter, stream_writer
 from pulsar_spark.testing import TopicPolicies
-from tests.integration.brokers import Broker, as_real
+from tests.integration.brokers import Broker, Embedded, as_real
 from tests.integration.messages import clustered
 from tests.integration.streams import Feed
 from tests.spark.streams import Make
@@ -241,6 +242,49 @@ def test_policies_on_schemas_topics_and_backlogs_are_named(broker: Broker) -> No
         wait_until(lambda name=name: refused(name), f"{word} is not obeyed")  # type: ignore[misc]
         assert isinstance(found[-1], kind)
         assert word in str(found[-1])
+
+
+@pytest.mark.fault(144)
+def test_a_clients_producer_goes_on_when_the_backlog_is_gone(tuned_broker: Broker) -> None:
+    topic = tuned_broker.create_topic(
+        tuned_broker.unique_topic("t", tuned_broker.create_namespace())
+    )
+    with PulsarClient(tuned_broker.service_url) as client:
+        consumer = client.subscribe(topic, "app")
+        producer = client.create_producer(topic, send_timeout_millis=10_000)
+        if isinstance(tuned_broker, Embedded):
+            refused = tuned_broker.own.faults.error(
+                "PRODUCER", "ProducerBlockedQuotaExceededException", times=None
+            )
+            tuned_broker.unload(topic)
+        else:
+            admin = as_real(tuned_broker).own.admin
+            quota = {"limitSize": 5000, "policy": "producer_exception"}
+            path = f"namespaces/{'/'.join(topic.split('/')[2:4])}/backlogQuota"
+            admin("POST", f"{path}?backlogQuotaType=destination_storage", quota)
+
+        outcomes: list[Result] = []
+
+        def is_refused() -> bool:
+            producer.send_async(bytes(1000), lambda result, _: outcomes.append(result))
+            return Result.ProducerBlockedQuotaExceededException in outcomes
+
+        wait_until(is_refused, "the quota is not exceeded")
+        if isinstance(tuned_broker, Embedded):
+            refused.remove()
+        else:
+            admin("POST", f"{rest_path(topic)}/subscription/app/skip_all")
+
+        def goes_on() -> bool:
+            try:
+                producer.send(b"after")
+            except (QuotaExceeded, OperationTimeout):
+                return False
+            return True
+
+        wait_until(goes_on, "the producer goes on")
+        while consumer.receive(60_000).data() != b"after":
+            pass
 
 
 # --- what is needed -----------------------------------------------------------------------------

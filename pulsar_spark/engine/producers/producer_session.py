@@ -43,6 +43,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     ProducerBusy,
     PulsarError,
+    QuotaExceeded,
     ServiceNotReady,
     TopicNotFound,
 )
@@ -598,6 +599,9 @@ class RegistrarOwner(SessionOwner, Protocol):
     def give_up(self, error: PulsarError) -> None:
         """There will be no session."""
 
+    def refuse(self, error: PulsarError) -> bool:
+        """Fail what is pending, and go on; false if that ends the producer."""
+
     def time_left(self) -> float:
         """Seconds until the oldest pending message times out; the whole timeout without one."""
 
@@ -700,7 +704,9 @@ class Registrar:
         """Register again, with any number of attempts; raises permanent errors."""
         while True:
             self.trouble = error
-            if not self._may_pass(error):
+            # A quota passes when somebody consumes, but its policy is to refuse what is sent now.
+            lives = isinstance(error, QuotaExceeded) and self._owner.refuse(error)
+            if not (lives or self._may_pass(error)):
                 raise error
             yield from self._wait(self._pause(error, self._owner.time_left()))
             if self._stopped:
