@@ -652,6 +652,7 @@ class Registrar:
 
         Raises a permanent error, or OperationTimeout with the last error as its cause.
         """
+        reason: PulsarError | None = None
         while not self._stopped:
             try:
                 yield from self._register(deadline)
@@ -660,15 +661,18 @@ class Registrar:
                 trouble = error.with_context(topic=self.identity.topic)
             if self._is_others_name(trouble) or not self._may_pass(trouble):
                 raise trouble
+            if reason is None or not isinstance(trouble, OperationTimeout):
+                # That there was no answer in time says less than an answer before.
+                reason = trouble
             delay = self._pause(trouble, deadline.remaining())
             if deadline.remaining() <= delay:
                 raise OperationTimeout(
                     f"no producer could be created within {deadline.seconds:g} s; "
-                    f"the last error was: {trouble.what}",
-                    trouble.remedy,
+                    f"the last error was: {reason.what}",
+                    reason.remedy,
                     topic=self.identity.topic,
-                    broker=trouble.broker,
-                ) from trouble
+                    broker=reason.broker,
+                ) from reason
             yield from self._wait(delay)
         raise self._closed()
 
