@@ -164,7 +164,7 @@ _ANSWERS = (
         _CONSUMER_BUSY,
         "different type",
         "another consumer holds the subscription, with another type",
-        "Subscribe with the same type, or give each its own subscription name.",
+        "Give each its own name, or subscribe with the same type.",
     ),
     _limit(_PRODUCER_BUSY, "max producers limit", MAX_PRODUCERS, "producers"),
     _limit(
