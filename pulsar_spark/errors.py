@@ -14,6 +14,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from pulsar_spark.policies import (
+    AUTO_SUBSCRIPTION,
+    BACKLOG_QUOTA,
+    MAX_CONSUMERS,
+    Policy,
+    answer_of,
+    named_policies,
+)
+
 _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 
 # Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
@@ -514,7 +523,8 @@ class UnknownServerError(BrokerError):
 class MetadataError(BrokerError):
     """The broker could not read or write its metadata.
 
-    Cause: ZooKeeper or another metadata store is slow or down.
+    Cause: ZooKeeper or another metadata store is slow or down. Brokers also answer this where a
+    policy is not met, such as encryptionRequired.
     """
 
     code = 1
@@ -559,9 +569,10 @@ class AuthorizationUnavailable(AuthorizationError):
 
 
 class ConsumerBusy(BrokerError):
-    """Another consumer holds the subscription.
+    """Another consumer holds the subscription, or a limit on consumers is reached.
 
-    Cause: two queries, or a query and another consumer, use the same subscription name.
+    Cause: two queries, or a query and another consumer, use the same subscription name; or a policy
+    such as maxConsumersPerTopic.
     """
 
     code = 5
@@ -580,7 +591,7 @@ class ServiceNotReady(BrokerError):
 class QuotaExceededHold(BrokerError):
     """The backlog quota is exceeded; the broker holds producers back.
 
-    Cause: consumers are slower than producers, and the namespace's policy is to hold producers.
+    Cause: consumers are slower than producers, and the policy backlogQuota is to hold producers.
     """
 
     code = 7
@@ -590,7 +601,8 @@ class QuotaExceededHold(BrokerError):
 class QuotaExceeded(BrokerError):
     """The backlog quota is exceeded; the broker refuses messages.
 
-    Cause: consumers are slower than producers, or an abandoned subscription keeps its backlog.
+    Cause: consumers are slower than producers, or an abandoned subscription keeps its backlog; the
+    policy backlogQuota is to refuse producers.
     """
 
     code = 8
@@ -626,7 +638,8 @@ class TopicNotFound(BrokerError):
 class SubscriptionNotFound(BrokerError):
     """The subscription does not exist.
 
-    Cause: it was removed with `unsubscribe`, or the namespace's policy expired it.
+    Cause: it was removed with `unsubscribe`, a policy expired it, or the policy
+    autoSubscriptionCreation lets no client create it.
     """
 
     code = 12
@@ -662,9 +675,10 @@ class TopicTerminated(BrokerError):
 
 
 class ProducerBusy(BrokerError):
-    """A producer with this name is already connected to the topic.
+    """The topic accepts no further producer, or none with this name.
 
-    Cause: two writers use the same `producerName`, or the broker still has an old connection.
+    Cause: two writers use the same `producerName`, the broker still has an old connection, another
+    producer has exclusive access, or a policy such as maxProducersPerTopic.
     """
 
     code = 16
@@ -682,7 +696,8 @@ class BrokerInvalidTopicName(BrokerError):
 class IncompatibleSchema(BrokerError):
     """The schema is not compatible with the topic's schema.
 
-    Cause: the namespace's compatibility strategy does not allow this schema evolution.
+    Cause: the namespace's compatibility strategy does not allow this schema evolution, or a policy
+    such as schemaValidationEnforced does not allow to write without the topic's schema.
     """
 
     code = 18
@@ -717,10 +732,10 @@ class InvalidTxnStatus(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """The broker or the namespace's policies do not allow this.
+    """A policy of the broker, the namespace or the topic does not allow this.
 
-    Cause: a policy of the broker or the namespace; for example, deduplication or topic creation is
-    off.
+    Cause: a limit such as maxSubscriptionsPerTopic or maxTopicsPerNamespace, a type of subscription
+    that is not enabled, or something that is switched off, such as deduplication.
     """
 
     code = 22
@@ -758,6 +773,8 @@ _BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerErro
 # A broker uses one code for a role that lacks a permission and for a check that it could not make.
 _CHECK_FAILED = "Exception occurred while trying to authorize"
 
+_QUOTA = f"Consume the backlog, or raise the policy {BACKLOG_QUOTA.name} ({BACKLOG_QUOTA.where})."
+
 _REMEDIES: dict[type[PulsarError], str] = {
     AuthenticationError: (
         "Check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have "
@@ -770,15 +787,21 @@ _REMEDIES: dict[type[PulsarError], str] = {
         "Check the metadata store; the request was retried until its timeout."
     ),
     TopicNotFound: "Check the topic's name, tenant and namespace; reading never creates a topic.",
-    ConsumerBusy: "Another query or consumer uses this subscription: give each its own name.",
-    ProducerBusy: "Remove pulsar.producer.producerName, or give each writer its own.",
-    QuotaExceeded: "Consume the backlog, or raise the namespace's backlog quota.",
-    QuotaExceededHold: "Consume the backlog, or raise the namespace's backlog quota.",
+    ConsumerBusy: (
+        "If another query or consumer uses this subscription, give each its own name. Otherwise "
+        f"raise the limit on consumers, such as {MAX_CONSUMERS.name}."
+    ),
+    ProducerBusy: (
+        "If pulsar.producer.producerName is set, give each writer its own name. Otherwise raise "
+        "the limit on producers (maxProducersPerTopic), or close the one with exclusive access."
+    ),
+    QuotaExceeded: _QUOTA,
+    QuotaExceededHold: _QUOTA,
     TopicTerminated: "Write to another topic.",
     IncompatibleSchema: "Write with the topic's schema, or change its compatibility strategy.",
     ProducerFenced: "Only one exclusive producer can write: stop the other one.",
     TooManyRequests: "Lower the parallelism, or raise the broker's limits.",
-    NotAllowed: "Check the policies of the broker and the namespace.",
+    NotAllowed: "Check the policies of the broker, the namespace and the topic.",
     UnknownServerError: "Look at the broker's log.",
     MetadataError: "Check the metadata store; the request was retried until its timeout.",
     PersistenceError: "Check the bookies; the request was retried until its timeout.",
@@ -786,7 +809,8 @@ _REMEDIES: dict[type[PulsarError], str] = {
     BrokerChecksumError: "Retry; if it happens again, check the network.",
     UnsupportedVersion: "Upgrade the broker, or remove the option that needs it.",
     SubscriptionNotFound: (
-        "Restart the query: it creates the subscription again at its checkpoint's position."
+        "Restart the query: it creates the subscription again at its checkpoint's position, unless "
+        f"the policy {AUTO_SUBSCRIPTION.name} forbids it."
     ),
     ConsumerNotFound: "None: readers subscribe again automatically.",
     BrokerInvalidTopicName: "Check the name, and that its tenant and namespace exist.",
@@ -809,17 +833,26 @@ def remedy_of(kind: type[PulsarError]) -> str:
     return _REMEDIES.get(kind, "")
 
 
+def policies() -> list[tuple[type[BrokerError], Policy]]:
+    """Return the policies that errors name, each with the class of its error."""
+    return [(_BY_CODE[code], policy) for code, policy in named_policies()]
+
+
 def from_server_error(
     code: int, message: str | bytes, secrets: Iterable[str | bytes] = (), **context: Any
 ) -> BrokerError:
     """Return the error for a broker's ServerError `code`, with its `message`.
 
-    The message is redacted; `secrets` are the credentials that were sent to the broker.
+    The code alone chooses the class. A message that is known chooses the words: see `policies`. It
+    is redacted; `secrets` are the credentials that were sent to the broker.
     """
     kind = _BY_CODE.get(code, UnknownServerError)
     # Cut only after redacting: half a secret would not match.
     text = redact(message, secrets)[:_MAX_PEER_TEXT].strip() or "the broker gave no reason"
     if kind is AuthorizationError and _CHECK_FAILED in text:
         kind = AuthorizationUnavailable
+    known = answer_of(code, text)
+    if known is not None:
+        return kind(f"{known.what}: {text}", known.remedy, **context)
     summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
     return kind(f"{summary}: {text}", remedy_of(kind), **context)

@@ -155,3 +155,64 @@ def test_hostile_text_takes_no_longer_than_its_length(unit: str) -> None:
 
 def test_a_brokers_text_is_bounded() -> None:
     assert len(str(from_server_error(0, "x" * 100_000))) < 2_000
+
+
+# Answers of Pulsar 3.0.7, 4.0.8 and 4.2.4, and what the error names.
+ANSWERS = [
+    (5, "Topic reached max consumers limit", "maxConsumersPerTopic"),
+    (5, "Subscription reached max consumers limit", "maxConsumersPerSubscription"),
+    (5, "Topic reached max same address consumers limit", "maxSameAddressConsumersPerTopic"),
+    (5, "Exclusive consumer is already connected", "give each its own name"),
+    (5, "Subscription is of different type", "same type"),
+    (16, "Topic 'persistent://a/b/c' reached max producers limit", "maxProducersPerTopic"),
+    (16, "Topic 'c' reached max same address producers limit", "maxSameAddressProducersPerTopic"),
+    (16, "$NamingException: Producer with name 'p' is already connected to topic", "producerName"),
+    (16, "Topic has an existing exclusive producer: p", "exclusive access"),
+    (22, "Exceed the maximum number of subscriptions of the topic: c", "maxSubscriptionsPerTopic"),
+    (22, "Exceed maximum number of topics in namespace.", "maxTopicsPerNamespace"),
+    (22, "Topic[{c}] doesn't support Exclusive sub type!", "subscriptionTypesEnabled"),
+    (22, "due to the auto subscription creation is not allowed.", "autoSubscriptionCreation"),
+    (22, "Subscribe limited by subscribe rate limit per consumer.", "subscribeRate"),
+    (22, "Durable subscription with the same name already exists.", "own subscription name"),
+    (1, "Encryption is required in persistent://a/b/c", "encryptionRequired"),
+    (18, "without a schema to topics with a schema", "schemaValidationEnforced"),
+    (18, "Schema not found and schema auto updating is disabled.", "isAllowAutoUpdateSchema"),
+    (7, "Cannot create producer on topic with backlog quota exceeded", "backlogQuota"),
+    (8, "Cannot create producer on topic with backlog quota exceeded", "backlogQuota"),
+]
+
+
+@pytest.mark.fault(140)
+@pytest.mark.parametrize("code,text,named", ANSWERS)
+def test_a_brokers_text_chooses_words_and_nothing_else(code: int, text: str, named: str) -> None:
+    error = from_server_error(code, text)
+    unknown = from_server_error(code, "in other words")
+    assert named in str(error)
+    assert text in str(error)
+    assert type(error) is type(unknown)
+    assert error.retryable == unknown.retryable
+    # The same text with another code means nothing.
+    other = from_server_error(2, text)
+    assert other.remedy == from_server_error(2, "x").remedy
+
+
+@pytest.mark.fault(140)
+@pytest.mark.parametrize("code", sorted({code for code, _, _ in ANSWERS}))
+def test_an_unknown_text_gets_advice_for_all_causes_of_its_code(code: int) -> None:
+    error = from_server_error(code, "in other words")
+    causes = {
+        1: "metadata store",
+        5: "maxConsumersPerTopic",
+        7: "set-backlog-quota",
+        8: "set-backlog-quota",
+        16: "maxProducersPerTopic",
+        18: "topic's schema",
+        22: "the topic",
+    }
+    assert causes[code] in error.remedy
+
+
+def test_each_policy_is_named_with_a_place_where_it_is_set() -> None:
+    for kind, policy in errors.policies():
+        assert issubclass(kind, BrokerError)
+        assert "broker.conf" in policy.where or "pulsar-admin" in policy.where

@@ -16,9 +16,10 @@ PACKAGE = ROOT / "pulsar_spark"
 
 # The other layers that modules of each layer may import.
 ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+    "policies": set(),
+    "errors": {"policies"},
     "protocol": {"errors"},
-    "engine": {"errors", "protocol"},
+    "engine": {"policies", "errors", "protocol"},
     "schema": {"errors", "protocol", "engine"},
     "client": {"errors", "protocol", "engine", "schema"},
     "spark": {"errors", "protocol", "engine", "schema"},

@@ -113,6 +113,11 @@ SECTIONS: dict[str, dict[int, str]] = {
         74: "AvailableNow while data keeps coming",
         75: "workers used again and again, forks",
         76: "ten thousand triggers without data",
+        140: "a policy refuses a consumer, subscription, producer or topic",
+        141: "topics that allow only few consumers, subscriptions and producers",
+        142: "a policy refuses a question with the code of an answer",
+        143: "an exactly-once sink whose records or topics allow no further consumer",
+        144: "a backlog quota refuses a producer until the backlog is consumed",
     },
     "Sink and transactions": {
         77: "a row that cannot be encoded",

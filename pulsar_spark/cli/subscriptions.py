@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,13 @@ from pulsar_spark.cli.arguments import (
     take_admin_url,
 )
 from pulsar_spark.cli.output import Bar, print_json, print_table, progress
-from pulsar_spark.errors import ConsumerBusy, OptionError, PulsarError, TopicNotFound
+from pulsar_spark.errors import (
+    ConsumerBusy,
+    NotAllowed,
+    OptionError,
+    PulsarError,
+    TopicNotFound,
+)
 
 if TYPE_CHECKING:
     from pulsar_spark.cli.admin import Admin
@@ -272,8 +279,10 @@ def _visit(
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
     # Each attempt checks: an earlier one may have removed it and got no answer.
-    if not (yield from Probe(context.pool).exists_operation(topic, name, deadline)):
-        return None
+    # A topic that may have no further subscription does not tell, but nor does it create one.
+    with suppress(NotAllowed):
+        if not (yield from Probe(context.pool).exists_operation(topic, name, deadline)):
+            return None
     connection = yield from context.lookup.connection_operation(topic, deadline)
     wanted = SubscribeRequest(topic, name, None, initial=pb.CommandSubscribe.Earliest)
     with ConsumerSession(connection, wanted) as session:

@@ -10,5 +10,6 @@
 
 from pulsar_spark.testing.broker import EmbeddedBroker
 from pulsar_spark.testing.faults import Faults
+from pulsar_spark.testing.policies import TopicPolicies
 
-__all__ = ["EmbeddedBroker", "Faults"]
+__all__ = ["EmbeddedBroker", "Faults", "TopicPolicies"]

@@ -17,6 +17,7 @@ from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
 from pulsar_spark.testing.key_shared import KeySharedSubscription
+from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.producers import Producer, TopicProducers
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
@@ -75,6 +76,7 @@ class Topic:
         self.transactions = TransactionBuffer()
         self.compacted = CompactedLog()
         self.terminated = False
+        self.policies = TopicPolicies()
         # The highest stored sequence id per producer name, with deduplication.
         self.sequence_ids: dict[str, int] = {}
         self.precise_flow = options.precise_flow

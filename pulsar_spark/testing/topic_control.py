@@ -13,6 +13,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
@@ -66,6 +67,14 @@ class TopicControl(ABC):
             server.topics.delete(TopicName.parse(name))
 
         self._call(delete)
+
+    def set_policies(self, name: str, policies: TopicPolicies) -> None:
+        """Set what a topic allows from now on; what it has already stays."""
+
+        def set_them(topic: Topic) -> None:
+            topic.policies = policies
+
+        self._for_each(name, set_them)
 
     def terminate_topic(self, name: str) -> None:
         """Terminate a topic; consumers learn that it ends."""

@@ -11,12 +11,13 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli.checkpoint import stream_offsets
+from pulsar_spark.engine.consumers import consumer_session
 from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
-from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.checkpoints import FOLDER, SUBSCRIPTION, TOPIC
 from tests.spark.topics import full, store
 from tests.support.issuer import say
@@ -64,6 +65,28 @@ def checkpoint(folder: Path, body: str) -> str:
     (folder / "offsets" / "10").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{body}')
     (folder / "offsets" / ".10.crc").write_bytes(b"\xff")
     return str(folder)
+
+
+def test_one_of_a_full_topic_is_shown_and_dropped(
+    broker: EmbeddedBroker,
+    run: Run,
+    held: SubscriptionSet,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_session, "_TURN_SECONDS", 0.1)
+    held.close()
+    broker.set_policies("orders", TopicPolicies(max_subscriptions=1))
+    arguments = ("--topic", "orders", "--subscription", "mine")
+    status, rows = run(*arguments)
+    assert (status, states(rows)) == (0, ["idle"] * 2)
+    # That another one is missing cannot be told.
+    other = ["subscriptions", "--service-url", broker.service_url, *arguments[:3], "other"]
+    assert cli.main(other) == 1
+    assert "maxSubscriptionsPerTopic" in capsys.readouterr().err
+    status, rows = run(*arguments, "--drop")
+    assert (status, states(rows)) == (0, ["dropped"] * 2)
+    assert names(broker) == [set(), set()]
 
 
 def test_the_backlog_is_told_in_entries(run: Run, held: SubscriptionSet) -> None:

@@ -526,3 +526,19 @@ def test_a_client_that_is_closed_ends_the_attempts() -> None:
         wait_until(lambda: len(script.producers) > 2)
         context.close()
         assert [type(error) for error in told] == [ClosedError]
+
+
+@pytest.mark.fault(140)
+def test_a_refusal_is_said_even_if_the_last_attempt_was_not_answered() -> None:
+    with topic() as (script, context, _):
+        asked = refuse_producers(script, pb.MetadataError, times=1)
+        answer = script.on_producer
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            # The second one gets no answer.
+            return answer is None or answer(session, command) or bool(asked)
+
+        script.on_producer = on_producer
+        with pytest.raises(OperationTimeout, match=r"not now.*metadata store"):
+            make(context).open(timeout=1.0)
+        assert len(asked) > 1

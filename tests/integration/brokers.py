@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import PulsarClient
-from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.support.real_broker import KEEP_ALL, AdminError, RealBroker, rest_path
 from tests.support.waiting import wait_until
 
@@ -55,6 +55,10 @@ class Broker(ABC):
     def create_transactional_topic(self, partitions: int) -> str:
         """Create a topic whose partitions are ready for their first transaction."""
         return self.create_topic(partitions=partitions)
+
+    @abstractmethod
+    def create_limited_topic(self, policies: TopicPolicies) -> str:
+        """Create a plain topic that obeys policies, in a namespace of its own on a real broker."""
 
     @abstractmethod
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -146,6 +150,11 @@ class Embedded(Broker):
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
         return self.own.create_topic(name or self.unique_topic(), partitions)
 
+    def create_limited_topic(self, policies: TopicPolicies) -> str:
+        topic = self.create_topic()
+        self.own.set_policies(topic, policies)
+        return topic
+
     def add_partitions(self, topic: str, partitions: int) -> None:
         self.own.add_partitions(topic, partitions)
 
@@ -228,6 +237,13 @@ class Real(Broker):
         path = rest_path(topic).removeprefix("persistent/")
         stats = self.own.admin("GET", f"/admin/v3/transactions/transactionBufferStats/{path}")
         return stats["state"] in _RECOVERED
+
+    def create_limited_topic(self, policies: TopicPolicies) -> str:
+        # Whatever is set before a topic is loaded is obeyed from its beginning.
+        namespace = self.create_namespace("limited")
+        for name, value in _namespace_policies(policies).items():
+            self.own.admin("POST", f"namespaces/{namespace}/{name}", value)
+        return self.create_topic(self.unique_topic(namespace=namespace))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self.own.admin("POST", f"{rest_path(topic)}/partitions", partitions)
@@ -326,6 +342,23 @@ class Real(Broker):
 
     def resume(self) -> None:
         self.own.resume()
+
+
+def _namespace_policies(policies: TopicPolicies) -> dict[str, Any]:
+    """Return what differs from a namespace's defaults, by the names of the admin REST."""
+    limits = {
+        "maxConsumersPerTopic": policies.max_consumers,
+        "maxConsumersPerSubscription": policies.max_consumers_per_subscription,
+        "maxSubscriptionsPerTopic": policies.max_subscriptions,
+        "maxProducersPerTopic": policies.max_producers,
+        "encryptionRequired": policies.encryption_required,
+    }
+    found: dict[str, Any] = {name: value for name, value in limits.items() if value}
+    if not policies.auto_subscription_creation:
+        found["autoSubscriptionCreation"] = {"allowAutoSubscriptionCreation": False}
+    if set(policies.subscription_types) != set(TopicPolicies().subscription_types):
+        found["subscriptionTypesEnabled"] = list(policies.subscription_types)
+    return found
 
 
 def as_real(broker: Broker) -> Real:

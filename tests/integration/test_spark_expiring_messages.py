@@ -121,7 +121,9 @@ class Jobs:
             mine = [reader.read_next(60_000).data()[:6] for _ in range(20)]
             jobs = {kind: pool.submit(getattr(self, kind)) for kind in kinds}
             for kind in kinds:
-                wait_until((self.folder / f"begun-{kind}").exists, f"the {kind} does not begin")
+                wait_until(
+                    (self.folder / f"begun-{kind}").exists, f"the {kind} does not begin", 300
+                )
             wait_until(
                 lambda: backlog(self.broker, self.topic, "witness") == 0, "nothing expires", 300
             )

@@ -17,7 +17,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -27,7 +27,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import ConsumerHandler, topic_migrated
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
@@ -36,16 +36,23 @@ from pulsar_spark.errors import (
     LocalProtocolError,
     NotAllowed,
     PulsarError,
+    SubscriptionNotFound,
+    TopicNotFound,
 )
+from pulsar_spark.policies import no_subscription, no_topic
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
 
 _CLOSE_TIMEOUT = 5.0
-# What a broker answers to a non-durable consumer with the name of a durable subscription.
-_DURABLE = "Durable subscription with the same name"
+# How long a question waits for its turn where a policy limits consumers or subscriptions. Another
+# question takes milliseconds; whoever reads the topic keeps its place for longer than this anyway.
+_TURN_SECONDS = 5.0
+_TURN_PAUSE = 0.02
+_MAX_TURN_PAUSE = 0.5
 
 
 def unique_name(prefix: str) -> str:
@@ -61,6 +68,9 @@ class SubscribeRequest:
     durable, and a new one starts at `initial` (an InitialPosition). `create` lets the broker create
     the topic. Exclusive unless `options` say otherwise. `epoch` counts requests to redeliver
     everything; `age` starts that many seconds ago; `schema` is for a consumer without options.
+
+    With `in_turn`, for a name that nobody else uses, a refusal can only be a policy's: if it limits
+    consumers or subscriptions, others like this one may leave soon, and it is asked again.
     """
 
     topic: str
@@ -73,6 +83,7 @@ class SubscribeRequest:
     epoch: int | None = None
     age: int | None = None
     schema: SchemaInfo | None = None
+    in_turn: bool = False
 
     def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command."""
@@ -154,11 +165,24 @@ class ConsumerSession(Closing):
     # --- subscribe ----------------------------------------------------------------------------
 
     def subscribe(self, deadline: Deadline) -> Operation[None]:
-        """Return an operation that subscribes; one attempt.
+        """Return an operation that subscribes; one attempt, or for some seconds those `in_turn`.
 
         Raises the broker's error, after which it may be called again; ConnectionLost if the broker
         closed the consumer at once; ClosedError if `close` was called meanwhile.
         """
+        # With less than the time left, so that the broker's refusal is said, not the timeout.
+        wait = min(_TURN_SECONDS, deadline.remaining() / 2) if self.wanted.in_turn else 0.0
+        patience, backoff = Deadline(wait), Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
+        while True:
+            try:
+                return (yield from self._subscribe(deadline))
+            except (ConsumerBusy, NotAllowed):
+                pause = backoff.next()
+                if patience.remaining() <= pause:
+                    raise
+            yield Pause(pause)
+
+    def _subscribe(self, deadline: Deadline) -> Operation[None]:
         self._check()
         with self._lock:
             # The broker may have subscribed us even if its answer is missing.
@@ -171,14 +195,25 @@ class ConsumerSession(Closing):
             self._stop_asking(over)
         try:
             yield answer
-        except BrokerError:
+        except BrokerError as error:
             with self._lock:
                 self._known = False
-            raise
+            raise self._explained(error) from error
         finally:
             with self._lock:
                 self._asking = None
         self._check()
+
+    def _explained(self, error: BrokerError) -> BrokerError:
+        """Return the broker's error; if nothing may be created, it names the policy."""
+        topic = str(TopicName.parse(self.wanted.topic).partitioned)
+        if isinstance(error, SubscriptionNotFound):
+            why, remedy = no_subscription(topic, self.wanted.name)
+        elif isinstance(error, TopicNotFound) and self.wanted.create:
+            why, remedy = no_topic(topic)
+        else:
+            return error
+        return type(error)(f"{error.what}; {why}", remedy, broker=error.broker)
 
     def _check(self) -> None:
         if self._ended:
@@ -189,7 +224,7 @@ class ConsumerSession(Closing):
 
         It also raises other errors that prevent an answer.
         """
-        with ConsumerSession(self.connection, self.wanted) as other:
+        with ConsumerSession(self.connection, replace(self.wanted, in_turn=False)) as other:
             try:
                 yield from other.subscribe(deadline)
             except ConsumerBusy:
@@ -291,25 +326,47 @@ class ConsumerSession(Closing):
             self._known = False
 
 
+def visit(
+    connection: ClientConnection, wanted: SubscribeRequest, deadline: Deadline
+) -> Operation[None]:
+    """Return an operation that subscribes and leaves: a non-durable subscription is gone then."""
+    with ConsumerSession(connection, wanted) as session:
+        yield from session.subscribe(deadline)
+        if (answer := session.close()) is not None:
+            yield answer
+
+
+def probe_request(topic: str, position: Position) -> SubscribeRequest:
+    """Return a request for a subscription at `position` that leaves no trace."""
+    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position, in_turn=True)
+
+
 def durable_exists(
     connection: ClientConnection, topic: str, name: str, deadline: Deadline
 ) -> Operation[bool]:
     """Return an operation for whether a topic has a durable subscription of that name.
 
-    It leaves no trace. The name must not belong to a non-durable subscription.
+    It leaves no trace. The name must not belong to a non-durable subscription. Brokers refuse a
+    non-durable subscription with the same code if a durable one has its name, and if a policy
+    allows no further one. So what was refused is asked again when they accept one of another name;
+    NotAllowed is raised if they do not.
     """
     wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
-    with ConsumerSession(connection, wanted) as session:
-        try:
-            yield from session.subscribe(deadline)
-        except NotAllowed as error:
-            if _DURABLE not in error.what:
-                raise
-            return True
-        # It must be gone before a durable one can use the name.
-        if (answer := session.close()) is not None:
-            yield answer
-    return False
+    if (yield from _is_allowed(connection, wanted, deadline)):
+        return False
+    yield from visit(connection, probe_request(topic, EARLIEST_POSITION), deadline)
+    return not (yield from _is_allowed(connection, wanted, deadline))
+
+
+def _is_allowed(
+    connection: ClientConnection, wanted: SubscribeRequest, deadline: Deadline
+) -> Operation[bool]:
+    """Return an operation for `visit`, and whether it was allowed."""
+    try:
+        yield from visit(connection, wanted, deadline)
+    except NotAllowed:
+        return False
+    return True
 
 
 def _closed_by_broker() -> PulsarError:

@@ -23,9 +23,8 @@ from google.protobuf.message import Message
 
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
-    SubscribeRequest,
     durable_exists,
-    unique_name,
+    probe_request,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.context import ConnectionPool
@@ -366,11 +365,6 @@ def ask_all(
         result.with_context(topic=topic) if isinstance(result, PulsarError) else result
         for (topic, _), result in zip(questions, results, strict=True)
     ]
-
-
-def probe_request(topic: str, position: Position) -> SubscribeRequest:
-    """Return a request for a subscription at `position` that leaves no trace."""
-    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
 
 
 def unread_part(

@@ -16,13 +16,12 @@ from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 
-from pulsar_spark.engine.consumers.consumer_session import ConsumerSession
+from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, probe_request
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.probe import (
     EntryWait,
     ProbeHandler,
     ask_all,
-    probe_request,
     unread_part,
 )
 from pulsar_spark.engine.context import ConnectionPool

@@ -190,6 +190,7 @@ class ReaderConsumer:
             Position(*position[:2]),
             read_compacted=self._options.read_compacted,
             schema=self._options.schema,
+            in_turn=True,
         )
 
     def _adopt(self, session: ConsumerSession) -> None:

@@ -35,8 +35,8 @@ from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
     durable_exists,
+    probe_request,
 )
-from pulsar_spark.engine.consumers.probe import probe_request
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import (
     WINDOW,

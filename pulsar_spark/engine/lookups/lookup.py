@@ -18,6 +18,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
     unique_name,
+    visit,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.operations import Operation, run, run_many, value_of
@@ -213,13 +214,14 @@ class Lookup:
         self, topic: str, deadline: Deadline, *, read_compacted: bool = False
     ) -> Operation[Extent]:
         connection = yield from self.connection_operation(topic, deadline)
-        visit = SubscribeRequest(
+        wanted = SubscribeRequest(
             topic,
             unique_name("pulsar-spark-probe"),
             EARLIEST_POSITION,
             read_compacted=read_compacted,
+            in_turn=True,
         )
-        with ConsumerSession(connection, visit) as session:
+        with ConsumerSession(connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
             last = MessageIdAdv.from_pb(answer.last_message_id)
@@ -275,10 +277,6 @@ def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[Non
     The subscription is non-durable, so only the topic stays.
     """
     connection = yield from lookup.connection_operation(topic, deadline)
-    visit = SubscribeRequest(
-        topic, unique_name("pulsar-spark-visitor"), LATEST_POSITION, create=True
-    )
-    with ConsumerSession(connection, visit) as session:
-        yield from session.subscribe(deadline)
-        if (answer := session.close()) is not None:
-            yield answer
+    name = unique_name("pulsar-spark-visitor")
+    wanted = SubscribeRequest(topic, name, LATEST_POSITION, create=True, in_turn=True)
+    yield from visit(connection, wanted, deadline)

@@ -449,7 +449,8 @@ class InflightWindow:
     At most `max_messages` (0: any number) and the budget's bytes are in flight; one larger entry
     is accepted alone. A sender without room continues when half of the messages are acknowledged.
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
-    producer, it ends the window. With `survives_timeouts`, only the sends that old fail.
+    producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and those
+    that are refused for the time being.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -483,7 +484,7 @@ class InflightWindow:
         self.acknowledged = 0
         self.sent_messages = 0
         self.sent_bytes = 0
-        self.loss: OperationTimeout | None = None
+        self.loss: PulsarError | None = None
         """Errors of messages that `wait_until_acknowledged` has not raised yet."""
         self.broken_message = -1
         """The sequence id of the last message with a failed chunk."""
@@ -682,7 +683,7 @@ class InflightWindow:
             if left <= 0:
                 error = self._no_receipt(self.timeout)
                 if self.survives_timeouts:
-                    lost = self._take_expired(error)
+                    lost = self._take(error, time.monotonic())
             if len(self.pending) and (left > 0 or self.survives_timeouts):
                 self._sweep = self._look_again(max(self._time_left(), 0.0))
         if left > 0:
@@ -691,6 +692,16 @@ class InflightWindow:
             self._give_up(error)
         for sends in lost:
             self.complete(sends, error)
+
+    def refuse(self, error: PulsarError) -> bool:
+        """Fail what is pending; return false, and do nothing, if that must end the producer."""
+        if not self.survives_timeouts:
+            return False
+        with self.changed:
+            lost = [] if self._end is not None else self._take(error, float("inf"))
+        for sends in lost:
+            self.complete(sends, error)
+        return True
 
     def complete(
         self,
@@ -709,12 +720,12 @@ class InflightWindow:
         finally:
             self.settle(sends)
 
-    def _take_expired(self, error: OperationTimeout) -> list[PendingSends]:
-        now = time.monotonic()
+    def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
+        """Take the sends that are due up to a time; `error` is theirs."""
         lost: list[PendingSends] = []
         while (oldest := self.pending.oldest) is not None:
             rest_of_message = oldest.chunk and oldest.sequence_id == self.broken_message
-            if oldest.deadline > now and not rest_of_message:
+            if oldest.deadline > upto and not rest_of_message:
                 break
             if oldest.chunk is not None:
                 self.broken_message = oldest.sequence_id

@@ -78,7 +78,8 @@ class TopicProducer:
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
     anything is sent, the producer can be used again. With `survives_timeouts`, a message that times
-    out fails alone, and `flush` raises that once. `on_failure` gets the permanent error once.
+    out, or that a backlog quota refuses, fails alone, and `flush` raises that once. `on_failure`
+    gets the permanent error once.
 
     With `txn` all messages are of that transaction. Then entries whose receipts were lost with the
     session are not resent, unless the topic deduplicates: ConnectionLost. They can be stored, and
@@ -644,6 +645,10 @@ class TopicProducer:
     def give_up(self, error: PulsarError) -> None:
         """There will be no session: fail permanently."""
         self._fail(error)
+
+    def refuse(self, error: PulsarError) -> bool:
+        """Fail what is pending, and go on; false if that ends the producer."""
+        return self._window.refuse(error.with_context(**self._where()))
 
     @property
     def waits_for_receipts(self) -> bool:

@@ -43,8 +43,11 @@ from pulsar_spark.errors import (
     OperationTimeout,
     ProducerBusy,
     PulsarError,
+    QuotaExceeded,
     ServiceNotReady,
+    TopicNotFound,
 )
+from pulsar_spark.policies import no_topic
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
@@ -188,6 +191,11 @@ class ProducerSession:
                 topic=identity.topic,
                 broker=self.broker,
             ) from None
+        except TopicNotFound as error:
+            # PRODUCER always asks to create a missing topic.
+            self.connection.remove_producer(self.producer_id)
+            why, remedy = no_topic(str(TopicName.parse(identity.topic).partitioned))
+            raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
             if self.connection.forget(request):
                 # The broker may register it nevertheless, on a connection that others use.
@@ -591,6 +599,9 @@ class RegistrarOwner(SessionOwner, Protocol):
     def give_up(self, error: PulsarError) -> None:
         """There will be no session."""
 
+    def refuse(self, error: PulsarError) -> bool:
+        """Fail what is pending, and go on; false if that ends the producer."""
+
     def time_left(self) -> float:
         """Seconds until the oldest pending message times out; the whole timeout without one."""
 
@@ -641,6 +652,7 @@ class Registrar:
 
         Raises a permanent error, or OperationTimeout with the last error as its cause.
         """
+        reason: PulsarError | None = None
         while not self._stopped:
             try:
                 yield from self._register(deadline)
@@ -649,14 +661,18 @@ class Registrar:
                 trouble = error.with_context(topic=self.identity.topic)
             if self._is_others_name(trouble) or not self._may_pass(trouble):
                 raise trouble
+            if reason is None or not isinstance(trouble, OperationTimeout):
+                # That there was no answer in time says less than an answer before.
+                reason = trouble
             delay = self._pause(trouble, deadline.remaining())
             if deadline.remaining() <= delay:
                 raise OperationTimeout(
                     f"no producer could be created within {deadline.seconds:g} s; "
-                    f"the last error was: {trouble.what}",
+                    f"the last error was: {reason.what}",
+                    reason.remedy,
                     topic=self.identity.topic,
-                    broker=trouble.broker,
-                ) from trouble
+                    broker=reason.broker,
+                ) from reason
             yield from self._wait(delay)
         raise self._closed()
 
@@ -692,7 +708,9 @@ class Registrar:
         """Register again, with any number of attempts; raises permanent errors."""
         while True:
             self.trouble = error
-            if not self._may_pass(error):
+            # A quota passes when somebody consumes, but its policy is to refuse what is sent now.
+            lives = isinstance(error, QuotaExceeded) and self._owner.refuse(error)
+            if not (lives or self._may_pass(error)):
                 raise error
             yield from self._wait(self._pause(error, self._owner.time_left()))
             if self._stopped:

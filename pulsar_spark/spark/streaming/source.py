@@ -17,7 +17,13 @@ from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
-from pulsar_spark.errors import PulsarError, TopicNotFound
+from pulsar_spark.errors import (
+    ConsumerBusy,
+    NotAllowed,
+    PulsarError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.table.runs import RowFilter
@@ -32,6 +38,9 @@ from pulsar_spark.spark.streaming.topics import Span, StreamTopics
 from pulsar_spark.spark.value_types import ValueType
 
 logger = logging.getLogger(__name__)
+
+# A subscription of a generated name that cannot be removed for one of these was never made.
+_NEVER_MADE = (ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound)
 
 
 class CommitWatch:
@@ -161,7 +170,7 @@ class StreamSource:
         """Close, and remove subscriptions that no checkpoint mentions."""
         if self._options.subscription is None:
             for topic, result in subscriptions.unsubscribe().items():
-                if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
+                if isinstance(result, PulsarError) and not isinstance(result, _NEVER_MADE):
                     logger.warning(
                         "%s: the subscription %s could not be removed: %s",
                         topic,

@@ -30,7 +30,15 @@ from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
-from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch, listed
+from pulsar_spark.errors import (
+    AuthorizationError,
+    ConsumerBusy,
+    NotAllowed,
+    PulsarError,
+    TopicNotFound,
+    TornBatch,
+    listed,
+)
 from pulsar_spark.spark.writing.decision_log import Decision, LastMessage, Withheld
 
 logger = logging.getLogger(__name__)
@@ -60,7 +68,8 @@ def confirm(context: ClientContext, decision: Decision, last: Decision | None = 
     left_before = () if last is None else last.ends
     try:
         found = _Check(context, left_before, decision.ends)
-    except AuthorizationError as error:
+    except (AuthorizationError, ConsumerBusy, NotAllowed) as error:
+        # The role, or a policy, allows no consumer.
         logger.warning(
             "%s is committed; whether readers see it is unknown: %s", decision.unit, error
         )
@@ -116,7 +125,7 @@ class _Check:
     """Finds what readers do not see of committed transactions, after writing missing markers.
 
     `held` is behind an open transaction, `dropped` is never delivered, `refused` are the errors of
-    markers. Raises AuthorizationError.
+    markers. Raises AuthorizationError, ConsumerBusy and NotAllowed.
     """
 
     def __init__(

@@ -112,6 +112,8 @@ def check_sink(client: ClientOptions, sink: SinkOptions, *, finish: bool) -> Non
         _check_coordinator(context, sink.transaction_timeout)
         if not finish:
             log.attach()
+            # The commit reads the records, with a consumer beside this one: that must be allowed.
+            context.lookup.last_message_id(log.topic)
             return
         log.open()
         if log.undone is not None:

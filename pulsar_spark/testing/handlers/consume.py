@@ -39,6 +39,7 @@ def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] 
             pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions"
         )
     topic = session.server.topics.open(name, create=body.force_topic_creation)
+    topic.policies.check_subscribe(topic, body)
     if body.HasField("schema") and is_stored(body.schema):
         _check_schema(topic, body.schema)
     existing = topic.subscriptions.get(body.subscription)

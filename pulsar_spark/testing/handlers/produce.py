@@ -37,6 +37,7 @@ def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] |
     if topic.terminated:
         text = f"{_PACKAGE}$TopicTerminatedException: Topic was already terminated"
         raise Refusal(pb.TopicTerminatedError, text)
+    topic.policies.check_producer(topic, body)
     initial = body.initial_subscription_name
     if initial and topic.persistent and initial not in topic.subscriptions:
         topic.subscribe(

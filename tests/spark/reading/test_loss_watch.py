@@ -369,8 +369,9 @@ def test_a_compacted_topic_is_asked_about_once(broker: EmbeddedBroker, read: Ope
     broker.compact("t")
     broker.trim("t", at(ledgers[-1][0]))
     assert reading.rest() == places(*ledgers)
-    # The reader's own; the ends of two ledgers, what is kept, whether it was compacted.
-    assert broker.faults.seen("SUBSCRIBE") == 5
+    # The reader's own; the ends of two ledgers, what is kept, whether it was compacted. A refusal
+    # means that if another name is not refused.
+    assert broker.faults.seen("SUBSCRIBE") == 4 + 3
 
 
 @pytest.mark.fault(14)

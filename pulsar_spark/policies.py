@@ -1,0 +1,295 @@
+"""The policies that brokers enforce, and what their answers say about them.
+
+A broker answers most of them with a code that it also has for other things, and only its text tells
+which. Texts vary with the broker's version, so they choose nothing but words here: the class of an
+error, and with it whether something is retried, depends on the code alone. A text that is not known
+gets the words of its class, which name all causes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_NEEDS = "docs/deploying.md says how many reads, streams and sinks need"
+
+
+class Policy(NamedTuple):
+    """A setting that an administrator knows by `name`.
+
+    `namespace` and `topic` are the commands of pulsar-admin that set it for one of these, and
+    `broker` is the setting of broker.conf; each is empty if there is none.
+    """
+
+    name: str
+    namespace: str = ""
+    topic: str = ""
+    broker: str = ""
+
+    @property
+    def where(self) -> str:
+        """Where it is set, with the commands."""
+        commands = ", ".join(command for command in (self.namespace, self.topic) if command)
+        places = [f"pulsar-admin {commands}"] if commands else []
+        if self.broker:
+            places.append(
+                "broker.conf" if self.broker == self.name else f"{self.broker} in broker.conf"
+            )
+        return "; ".join(places)
+
+
+MAX_CONSUMERS = Policy(
+    "maxConsumersPerTopic",
+    "namespaces set-max-consumers-per-topic",
+    "topicPolicies set-max-consumers",
+    "maxConsumersPerTopic",
+)
+MAX_CONSUMERS_PER_SUBSCRIPTION = Policy(
+    "maxConsumersPerSubscription",
+    "namespaces set-max-consumers-per-subscription",
+    "topicPolicies set-max-consumers-per-subscription",
+    "maxConsumersPerSubscription",
+)
+MAX_SUBSCRIPTIONS = Policy(
+    "maxSubscriptionsPerTopic",
+    "namespaces set-max-subscriptions-per-topic",
+    "topicPolicies set-max-subscriptions-per-topic",
+    "maxSubscriptionsPerTopic",
+)
+MAX_PRODUCERS = Policy(
+    "maxProducersPerTopic",
+    "namespaces set-max-producers-per-topic",
+    "topicPolicies set-max-producers",
+    "maxProducersPerTopic",
+)
+MAX_TOPICS = Policy(
+    "maxTopicsPerNamespace",
+    "namespaces set-max-topics-per-namespace",
+    broker="maxTopicsPerNamespace",
+)
+SAME_ADDRESS_CONSUMERS = Policy(
+    "maxSameAddressConsumersPerTopic", broker="maxSameAddressConsumersPerTopic"
+)
+SAME_ADDRESS_PRODUCERS = Policy(
+    "maxSameAddressProducersPerTopic", broker="maxSameAddressProducersPerTopic"
+)
+AUTO_SUBSCRIPTION = Policy(
+    "autoSubscriptionCreation",
+    "namespaces set-auto-subscription-creation",
+    "topicPolicies set-auto-subscription-creation",
+    "allowAutoSubscriptionCreation",
+)
+AUTO_TOPIC = Policy(
+    "autoTopicCreation", "namespaces set-auto-topic-creation", broker="allowAutoTopicCreation"
+)
+ENCRYPTION = Policy(
+    "encryptionRequired", "namespaces set-encryption-required", broker="encryptionRequireOnProducer"
+)
+SUBSCRIPTION_TYPES = Policy(
+    "subscriptionTypesEnabled",
+    "namespaces set-subscription-types-enabled",
+    "topicPolicies set-subscription-types-enabled",
+    "subscriptionTypesEnabled",
+)
+SUBSCRIBE_RATE = Policy(
+    "subscribeRate",
+    "namespaces set-subscribe-rate",
+    "topicPolicies set-subscribe-rate",
+    "subscribeThrottlingRatePerConsumer",
+)
+SCHEMA_VALIDATION = Policy(
+    "schemaValidationEnforced",
+    "namespaces set-schema-validation-enforce",
+    "topics set-schema-validation-enforce",
+    "isSchemaValidationEnforced",
+)
+SCHEMA_UPDATES = Policy(
+    "isAllowAutoUpdateSchema",
+    "namespaces set-is-allow-auto-update-schema",
+    broker="isAllowAutoUpdateSchemaEnabled",
+)
+BACKLOG_QUOTA = Policy(
+    "backlogQuota",
+    "namespaces set-backlog-quota",
+    "topicPolicies set-backlog-quota",
+    "backlogQuotaDefaultLimitBytes",
+)
+
+
+class Answer(NamedTuple):
+    """What an answer with `code` means if its text contains `phrase`: what happened, what to do."""
+
+    code: int
+    phrase: str
+    what: str
+    remedy: str
+    policy: Policy | None = None
+
+
+def _limit(code: int, phrase: str, policy: Policy, things: str, *, free: str = "") -> Answer:
+    """A limit on a number of `things`; `free` says how to need fewer of them."""
+    return Answer(
+        code,
+        phrase,
+        f"the limit {policy.name} is reached",
+        f"{free or f'Close other {things}'}, or raise it ({policy.where}). {_NEEDS}.",
+        policy,
+    )
+
+
+# The numbers are those of protocol's ServerError.
+_METADATA, _CONSUMER_BUSY, _PRODUCER_BUSY, _SCHEMA, _NOT_ALLOWED = 1, 5, 16, 18, 22
+_QUOTA_HOLD, _QUOTA_REFUSED, _NO_TOPIC, _NO_SUBSCRIPTION = 7, 8, 11, 12
+
+_ANSWERS = (
+    _limit(_CONSUMER_BUSY, "topic reached max consumers limit", MAX_CONSUMERS, "consumers"),
+    _limit(
+        _CONSUMER_BUSY,
+        "subscription reached max consumers limit",
+        MAX_CONSUMERS_PER_SUBSCRIPTION,
+        "consumers of the subscription",
+    ),
+    _limit(
+        _CONSUMER_BUSY,
+        "max same address consumers limit",
+        SAME_ADDRESS_CONSUMERS,
+        "consumers of this machine",
+    ),
+    Answer(
+        _CONSUMER_BUSY,
+        "consumer is already connected",
+        "another consumer holds the subscription",
+        "Another query or consumer uses this subscription: give each its own name.",
+    ),
+    Answer(
+        _CONSUMER_BUSY,
+        "different type",
+        "another consumer holds the subscription, with another type",
+        "Give each its own name, or subscribe with the same type.",
+    ),
+    _limit(_PRODUCER_BUSY, "max producers limit", MAX_PRODUCERS, "producers"),
+    _limit(
+        _PRODUCER_BUSY,
+        "max same address producers limit",
+        SAME_ADDRESS_PRODUCERS,
+        "producers of this machine",
+    ),
+    Answer(
+        _PRODUCER_BUSY,
+        "exclusive producer",
+        "another producer has exclusive access to the topic",
+        "Close that producer, or write to another topic.",
+    ),
+    Answer(
+        _PRODUCER_BUSY,
+        "producer with name",
+        "a producer with this name is already connected to the topic",
+        "Remove pulsar.producer.producerName, or give each writer its own.",
+    ),
+    _limit(
+        _NOT_ALLOWED,
+        "maximum number of subscriptions",
+        MAX_SUBSCRIPTIONS,
+        "subscriptions",
+        free="Remove subscriptions that nobody needs (pulsar-admin topics unsubscribe)",
+    ),
+    _limit(
+        _NOT_ALLOWED,
+        "maximum number of topics in namespace",
+        MAX_TOPICS,
+        "topics",
+        free="Delete topics that nobody needs",
+    ),
+    Answer(
+        _NOT_ALLOWED,
+        "auto subscription creation is not allowed",
+        f"the policy {AUTO_SUBSCRIPTION.name} lets no client create a subscription",
+        "Create it (pulsar-admin topics create-subscription), or allow it "
+        f"({AUTO_SUBSCRIPTION.where}).",
+        AUTO_SUBSCRIPTION,
+    ),
+    Answer(
+        _NOT_ALLOWED,
+        "sub type!",
+        f"the policy {SUBSCRIPTION_TYPES.name} does not allow this type of subscription",
+        f"Use an allowed type, or allow this one ({SUBSCRIPTION_TYPES.where}). Spark's reads and "
+        "streams, and exactly-once sinks, need Exclusive.",
+        SUBSCRIPTION_TYPES,
+    ),
+    Answer(
+        _NOT_ALLOWED,
+        "subscription with the same name already exists",
+        "a subscription of this name exists, and one of the two is not durable",
+        "Give each its own subscription name.",
+    ),
+    Answer(
+        _NOT_ALLOWED,
+        "subscribe rate limit",
+        f"the limit {SUBSCRIBE_RATE.name} is reached",
+        f"Subscribe less often, or raise it ({SUBSCRIBE_RATE.where}).",
+        SUBSCRIBE_RATE,
+    ),
+    Answer(
+        _METADATA,
+        "encryption is required",
+        f"the policy {ENCRYPTION.name} allows no producer that does not encrypt",
+        "Set pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath (see "
+        f"encryption.md), or change it ({ENCRYPTION.where}). The records of an exactly-once sink "
+        "are never encrypted: keep them in another namespace (sinkStateTopic).",
+        ENCRYPTION,
+    ),
+    Answer(
+        _SCHEMA,
+        "without a schema to topics with a schema",
+        f"the policy {SCHEMA_VALIDATION.name} allows no producer without the topic's schema",
+        "Write with the topic's schema (valueFormat=auto; PulsarClient: schema=), or change it "
+        f"({SCHEMA_VALIDATION.where}).",
+        SCHEMA_VALIDATION,
+    ),
+    Answer(
+        _SCHEMA,
+        "schema auto updating is disabled",
+        f"the policy {SCHEMA_UPDATES.name} lets no producer add a schema",
+        "Add it (pulsar-admin schemas upload), write with the topic's schema, or change it "
+        f"({SCHEMA_UPDATES.where}).",
+        SCHEMA_UPDATES,
+    ),
+)
+
+
+def answer_of(code: int, text: str) -> Answer | None:
+    """Return what a broker's answer means, None if its text is not known."""
+    lowered = text.lower()
+    return next(
+        (known for known in _ANSWERS if known.code == code and known.phrase in lowered), None
+    )
+
+
+def no_subscription(topic: str, name: str) -> tuple[str, str]:
+    """Return why SUBSCRIBE does not create a missing subscription, and what to do."""
+    return (
+        f"the policy {AUTO_SUBSCRIPTION.name} lets no client create {name}",
+        f"Create it (pulsar-admin topics create-subscription -s {name} -m earliest {topic}) or "
+        f"allow it ({AUTO_SUBSCRIPTION.where}). A stream needs the option `subscription` to use "
+        "one that was created: without, each start generates another name.",
+    )
+
+
+def no_topic(topic: str) -> tuple[str, str]:
+    """Return why a client that asks for a missing topic does not get one, and what to do."""
+    return (
+        f"the policy {AUTO_TOPIC.name} lets no client create it",
+        f"Check its name, create it (pulsar-admin topics create {topic}, or "
+        f"create-partitioned-topic), or allow it ({AUTO_TOPIC.where}).",
+    )
+
+
+def named_policies() -> list[tuple[int, Policy]]:
+    """Return all policies that errors name, with the codes that brokers answer."""
+    known = [(one.code, one.policy) for one in _ANSWERS if one.policy is not None]
+    others = [
+        (_NO_SUBSCRIPTION, AUTO_SUBSCRIPTION),
+        (_NO_TOPIC, AUTO_TOPIC),
+        (_QUOTA_HOLD, BACKLOG_QUOTA),
+        (_QUOTA_REFUSED, BACKLOG_QUOTA),
+    ]
+    return [*known, *others]
