@@ -126,7 +126,7 @@ def _parse_text(option: Option, value: str) -> Any:
     try:
         return option.parse(value)
     except ValueError as error:
-        shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
+        shown = "its value" if option.secret else repr(redact(value)[:_SHOWN])
         raise OptionError(
             f"{option.key}: {shown} is not a valid value", f"Expected {error}."
         ) from None
