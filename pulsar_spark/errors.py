@@ -19,13 +19,18 @@ from typing import Any
 
 _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 
-# Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
-# Each runs in linear time on any text.
+# user:password@ in a URL, also with a slash in the password; not a port, and not a path with an @.
+_IN_URL = re.compile(r"//(?P<secret>[^/\s]+|[^/@\s:]+:(?!\d{1,5}/)[^@\s]{1,256})@")
+# There, it is the name of a container that comes first.
+_CONTAINER = re.compile(r"(?:abfs|wasb)s?://[^/:@]*@", re.IGNORECASE)
+
+# Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and those in URLs. Each
+# pattern runs in linear time on any text.
 _SECRETS = (
     re.compile(r"(?P<secret>eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,2})"),
     re.compile(r"(?i)\b(?:token|password|secret)[:=]\s*(?P<secret>[^\s,;\"']+)"),
     re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/._~=-]{8,})"),
-    re.compile(r"//(?P<secret>[^/\s]+|[^/@\s:]+:(?!\d{1,5}/)[^@\s]{1,256})@"),
+    _IN_URL,
     re.compile(r"(?P<secret>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*)"),
 )
 
@@ -100,6 +105,11 @@ def _secrets_around(
 
     for start, after in _secrets_in("".join(pieces), {ignored.sub("", one) for one in known}):
         yield place(start), place(after - 1) + 1
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL, such as a checkpoint's, without the user name and password in it."""
+    return url if _CONTAINER.match(url) else _IN_URL.sub("//***@", url)
 
 
 def printable(text: str) -> str:
