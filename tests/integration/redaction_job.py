@@ -73,7 +73,7 @@ def main(folder: Path, own: Path, connect: bool) -> None:
                 where = own / f"c{number}"
                 works = by_sql(spark, source, options, where.name)
                 if kind != "shown":
-                    works = chain(by_frames(spark, source, options, where), works)
+                    works = chain(works, by_frames(spark, source, options, where))
                 attempt(works)
     spark.stop()
     print(f"\n{json.dumps(secrets)}", flush=True)
@@ -120,8 +120,6 @@ def by_frames(
     yield lambda: frame.explain("extended")
     yield lambda: frame.explain("formatted")
     yield lambda: (frame, len(frame.collect()))
-    row = spark.range(1).selectExpr("string(id) value")
-    yield lambda: row.write.format(source).mode("append").options(**options).save()
 
     def stream() -> object:
         loaded = spark.readStream.format(source).options(**options)
@@ -139,7 +137,9 @@ def by_frames(
 def by_sql(
     spark: SparkSession, source: str, options: dict[str, str], name: str
 ) -> Iterator[Callable[[], object]]:
-    """Yield each piece of work with SQL; it returns what Spark shows."""
+    """Yield each piece of work with SQL, after a first row; it returns what Spark shows."""
+    row = spark.range(1).selectExpr("string(id) value")
+    yield lambda: row.write.format(source).mode("append").options(**options).save()
     given = ", ".join(f"`{key}` {json.dumps(value)}" for key, value in options.items())
     given = f"OPTIONS ({given})" if given else ""
     hints = ", ".join(f"`{key}` = {json.dumps(value)}" for key, value in options.items())
@@ -161,7 +161,6 @@ def by_sql(
             str(cell) for found in spark.sql(statement).collect() for cell in found
         ]
     yield lambda: spark.read.options(**options).table(f"t{name}").explain("extended")
-    row = spark.range(1).selectExpr("string(id) value")
     yield lambda: row.writeTo(f"t{name}").options(**options).append()
 
 
