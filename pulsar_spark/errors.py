@@ -2,7 +2,8 @@
 
 Every error says what happened and what to do. The topic, partition, message id, broker and role are
 attributes, where they are known. No error text contains credentials: callers pass none, and text
-from a broker goes through `redact`.
+from a broker goes through `redact`. Nor does one contain line breaks or characters that a terminal
+would obey: peers choose some of these texts, and every error escapes its own (`printable`).
 
 `LocalProtocolError` is a mistake of the calling code; `RemoteProtocolError` is a fault of the peer.
 Errors that a broker returns are subclasses of `BrokerError`, chosen by `from_server_error`.
@@ -11,7 +12,9 @@ Errors that a broker returns are subclasses of `BrokerError`, chosen by `from_se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pulsar_spark.policies import (
@@ -25,33 +28,106 @@ from pulsar_spark.policies import (
 
 _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 
-# Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
-# Each runs in linear time on any text.
+# user:password@ in a URL, also with a slash in the password; not a port, and not a path with an @.
+_IN_URL = re.compile(r"//(?P<secret>[^/\s]+|[^/@\s:]+:(?!\d{1,5}/)[^@\s]{1,256})@")
+# There, it is the name of a container that comes first.
+_CONTAINER = re.compile(r"(?:abfs|wasb)s?://[^/:@]*@", re.IGNORECASE)
+
+# Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and those in URLs. Each
+# pattern runs in linear time on any text.
 _SECRETS = (
-    (re.compile(r"eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,2}"), "***"),
-    (re.compile(r"(?i)\b(token|password|secret)([:=]\s*)[^\s,;\"']+"), r"\1\2***"),
-    (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/._~=-]{8,}"), r"\1\2***"),
-    (re.compile(r"//[^/@\s]+@"), "//***@"),
-    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*"), "***"),
+    re.compile(r"(?P<secret>eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,2})"),
+    re.compile(r"(?i)\b(?:token|password|secret)[:=]\s*(?P<secret>[^\s,;\"']+)"),
+    re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/._~=-]{8,})"),
+    _IN_URL,
+    re.compile(r"(?P<secret>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*)"),
+)
+
+# Unicode's control and direction characters, surrogates and line separators.
+UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+# A terminal's commands: what a peer may put into a secret, so that it shows and does not match.
+_COMMAND = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursors
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles
+    r"|\x1b[ -/]*[0-~]"
+    rf"|{UNPRINTABLE.pattern}"
 )
 
 _MAX_PEER_TEXT = 1000
+_MAX_TEXT = 64 * 1024
 
 
 def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
     """Return `text` with `secrets`, and what looks like a credential, replaced by ``***``.
 
-    Never raises, and the result can always be encoded: bytes that are not UTF-8 (protobuf returns
-    such strings as bytes) are replaced, in `secrets` too, so that they still match.
+    Secrets are found with control characters or a terminal's commands inside, too. Never raises,
+    and the result can always be encoded: bytes that are not UTF-8 (protobuf returns such strings as
+    bytes) are replaced, in `secrets` too, so that they still match.
     """
-    shown = _printable(text)
-    # Longest first: a secret may contain another one.
-    for secret in sorted(map(_printable, secrets), key=len, reverse=True):
-        if secret:
-            shown = shown.replace(secret, "***")
-    for pattern, replacement in _SECRETS:
-        shown = pattern.sub(replacement, shown)
-    return shown
+    shown = _decoded(text)
+    known = {_decoded(secret) for secret in secrets}
+    found = list(_secrets_in(shown, known))
+    if UNPRINTABLE.search(shown):
+        for ignored in (UNPRINTABLE, _COMMAND):
+            found += _secrets_around(shown, known, ignored)
+    pieces: list[str] = []
+    end = 0
+    for start, after in sorted(found):
+        if start >= end:
+            pieces += shown[end:start], "***"
+        end = max(end, after)
+    return "".join([*pieces, shown[end:]])
+
+
+def _secrets_in(text: str, known: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where `known` secrets, and what looks like one, begin and end."""
+    for secret in known:
+        at = text.find(secret) if secret else -1
+        while at >= 0:
+            yield at, at + len(secret)
+            at = text.find(secret, at + len(secret))
+    for pattern in _SECRETS:
+        for match in pattern.finditer(text):
+            yield match.span("secret")
+
+
+def _secrets_around(
+    text: str, known: Iterable[str], ignored: re.Pattern[str]
+) -> Iterator[tuple[int, int]]:
+    """As `_secrets_in`, for the text without what `ignored` matches; places are in the text."""
+    # Where each kept piece begins: in the text, and among what is kept.
+    begins, kept = array("Q", [0]), array("Q", [0])
+    pieces: list[str] = []
+    for match in ignored.finditer(text):
+        piece = text[begins[-1] : match.start()]
+        pieces.append(piece)
+        begins.append(match.end())
+        kept.append(kept[-1] + len(piece))
+    pieces.append(text[begins[-1] :])
+
+    def place(at: int) -> int:
+        piece = bisect_right(kept, at) - 1
+        return begins[piece] + at - kept[piece]
+
+    for start, after in _secrets_in("".join(pieces), {ignored.sub("", one) for one in known}):
+        yield place(start), place(after - 1) + 1
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL, such as a checkpoint's, without the user name and password in it."""
+    return url if _CONTAINER.match(url) else _IN_URL.sub("//***@", url)
+
+
+def printable(text: str) -> str:
+    """Return text as one line that is safe for a terminal: unprintable characters are escaped."""
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 _LEAST_SECRET = 8
@@ -62,8 +138,8 @@ def holds_secret(text: str | bytes, secrets: Iterable[str | bytes]) -> bool:
 
     Short ones do not count: they can be a part of a real name by chance.
     """
-    shown = _printable(text).casefold()
-    known = (_printable(secret).casefold() for secret in secrets)
+    shown = _decoded(text).casefold()
+    known = (_decoded(secret).casefold() for secret in secrets)
     return any(len(secret) >= _LEAST_SECRET and secret in shown for secret in known)
 
 
@@ -74,7 +150,7 @@ def listed(texts: Iterable[str], most: int = 5) -> str:
     return ", ".join(found[:most]) + more
 
 
-def _printable(text: str | bytes) -> str:
+def _decoded(text: str | bytes) -> str:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return data.decode("utf-8", "replace")
 
@@ -83,7 +159,8 @@ class PulsarError(Exception):
     """Base of all errors of this package; only its subclasses are raised.
 
     `what` is one sentence on what happened, `remedy` one on what to do. `retryable` says whether a
-    retry can succeed without a change by the user.
+    retry can succeed without a change by the user. Texts are kept as they are shown: escaped, and
+    cut if they are very long.
     """
 
     retryable = False
@@ -101,13 +178,13 @@ class PulsarError(Exception):
     ) -> None:
         if type(self) is PulsarError:
             raise TypeError("raise a subclass of PulsarError, not PulsarError itself")
-        self.what = what
-        self.remedy = remedy
-        self.topic = topic
+        self.what = _cut(printable(what), _MAX_TEXT)
+        self.remedy = _cut(printable(remedy), _MAX_TEXT)
+        self.topic = _shown(topic)
         self.partition = partition
-        self.message_id = None if message_id is None else str(message_id)
-        self.broker = broker
-        self.role = role
+        self.message_id = _shown(message_id)
+        self.broker = _shown(broker)
+        self.role = _shown(role)
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -135,6 +212,10 @@ class PulsarError(Exception):
         # The default would call the class with the composed text only and lose the fields.
         context = {field: getattr(self, field) for field in _CONTEXT_FIELDS}
         return _rebuild, (type(self), self.what, self.remedy, context)
+
+
+def _shown(value: object) -> str | None:
+    return None if value is None else _cut(printable(str(value)), _MAX_TEXT)
 
 
 def _rebuild(
@@ -848,7 +929,8 @@ def from_server_error(
     """
     kind = _BY_CODE.get(code, UnknownServerError)
     # Cut only after redacting: half a secret would not match.
-    text = redact(message, secrets)[:_MAX_PEER_TEXT].strip() or "the broker gave no reason"
+    text = _cut(printable(redact(message, secrets).strip()), _MAX_PEER_TEXT)
+    text = text or "the broker gave no reason"
     if kind is AuthorizationError and _CHECK_FAILED in text:
         kind = AuthorizationUnavailable
     known = answer_of(code, text)

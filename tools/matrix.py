@@ -29,7 +29,7 @@ TESTS = tuple(
     for name in ("matrix_smoke", "sql", "sql_page", "pipelines", "connect")
 )
 TEST_TOOLS = (
-    "pytest>=8.0",
+    "pytest>=9.0.3",
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
     "pyyaml>=6.0",

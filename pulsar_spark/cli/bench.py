@@ -20,8 +20,8 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.output import Bar, print_json, print_table, printable, progress
-from pulsar_spark.errors import OptionError, TopicNotFound
+from pulsar_spark.cli.output import Bar, print_json, print_table, progress
+from pulsar_spark.errors import OptionError, TopicNotFound, printable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

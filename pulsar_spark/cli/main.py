@@ -18,8 +18,8 @@ from pulsar_spark.cli import bench, broker, demo, peek, sink, subscriptions, top
 from pulsar_spark.cli.arguments import Run
 from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
-from pulsar_spark.cli.output import print_error, printable
-from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
+from pulsar_spark.cli.output import print_error
+from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError, printable
 from pulsar_spark.protocol.implementation import implementation
 
 _EPILOG = """\

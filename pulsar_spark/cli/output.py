@@ -8,31 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
+
+from pulsar_spark.errors import UNPRINTABLE, printable
 
 _COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 # Characters in a table's cell; JSON is never cut.
 _MAX_CELL = 1_000
 
-# Unicode's control and direction characters, surrogates and line separators.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
-    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
-
-
-def printable(text: str) -> str:
-    """Return text as one line that is safe for a terminal: unprintable characters are escaped."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
 
 def print_error(text: str) -> None:
-    """Print an error; a broker's words in it may have several lines."""
-    lines = map(printable, text.split("\n"))
-    print("error: " + "\n  ".join(lines), file=sys.stderr)
+    """Print an error."""
+    print(f"error: {printable(text)}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:
@@ -180,8 +169,7 @@ def _json(
         text = json.dumps(_without_nan(value), indent=indent, default=default, ensure_ascii=False)
     # Outside of strings, line ends are the only control characters of JSON.
     return "\n".join(
-        _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], line)
-        for line in text.split("\n")
+        UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], line) for line in text.split("\n")
     )
 
 

@@ -39,10 +39,14 @@ def read_pem(value: str, option: str, error: type[PulsarError], remedy: str) -> 
         raise error(f"the file {value} of {option} cannot be read: {why}", remedy) from None
 
 
+def is_path(value: str) -> bool:
+    """Whether a value is the path of a file, and no PEM text, not even a damaged one."""
+    return pem_content(value) is None and not _may_be_key(value)
+
+
 def shown_pem(value: str | None) -> str:
     """Return what a `repr` may show: a path."""
-    is_path = value is None or not (pem_content(value) or _may_be_key(value))
-    return repr(value) if is_path else "'content:***'"
+    return repr(value) if value is None or is_path(value) else "'content:***'"
 
 
 def _may_be_key(value: str) -> bool:

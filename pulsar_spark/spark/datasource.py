@@ -18,6 +18,7 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, passes_read_limits
 from pulsar_spark.spark.options.catalog import without_catalog_keys
 from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.options.redaction import warn_of_shown_secrets
 from pulsar_spark.spark.options.resolve import over_defaults
 from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.options.table import Scope
@@ -59,7 +60,10 @@ class PulsarDataSource(DataSource):
 
     @property
     def _all_options(self) -> dict[str, str]:
-        return over_defaults(without_catalog_keys(self.options), self.defaults.options)
+        given = without_catalog_keys(self.options)
+        # Spark does not see the defaults.
+        warn_of_shown_secrets(given)
+        return over_defaults(given, self.defaults.options)
 
     def schema(self) -> StructType:
         """Return the schema from the topics' schemas and the options; asks the brokers."""

@@ -126,9 +126,10 @@ def test_numbers_that_json_does_not_know_are_text(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == '{"a": ["NaN", {"b": "Infinity"}, "-Infinity", 1.5]}\n'
 
 
-def test_an_error_stays_on_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.fault(148)
+def test_an_error_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error("fields:\na\x1b[2J\rerror: forged\nb")
-    assert capsys.readouterr().err == "error: fields:\n  a\\x1b[2J\\rerror: forged\n  b\n"
+    assert capsys.readouterr().err == "error: fields:\\na\\x1b[2J\\rerror: forged\\nb\n"
 
 
 def test_a_cell_of_a_table_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:

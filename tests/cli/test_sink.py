@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from pulsar_spark.cli import main as cli
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import PulsarError, SinkStateError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.spark.writing import exactly_once
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing import decision_log, exactly_once
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.sink_job import TASKS, Sink
@@ -109,6 +112,92 @@ def state(broker: EmbeddedBroker) -> dict[str, tuple[object, int]]:
         name: (set(broker.subscriptions(name)), broker.stats(name).messages_in)
         for name in broker.topics()
     }
+
+
+CHECKPOINT = "s3a://KEY:{}@bucket/checkpoints/orders"
+CREDENTIAL = "canary/8b1f+x="
+
+
+def records(broker: EmbeddedBroker, topic: str) -> list[str]:
+    """Return the ids in a sink's records."""
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        last = context.lookup.last_message_id(topic)
+        found = decision_log._read(context, topic, EARLIEST_POSITION, last)
+    return [record["sink"] for _, record in found]
+
+
+@pytest.mark.fault(149)
+def test_the_credentials_of_a_checkpoint_are_neither_stored_nor_shown(
+    broker: EmbeddedBroker, run: Run, refused: Callable[..., str]
+) -> None:
+    sink = Sink(broker.service_url, "t", CHECKPOINT.format(CREDENTIAL))
+    sink.run(0)
+    ((status, (row,)), text) = run("--list"), str(parse_write_options(sink.options))
+    assert (status, row["committed"]) == (0, "batch 0")
+    assert row["sink"].startswith("s3a://***@bucket/checkpoints/orders#")
+    stored = records(broker, row["topic"])
+    assert set(stored) == {row["sink"]}
+    # An id that is shown is one that the command takes.
+    status, again = run("--finish", row["sink"])
+    assert (status, again) == (0, [row])
+    assert run("--finish", CHECKPOINT.format(CREDENTIAL)) == (0, [row])
+    error = refused("--finish", CHECKPOINT.format("other-canary"))
+    assert "s3a://***@bucket" in error
+    for shown in (str(row), text, *stored, error):
+        assert "canary" not in shown
+
+
+@pytest.mark.fault(149)
+def test_a_sink_that_an_earlier_version_recorded_with_its_credentials_goes_on(
+    broker: EmbeddedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = CHECKPOINT.format(CREDENTIAL)
+    sink = Sink(broker.service_url, "t", whole)
+    with monkeypatch.context() as earlier:
+        for module in (decision_log, exactly_once):
+            earlier.setattr(module, "known_as", lambda sink_id: sink_id)
+        sink.run(0)
+        messages = [sink.write(1, task) for task in range(TASKS)]
+        unanswered = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+        with unanswered, pytest.raises(PulsarError):
+            sink.writer().commit(list(messages), 1)
+    (row,) = run()[1]
+    assert CREDENTIAL not in str(row)
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    assert row["topic"] == f"persistent://public/default/__spark_sink-{digest}"
+    assert set(records(broker, row["topic"])) == {whole}
+    sink.run(1)
+    sink.run(2)
+    assert run()[1][0]["committed"] == "batch 2"
+    assert set(records(broker, row["topic"])) == {whole, row["sink"]}
+    assert broker.open_transactions() == {}
+
+
+@pytest.mark.fault(149)
+def test_sinks_whose_ids_differ_in_their_credentials_alone_are_two(broker: EmbeddedBroker) -> None:
+    for name in ("a", "b"):
+        sink = Sink(broker.service_url, "t", CHECKPOINT.format(f"canary-{name}"))
+        sink.options["sinkStateTopic"] = "records"
+        if name == "a":
+            sink.run(0)
+    with pytest.raises(SinkStateError, match="another sink") as caught:
+        sink.run(1)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sink_id",
+    [
+        "orders",
+        "team@orders",
+        "hdfs://namenode:8020/checkpoints/a@b",
+        "abfss://container@account.dfs.core.windows.net/checkpoints",
+        "basic orders-daily",
+        "token:orders",
+    ],
+)
+def test_an_id_without_credentials_is_kept(sink_id: str) -> None:
+    assert decision_log.known_as(sink_id) == sink_id
 
 
 def test_an_unknown_id_is_an_error_and_creates_nothing(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
+import tracemalloc
+import zlib
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +218,185 @@ def test_no_credentials_go_to_an_invalid_endpoint(
     issuer.on_discovery = say(200, {"token_endpoint": endpoint})
     with pytest.raises((AuthenticationError, OptionError), match="token_endpoint"):
         auth.auth_data()
+
+
+def packed(times: int, size: int) -> bytes:
+    data = b" " * size
+    for _ in range(times):
+        data = gzip.compress(data)
+    return data
+
+
+@pytest.mark.fault(146)
+@pytest.mark.parametrize("at", ["on_token", "on_discovery"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        say(200, packed(3, 10_000_000), **{"Content-Encoding": "gzip, gzip, gzip"}),
+        say(200, packed(1, 100_000_000), **{"Content-Encoding": "GZip"}),
+        say(401, packed(1, 10_000_000), **{"Content-Encoding": "identity, gzip"}),
+        say(200, zlib.compress(b"{}"), **{"Content-Encoding": "deflate"}),
+        say(200, b"{}", **{"Content-Encoding": "br"}),
+        say(200, b"{}", **{"Content-Encoding": "unheard-of"}),
+    ],
+)
+def test_an_encoded_answer_is_refused_and_not_decoded(
+    issuer: Issuer, auth: OAuth2Auth, answer: Answer, at: str
+) -> None:
+    setattr(issuer, at, answer)
+    tracemalloc.start()
+    try:
+        refused(auth, AuthenticationError, "Content-Encoding")
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert {heard["Accept-Encoding"] for heard in issuer.headers} == {"identity"}
+
+
+@pytest.mark.fault(146)
+def test_an_answer_in_chunks_is_read_and_its_lines_are_bounded(
+    issuer: Issuer, auth: OAuth2Auth
+) -> None:
+    def in_chunks(handler: BaseHTTPRequestHandler, extension: Iterable[bytes] = ()) -> None:
+        body = json.dumps({"access_token": "t", "expires_in": 0}).encode()
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"%x" % len(body))
+        for part in extension:
+            handler.wfile.write(part)
+        handler.wfile.write(b"\r\n%b\r\n0\r\n\r\n" % body)
+
+    issuer.on_token = in_chunks
+    assert auth.auth_data() == b"t"
+    issuer.on_token = lambda handler: in_chunks(handler, [b";", *[b"x" * 500_000] * 100])
+    tracemalloc.start()
+    try:
+        refused(auth, ConnectError, "cannot be asked")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+class Proxy:
+    """Notes what it gets, and answers as an issuer would."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                proxy.got.append(f"{self.command} {self.path} {self.headers} {body!r}")
+                token = {"token_endpoint": "http://localhost:9/token", "access_token": "theirs"}
+                say(403 if self.command == "CONNECT" else 200, token)(self)
+
+            do_GET = do_POST = do_CONNECT = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        finish(self._thread)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy that the environment names for everything."""
+    with Proxy() as running:
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, running.url)
+            monkeypatch.setenv(name.lower(), running.url)
+        yield running
+
+
+@pytest.mark.fault(147)
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST", "127.0.0.1", "127.0.0.53", "127.255.255.254", "[::1]"]
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_local_issuer_is_asked_without_a_proxy(proxy: Proxy, scheme: str, host: str) -> None:
+    auth = OAuth2Auth(OAuth2Options(f"{scheme}://{host}:9", private_key=KEY))
+    refused(auth, ConnectError, "cannot be asked")
+    assert proxy.got == []
+
+
+@pytest.mark.fault(147)
+def test_a_local_issuer_that_is_there_gives_its_own_token(proxy: Proxy) -> None:
+    with Issuer(None) as issuer:
+        assert made(issuer, None).auth_data() == b"token-1"
+    assert proxy.got == []
+
+
+@pytest.mark.fault(147)
+def test_a_proxy_sees_of_another_issuer_only_its_name(proxy: Proxy) -> None:
+    auth = OAuth2Auth(OAuth2Options("https://issuer.invalid", private_key=KEY))
+    refused(auth, ConnectError, "cannot be asked")
+    assert {asked.split()[1] for asked in proxy.got} == {"issuer.invalid:443"}
+    assert SECRET not in str(proxy.got)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://", "nothing"])
+def test_a_proxy_that_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    auth = OAuth2Auth(OAuth2Options("https://issuer.invalid", private_key=KEY))
+    with pytest.raises(PulsarError, match="cannot be asked"):
+        auth.auth_data()
+
+
+@pytest.mark.fault(147)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1.example.com",
+        "http://localhost.example.com",
+        "http://0.0.0.0",
+        "http://2130706433",
+        "http://localhost@example.com",
+        "http://128.0.0.1",
+        "http://[::2]",
+    ],
+)
+def test_a_host_that_only_looks_local_is_another_one(url: str) -> None:
+    with pytest.raises(OptionError, match="https://"):
+        OAuth2Auth(OAuth2Options(url, private_key=KEY))
+
+
+@pytest.mark.fault(147)
+def test_an_issuer_with_tls_names_no_endpoint_without(issuer: Issuer, auth: OAuth2Auth) -> None:
+    issuer.on_discovery = say(200, {"token_endpoint": "http://localhost:9/token"})
+    with pytest.raises(OptionError, match="token_endpoint"):
+        auth.auth_data()
+
+
+@pytest.mark.fault(97)
+def test_an_endpoint_that_repeats_the_secret_is_neither_shown_nor_asked(
+    issuer: Issuer, auth: OAuth2Auth
+) -> None:
+    issuer.on_discovery = say(200, {"token_endpoint": f"https://{SECRET}.example.com/token"})
+    refused(auth, AuthenticationError, "contains the client's secret")
+
+
+def test_passwords_for_other_purposes_are_not_sent(
+    issuer: Issuer, auth: OAuth2Auth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("default login me password other-canary\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    auth.auth_data()
+    assert {heard["Authorization"] for heard in issuer.headers} == {None}
 
 
 @pytest.mark.fault(50)

@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_spark.engine.options import AuthOptions, TlsOptions
 from pulsar_spark.engine.pem import pem_content, read_pem
-from pulsar_spark.errors import CryptoError
+from pulsar_spark.errors import CryptoError, printable
 from tests.engine.damaged_pem import damaged, shows
 from tests.support.certificates import Authority
 
@@ -31,7 +31,7 @@ def test_text_is_taken_as_it_is_and_a_path_is_read(pem: str, tmp_path: Path) -> 
 def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
     with pytest.raises(CryptoError, match=r"^the file .* of the\.option cannot be read") as caught:
         read_pem(path, "the.option", CryptoError, "Put it there.")
-    assert (path in str(caught.value), caught.value.remedy) == (True, "Put it there.")
+    assert (printable(path) in str(caught.value), caught.value.remedy) == (True, "Put it there.")
 
 
 @pytest.mark.fault(96)

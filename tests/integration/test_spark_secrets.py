@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 JOB = Path(__file__).with_name("secrets_job.py")
+REDACTION_JOB = Path(__file__).with_name("redaction_job.py")
 SECONDS = 480
 
 # In the form of a JSON web token, whose parts can be recognized; the others look like nothing.
@@ -106,3 +107,53 @@ def test_a_credential_is_nowhere_to_be_seen(tmp_path: Path) -> None:
             if part in line
         ]
         assert not found, (path, found[:5])
+
+
+def shown(tmp_path: Path, session: str) -> tuple[dict[str, bool], str]:
+    """Run the job; return which of its secrets are shown anywhere, and what it printed."""
+    kept, own = tmp_path / "kept", tmp_path / "own"
+    kept.mkdir()
+    own.mkdir()
+    done = subprocess.run(
+        [sys.executable, REDACTION_JOB, kept, own, session],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=kept,
+        env=dict(os.environ),
+        timeout=SECONDS,
+        check=True,
+    )
+    printed, _, secrets = done.stdout.decode("utf-8", "replace").rstrip().rpartition("\n")
+    assert "FAILED" not in printed, printed[printed.index("FAILED") :][:1000]
+    events = [path for path in (kept / "events").rglob("*") if path.is_file()]
+    files = [path.read_text("utf-8", "replace") for path in events]
+    assert "SparkListenerSQLExecutionStart" in "".join(files)
+    return {
+        name: any(part in text for part in parts for text in (*files, printed))
+        for name, parts in json.loads(secrets).items()
+    }, printed
+
+
+@pytest.mark.slow
+@pytest.mark.fault(145)
+@pytest.mark.timeout(SECONDS + 60)
+def test_spark_hides_secrets_by_its_default_where_their_options_are_named_for_it(
+    tmp_path: Path,
+) -> None:
+    found, printed = shown(tmp_path, "classic")
+    # A secret under the other name shows that Spark would have shown it.
+    assert found == {name: name.startswith("shown ") for name in found}
+    assert len(found) == 9
+    parts = re.split(r"^--- (.*)$", printed, flags=re.M)[1:]
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        kind, option = name.split()
+        assert ("event log, unless" in text and option in text) == (kind == "shown"), name
+
+
+@pytest.mark.slow
+@pytest.mark.fault(145)
+@pytest.mark.timeout(SECONDS + 60)
+def test_spark_connect_shows_all_options_but_not_those_of_a_format(tmp_path: Path) -> None:
+    found, _ = shown(tmp_path, "connect")
+    option = "pulsar.client.authParams"
+    assert found == {f"hidden {option}": True, f"format {option}": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -36,6 +37,7 @@ class Issuer:
     def __init__(self, authority: Authority | None, **certificate: Any) -> None:
         self.asked: list[dict[str, list[str]]] = []
         self.paths: list[str] = []
+        self.headers: list[Message] = []
         self.expires_in: object = 3600
         self.on_token: Answer | None = None
         self.on_discovery: Answer | None = None
@@ -44,10 +46,12 @@ class Issuer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.paths.append(self.path)
+                issuer.headers.append(self.headers)
                 metadata = {"issuer": issuer.url, "token_endpoint": f"{issuer.url}/token"}
                 (issuer.on_discovery or say(200, metadata))(self)
 
             def do_POST(self) -> None:
+                issuer.headers.append(self.headers)
                 size = int(self.headers["Content-Length"])
                 issuer.asked.append(parse_qs(self.rfile.read(size).decode()))
                 token = {

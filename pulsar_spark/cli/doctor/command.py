@@ -16,8 +16,8 @@ from pulsar_spark.cli.arguments import (
     whole_number,
 )
 from pulsar_spark.cli.environment import environment
-from pulsar_spark.cli.output import print_json, print_table, printable, progress
-from pulsar_spark.errors import OptionError
+from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.errors import OptionError, printable
 
 if TYPE_CHECKING:
     from pulsar_spark.cli.doctor.steps import Step

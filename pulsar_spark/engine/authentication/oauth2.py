@@ -1,13 +1,15 @@
 """OAuth2 tokens by client credentials (RFC 6749, section 4.4).
 
-Requests go to the issuer over TLS only, and its certificate is always verified. Redirects are
-errors, so that credentials never reach another host.
+Requests go to the issuer over TLS, and its certificate is always verified; only on this machine may
+they go without, and then never through a proxy. Redirects are errors, so that credentials never
+reach another host. Answers are not decompressed: a few bytes can decompress to any size.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import ipaddress
 import json
 import queue
 import ssl
@@ -27,6 +29,7 @@ from pulsar_spark.errors import (
     MissingDependency,
     OptionError,
     TlsError,
+    holds_secret,
 )
 
 if TYPE_CHECKING:
@@ -156,7 +159,7 @@ class OAuth2Auth:
         """Return a new token and its lifetime in seconds."""
         client, secret = self._client()
         with _session(self._options, client, secret, deadline) as session:
-            endpoint = self._endpoint(session, deadline)
+            endpoint = self._endpoint(session, deadline, secret)
             wanted = {"audience": self._options.audience} if self._options.audience else {}
             answer = _asked(
                 endpoint,
@@ -177,7 +180,7 @@ class OAuth2Auth:
             seconds = _LIFETIME
         return token.encode(), seconds
 
-    def _endpoint(self, session: Any, deadline: Deadline) -> str:
+    def _endpoint(self, session: Any, deadline: Deadline, secret: str) -> str:
         """Return the token URL that the issuer publishes."""
         url = self._options.issuer_url.rstrip("/") + _WELL_KNOWN
         metadata = _asked(
@@ -194,24 +197,37 @@ class OAuth2Auth:
         endpoint = metadata.get("token_endpoint")
         if not isinstance(endpoint, str):
             raise AuthenticationError(f"{_host(url)} names no token_endpoint", _REACH)
-        _check_url("token_endpoint", endpoint)
+        _check_url("token_endpoint", endpoint, plain=urlsplit(url).scheme == "http")
+        if holds_secret(endpoint, (secret,)):
+            raise AuthenticationError(
+                f"{_host(url)} names a token_endpoint that contains the client's secret",
+                "Ask who runs the issuer, and change the secret.",
+            )
         return endpoint
 
 
-def _check_url(what: str, url: str) -> None:
-    """Raise OptionError for a URL that is not safe for secrets."""
+def _check_url(what: str, url: str, *, plain: bool = True) -> None:
+    """Raise OptionError for a URL that is not safe for secrets; `plain` allows http:// here."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         secret = parts.username is not None or parts.password is not None
     except ValueError:
         host, secret = "", True
-    here = host in ("localhost", "127.0.0.1", "::1")
-    if not host or secret or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
+    schemes = ("https", "http") if plain and _is_here(host) else ("https",)
+    if not host or secret or parts.scheme not in schemes:
         raise OptionError(
             f"{what} of OAuth2 is not an https:// URL without a password",
             "Credentials are sent there: http:// is taken on this machine alone.",
         )
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine by its name, whoever is asked."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _key(value: str) -> dict[str, Any]:
@@ -271,7 +287,7 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
         load_trusted(context, options.trust_certs_file)
 
     class Adapter(HTTPAdapter):
-        """One request and its bounded answer."""
+        """One request and its bounded answer, wherever authlib or requests would send it."""
 
         def init_poolmanager(self, *args: Any, **more: Any) -> None:
             super().init_poolmanager(*args, ssl_context=context, **more)
@@ -280,6 +296,13 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
             return super().proxy_manager_for(proxy, ssl_context=context, **more)
 
         def send(self, request: Any, *args: Any, **more: Any) -> requests.Response:
+            _check_url("issuerUrl", request.url)
+            if _is_here(urlsplit(request.url).hostname or ""):
+                # A proxy's own machine is another one, and without TLS it would see the secret.
+                more["proxies"] = {}
+            request.headers["Accept-Encoding"] = "identity"
+            # The secret is in the body; this would be one for another purpose, from ~/.netrc.
+            request.headers.pop("Authorization", None)
             response = super().send(request, *args, **{**more, "stream": True})
             _check_answer(response, deadline)
             return response
@@ -299,8 +322,14 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
 def _check_answer(response: requests.Response, deadline: Deadline) -> None:
     """Read an answer within its limits; raise its status as an error, without its text."""
     host, status = _host(response.url), response.status_code
+    if response.raw.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
+        response.close()
+        raise AuthenticationError(
+            f"{host} answers with a Content-Encoding, although it was asked for none", _REACH
+        )
     body = bytearray()
-    for part in response.iter_content(_CHUNK):
+    # Not `stream`, which reads lines of any length between chunks.
+    while part := _read(response):
         body += part
         if len(body) > _MAX_BODY:
             response.close()
@@ -321,6 +350,18 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
         raise AuthenticationError(
             f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
         )
+
+
+def _read(response: requests.Response) -> bytes:
+    """Return the next bytes of the body as they came; raises as requests does."""
+    from requests import ConnectionError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        part: bytes = response.raw.read(_CHUNK, decode_content=False)
+    except HTTPError as error:
+        raise ConnectionError(error) from None
+    return part
 
 
 def _too_slow(host: str) -> ConnectError:
@@ -368,9 +409,12 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
             f"the certificate of {_host(url)} is not accepted ({why})",
             "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
         ) from None
+    except requests.exceptions.JSONDecodeError:
+        what = "answers with something that is not JSON of a token"
     except requests.exceptions.RequestException as error:
         if isinstance(error, ValueError):
-            what = "answers with something that is not JSON of a token"
+            # A proxy's URL in the environment, of a kind that requests does not know.
+            what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
         else:
             raise ConnectError(
                 f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH

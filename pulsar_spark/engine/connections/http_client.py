@@ -441,11 +441,10 @@ def _reason(body: bytes) -> tuple[str, bool]:
     except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
-        text = str(parsed.get("reason") or parsed.get("message") or "")
-        return " ".join(text.split()), "reason" in parsed
+        return str(parsed.get("reason") or parsed.get("message") or ""), "reason" in parsed
     text = body.decode("utf-8", "replace")
     # An HTML page adds nothing to the status.
-    return "" if text.lstrip().startswith("<") else " ".join(text.split()), False
+    return "" if text.lstrip().startswith("<") else text, False
 
 
 def _too_long(host: str, limit: int) -> RemoteProtocolError:

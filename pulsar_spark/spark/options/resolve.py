@@ -15,15 +15,11 @@ from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
-from pulsar_spark.spark.options.table import EVERY_VALUE, OPTIONS, Option, Scope
+from pulsar_spark.spark.options.table import BY_NAME, EVERY_VALUE, OPTIONS, Option, Scope
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 100
-
-_BY_NAME: dict[str, Option] = {
-    name.lower(): option for option in OPTIONS for name in (option.key, *option.aliases)
-}
 
 _SPARK_KEYS = frozenset(
     {
@@ -80,7 +76,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     elsewhere: dict[str, tuple[str, Any]] = {}
     ignored: list[str] = []
     for name, value in options.items():
-        option = _BY_NAME.get(name.lower())
+        option = BY_NAME.get(name.lower())
         if option is None:
             _check_foreign(name, value, ignored)
         elif not option.scope & scope:
@@ -117,7 +113,7 @@ def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict
 def _kind(name: str) -> str:
     """Return what names share that mean the same option or options that exclude each other."""
     lower = name.lower()
-    option = _BY_NAME.get(lower)
+    option = BY_NAME.get(lower)
     key = lower if option is None else option.key
     return next((group[0] for group in _EXCLUSIVE if key in group), key)
 
@@ -126,7 +122,7 @@ def _parse_text(option: Option, value: str) -> Any:
     try:
         return option.parse(value)
     except ValueError as error:
-        shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
+        shown = "its value" if option.secret else repr(redact(value)[:_SHOWN])
         raise OptionError(
             f"{option.key}: {shown} is not a valid value", f"Expected {error}."
         ) from None

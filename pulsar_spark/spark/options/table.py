@@ -54,7 +54,8 @@ class Option:
     """One option. `default` is text for `parse`, or None if there is no default.
 
     Docs show `shown_default` if `default` is not clear enough. Values in `unbuilt` are documented
-    but not supported yet. A `secret` value is never shown.
+    but not supported yet. A `secret` value is never shown; one of its `aliases` has a name by which
+    Spark hides it too (`redaction`).
     """
 
     key: str
@@ -347,6 +348,7 @@ OPTIONS: tuple[Option, ...] = (
         "Credentials as for the Java client: `token:…`, `file:///…` (read at each use), or JSON; "
         "also `env:NAME`.",
         secret=True,
+        aliases=("pulsar.client.authParamsSecret",),
     ),
     _client(
         "tlsTrustCertsFilePath",
@@ -365,6 +367,7 @@ OPTIONS: tuple[Option, ...] = (
         text,
         "The key of that certificate, PEM as a file or content.",
         secret=True,
+        aliases=("pulsar.client.tlsKeySecret",),
     ),
     _client(
         "tlsAllowInsecureConnection",
@@ -426,6 +429,7 @@ OPTIONS: tuple[Option, ...] = (
         "Private key that decrypts messages: a PEM file on every machine, PEM text, or JSON of "
         "name → one of these.",
         secret=True,
+        aliases=("pulsar.reader.cryptoPrivateKeySecret",),
     ),
     _reader(
         "cryptoFailureAction",
@@ -518,3 +522,8 @@ OPTIONS: tuple[Option, ...] = (
         unbuilt=("SEND",),
     ),
 )
+
+BY_NAME: dict[str, Option] = {
+    name.lower(): option for option in OPTIONS for name in (option.key, *option.aliases)
+}
+"""Key or alias in lower case → option."""

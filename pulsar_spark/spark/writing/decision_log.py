@@ -23,8 +23,10 @@ A durable subscription retains the records since the last ``done``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +47,7 @@ from pulsar_spark.errors import (
     SinkStateError,
     TopicNotFound,
     TransactionOutcomeUnknown,
+    without_credentials,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
@@ -113,6 +116,25 @@ class Decision:
     withheld: Withheld | None = None
 
 
+def known_as(sink_id: str) -> str:
+    """Return a sink's id as it is shown and recorded: without the credentials of a URL.
+
+    A digest of the id takes their place, so that two ids never become one. An id that is the result
+    of this function is returned as it is.
+    """
+    hidden = without_credentials(sink_id)
+    return sink_id if hidden == sink_id else f"{hidden}#{id_digest(sink_id)}"
+
+
+_KNOWN = re.compile(r".*//\*\*\*@.*#([0-9a-f]{16})", re.DOTALL)
+
+
+def id_digest(sink_id: str) -> str:
+    """Return the digest of a sink's id, which is the same for what `known_as` returns."""
+    known = _KNOWN.fullmatch(sink_id)
+    return known[1] if known else hashlib.sha256(sink_id.encode()).hexdigest()[:16]
+
+
 class SinkState:
     """The state that a sink's records describe, up to the last one read."""
 
@@ -126,7 +148,7 @@ class SinkState:
 
     def replay(self, position: Position, record: dict[str, Any]) -> None:
         """Apply the next record."""
-        self.sink_id = record["sink"]
+        self.sink_id = known_as(record["sink"])
         kind = record["kind"]
         if kind == "decided":
             self.undone, self.undone_at = _decision(record), position
@@ -154,7 +176,7 @@ class DecisionLog(Closing):
     def __init__(self, context: ClientContext, topic: str, sink_id: str) -> None:
         self.topic = topic
         self._context = context
-        self._sink_id = sink_id
+        self._sink_id = known_as(sink_id)
         self._timeout = context.options.operation_timeout
         options = ProducerOptions(
             batching_enabled=False, access_mode=pb.ExclusiveWithFencing, txn_enabled=True
@@ -241,7 +263,8 @@ class DecisionLog(Closing):
     ) -> list[tuple[Position, dict[str, Any]]]:
         found = _read(self._context, self.topic, start, last)
         for position, record in found:
-            if record["sink"] != self._sink_id:
+            # Earlier versions recorded the whole id.
+            if known_as(record["sink"]) != self._sink_id:
                 raise _foreign(self.topic, position)
         return found
 
@@ -369,10 +392,10 @@ def _read(
 def _parsed(payload: bytes, topic: str, position: Position) -> dict[str, Any]:
     try:
         record = json.loads(payload)
-        version, _ = record["v"], record["sink"]
+        version, sink = record["v"], record["sink"]
     except (ValueError, KeyError, TypeError):
         raise _foreign(topic, position) from None
-    if version != VERSION:
+    if version != VERSION or not isinstance(sink, str):
         raise _foreign(topic, position)
     assert isinstance(record, dict)
     return record

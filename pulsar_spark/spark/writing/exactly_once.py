@@ -39,7 +39,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.writing.commit_check import confirm, settle
 from pulsar_spark.spark.writing.crash_points import armed, reach
-from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit
+from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit, id_digest, known_as
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,10 @@ _ABORT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of an exactly-once sink; plain data. `transaction_timeout` is in seconds."""
+    """The options of an exactly-once sink; plain data. `transaction_timeout` is in seconds.
+
+    `sink_id` is the id as `known_as` returns it, without credentials.
+    """
 
     sink_id: str
     state_topic: str
@@ -82,12 +85,12 @@ def sink_options(
             "Set sinkStateTopic to a topic that only this sink writes to.",
         )
     else:
-        digest = hashlib.sha256(sink_id.encode()).hexdigest()[:16]
         namespace = TopicName.parse(topic).namespace_name
-        name = TopicName.parse(f"persistent://{namespace}/{STATE_PREFIX}{digest}")
+        local_name = f"{STATE_PREFIX}{id_digest(sink_id)}"
+        name = TopicName.parse(f"persistent://{namespace}/{local_name}")
     for written in (name, *([] if topic is None else [TopicName.parse(topic)])):
         check_persistent(written)
-    return SinkOptions(sink_id, str(name), transaction_timeout)
+    return SinkOptions(known_as(sink_id), str(name), transaction_timeout)
 
 
 def check_persistent(topic: TopicName) -> None:
