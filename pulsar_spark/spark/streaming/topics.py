@@ -347,6 +347,8 @@ class StreamTopics:
             if passed and topic not in self._judged and found.reached != entry:
                 asked.append(topic)
         self._restarted.clear()
+        if not asked:
+            return
         unsure = [
             topic
             for topic, first in self._firsts(sorted(asked)).items()
