@@ -259,8 +259,7 @@ class StreamTopics:
             self._held_at.pop(topic, None)
             unread = self._unread.pop(topic, None)
             if keeps_from(first, needed) and end >= Position(*needed[:2]):
-                kept = f"What follows the query's position {needed} is still stored"
-                logger.warning("%s: %s. %s", topic, what, kept)
+                self._warn_of_emptied(topic, position)
                 continue
             upto = "the topic's end" if first is None or first < needed else str(first)
             much = extent(needed, first, unread)
@@ -308,13 +307,7 @@ class StreamTopics:
         first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
             # From here on it retains the remaining messages.
-            logger.warning(
-                "%s: the subscription %s was emptied by others or by expiry; it is set to the "
-                "query's position %s",
-                topic,
-                name,
-                position,
-            )
+            self._warn_of_emptied(topic, position)
             self._move(topic, position)
         needed = self._needed(topic, position)
         if not keeps_from(first, needed):
@@ -332,6 +325,15 @@ class StreamTopics:
                 position,
             )
 
+    def _warn_of_emptied(self, topic: str, position: Position) -> None:
+        logger.warning(
+            "%s: the subscription %s was removed or emptied by others; it is set to the query's "
+            "position %s",
+            topic,
+            self._subscriptions.name,
+            position,
+        )
+
     def _look_back(self, positions: Positions, ends: Mapping[str, TopicEnd]) -> None:
         """Warn if a restarted query cannot know whether messages came and expired meanwhile.
 
@@ -345,6 +347,8 @@ class StreamTopics:
             if passed and topic not in self._judged and found.reached != entry:
                 asked.append(topic)
         self._restarted.clear()
+        if not asked:
+            return
         unsure = [
             topic
             for topic, first in self._firsts(sorted(asked)).items()
