@@ -42,6 +42,8 @@ class CheckedWriter:
 
     finishes_others = False
     """Whether an earlier writer's unfinished decision is carried out first."""
+    in_stream = False
+    """Whether it writes a micro-batch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -94,4 +96,6 @@ class CheckedWriter:
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
         keep_modules()
-        return write_task(self._options, self._columns, batches, self._targets)
+        return write_task(
+            self._options, self._columns, batches, self._targets, in_stream=self.in_stream
+        )

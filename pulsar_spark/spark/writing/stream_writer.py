@@ -38,6 +38,8 @@ _ROWS_AT_ONCE = 1000
 class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
     """What writers of rows and of record batches share."""
 
+    in_stream = True
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch on the driver, if exactly-once, and log the counts."""
         self.commit_unit(Unit(batch=batchId), messages)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_OF_A_NAME = 1000
+# What Spark tells the tasks of a stream, those of writes in foreachBatch too.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 # A transaction that is not aborted within this time ends by its timeout.
 _ABORT_SECONDS = 10.0
 
@@ -354,13 +357,15 @@ def write_task(
     columns: WriteColumns,
     batches: Iterable[pa.RecordBatch],
     targets: Mapping[str, Target] | None = None,
+    *,
+    in_stream: bool = False,
 ) -> PulsarCommitMessage:
-    """Write all rows of a task and return the counts.
+    """Write all rows of a task and return the counts; `in_stream` are those of a micro-batch.
 
     Connects for the first row, and closes in any case.
     """
     with ClientContext.shared(options.client) as context:
-        producer, batches = _task_producer(options, columns, batches)
+        producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
         writer = TaskWriter(context, options, columns, producer, targets)
         try:
             for batch in batches:
@@ -379,12 +384,17 @@ def deduplicates(options: WriteOptions, columns: WriteColumns) -> bool:
 
 
 def _task_producer(
-    options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
+    options: WriteOptions,
+    columns: WriteColumns,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    in_stream: bool,
 ) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
     """Return the options of this task's producers, and its rows.
 
     Two producers must not have the same name at the same time. If rows have sequence ids, the name
-    is the same whenever a task with these rows runs, so that messages are not stored twice.
+    is the same whenever a task with these rows runs, so that messages are not stored twice. Each
+    micro-batch has names of its own, as its ids may start anew.
     """
     name = options.producer.producer_name
     position = columns.position(names.SEQUENCE_ID)
@@ -392,6 +402,7 @@ def _task_producer(
         return replace(options.producer, producer_name=_attempt_name(name)), batches
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
+    micro_batch = _micro_batch(context)
     rest = iter(batches)
     first: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in first) < _ROWS_OF_A_NAME:
@@ -401,16 +412,31 @@ def _task_producer(
         first.append(batch)
     # Tasks don't know how many there are. With another number of tasks, a task of the same number
     # would have other rows, and a broker would drop them as duplicates of the first run's.
-    digest = hashlib.blake2b(digest_size=6)
+    digest = hashlib.blake2b(micro_batch.encode(), digest_size=6)
     left = _ROWS_OF_A_NAME
     for batch in first:
-        ids = batch.column(position)[:left]
-        left -= len(ids)
-        digest.update("".join(f"{own}," for own in ids.to_pylist()).encode())
+        part = batch.slice(0, left)
+        left -= part.num_rows
+        digest.update("".join(f"{own}," for own in part.column(position).to_pylist()).encode())
+        if in_stream and not micro_batch:
+            # Only a process that is none of Spark's tasks is not told the micro-batch. Its rows
+            # tell then: the same ids alone do not make it the same.
+            digest.update(repr(part.to_pylist()).encode())
     producer = replace(
         options.producer, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True
     )
     return producer, chain(first, rest)
+
+
+def _micro_batch(context: TaskContext | None) -> str:
+    """Return what identifies the micro-batch that a task belongs to; empty outside of streams.
+
+    It is the same when a micro-batch runs again, also after a restart of the query.
+    """
+    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    if context is None or batch_id is None:
+        return ""
+    return f"{context.getLocalProperty(_QUERY_ID)}/{batch_id}:"
 
 
 def _attempt_name(name: str | None) -> str | None:

@@ -64,6 +64,7 @@ def write(
     *,
     batch_rows: int = 1000,
     killed_at: int | None = None,
+    in_stream: bool = False,
 ) -> PulsarCommitMessage:
     given = {"service.url": broker.service_url, **(options or {})}
     if "__topic" not in columns:
@@ -86,7 +87,7 @@ def write(
                 raise RuntimeError("killed")
             yield table.slice(start, batch_rows)
 
-    return write_task(parsed, planned, batches())
+    return write_task(parsed, planned, batches(), in_stream=in_stream)
 
 
 def test_a_task_returns_when_all_is_acknowledged(broker: EmbeddedBroker) -> None:
@@ -564,6 +565,9 @@ def test_every_attempt_of_a_task_has_the_name_that_goes_with_its_rows(
         def attemptNumber(self) -> int:
             return place[1]
 
+        def getLocalProperty(self, key: str) -> str | None:
+            return None
+
     monkeypatch.setattr(task_writer, "TaskContext", Context)
     for attempt in range(2):
         place[1] = attempt
@@ -575,3 +579,43 @@ def test_every_attempt_of_a_task_has_the_name_that_goes_with_its_rows(
     counts = Counter(row["__producerName"] for row in found)
     assert sorted(counts.values()) == [1499, 1500, 1500]
     assert sorted(name.rpartition("-")[0] for name in counts) == ["job-3", "job-3", "job-4"]
+
+
+@pytest.mark.fault(135)
+@pytest.mark.parametrize("in_stream", [True, False])
+def test_each_micro_batch_is_deduplicated_by_itself(
+    deduplicating: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, in_stream: bool
+) -> None:
+    told = {"sql.streaming.queryId": "a", "streaming.sql.batchId": "0"}
+
+    class Context:
+        @staticmethod
+        def get() -> Context:
+            return Context()
+
+        def partitionId(self) -> int:
+            return 0
+
+        def getLocalProperty(self, key: str) -> str | None:
+            return told.get(key)
+
+    monkeypatch.setattr(task_writer, "TaskContext", Context)
+    # The second run of each is a retry, perhaps after a restart of the query. In foreachBatch the
+    # writer is that of a batch.
+    for query, batch in (("a", "0"), ("a", "1"), ("a", "1"), ("b", "1"), ("a", "0")):
+        told.update({"sql.streaming.queryId": query, "streaming.sql.batchId": batch})
+        write(deduplicating, rows(range(5)), NAMED, in_stream=in_stream)
+    assert values(deduplicating, {"topic": "t"}) == [b"%d" % own for own in range(5)] * 3
+
+
+@pytest.mark.fault(135)
+def test_where_nobody_names_the_micro_batch_its_rows_tell_it_from_others(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    for first in (0, 5, 5, 10):
+        columns: dict[str, list[Any]] = {
+            "value": [b"%d" % (first + own) for own in range(5)],
+            "__sequenceId": list(range(5)),
+        }
+        write(deduplicating, columns, NAMED, in_stream=True)
+    assert values(deduplicating, {"topic": "t"}) == [b"%d" % own for own in range(15)]
