@@ -478,6 +478,16 @@ class DroppedAsDuplicate(PulsarError):
     """
 
 
+class IncompleteWrite(PulsarError):
+    """Fewer messages were acknowledged than rows were given.
+
+    Cause: a fault of this package, or of a broker that counts its messages wrongly; a write that
+    ends without this error has compared the two.
+
+    Remedy: rows may be missing: write them again, and report it with the columns and options.
+    """
+
+
 class IncompleteMessage(DataLossError):
     """A chunked message is incomplete: the topic does not have all of its chunks.
 

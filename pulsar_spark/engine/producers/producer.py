@@ -389,6 +389,7 @@ class TopicProducer:
             return False
         with self._window.changed:
             self._receipt_log.duplicates += 1
+            self._window.sent_messages += 1
             self._window.acknowledged += 1
         return True
 

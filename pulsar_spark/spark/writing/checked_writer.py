@@ -21,6 +21,7 @@ from pulsar_spark.spark.writing.exactly_once import (
 from pulsar_spark.spark.writing.schemas import Target
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    check_complete,
     deduplicates,
     ends_of,
     find_targets,
@@ -75,7 +76,12 @@ class CheckedWriter:
             )
 
     def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Commit rows written with exactly-once; return whether these rows were committed."""
+        """Commit rows written with exactly-once; return whether these rows were committed.
+
+        With any guarantee, raises IncompleteWrite if a task got fewer receipts than rows.
+        """
+        if self._options.wait_for_receipts:
+            check_complete(messages)
         sink = self._options.exactly_once
         if sink is None:
             return True

@@ -17,7 +17,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
-from pulsar_spark.errors import InvalidRow, PulsarError
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, listed
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -49,9 +49,9 @@ _ABORT_SECONDS = 10.0
 class PulsarCommitMessage(WriterCommitMessage):
     """What a task has written; plain data.
 
-    `messages` were passed to producers, `acknowledged` are those with receipts, `failed` could not
-    be written (deliveryGuarantee none only). `last_ids` is each topic partition's last acknowledged
-    id, as text. `duplicates` are acknowledged messages that a broker with deduplication already
+    `messages` is one for each row that the task was given, `acknowledged` are those with receipts,
+    `failed` were not sent (deliveryGuarantee none only). `last_ids` is each topic partition's last
+    acknowledged id, as text. `duplicates` are acknowledged messages that a broker with deduplication already
     had, and did not store. `forgetful` are topics without deduplication whose rows rely on it.
     `txn` is the transaction of all messages, with exactly-once and if there are any.
     """
@@ -94,7 +94,7 @@ class TaskWriter:
         self._targets: dict[str, Target] = dict(targets or {})
         self._encoders: dict[str, RowEncoder] = {}
         self._writers: dict[str, PartitionedProducer] = {}
-        self._failed = 0
+        self._logged_loss = False
         self._forgetful: list[str] = []
         self._txn: ClientTransaction | None = None
 
@@ -104,18 +104,21 @@ class TaskWriter:
         Raises InvalidRow and MessageTooLarge with the row, and the broker's error.
         """
         converted = [
-            (part.topic, self._rows.messages(part, encoder))
+            (part, self._rows.messages(part, encoder))
             for part in self._rows.split(batch)
             if (encoder := self._encoder(part)) is not None
         ]
         # Convert the whole record batch before sending any of it.
-        for topic, columns in converted:
+        for part, columns in converted:
+            if len(columns) != part.batch.num_rows:
+                raise _incomplete(part.batch.num_rows, len(columns), "made", part.topic)
+        for part, columns in converted:
             try:
-                self._writer(topic).write(columns)
+                self._writer(part.topic).write(columns)
             except PulsarError as error:
                 if self._options.wait_for_receipts:
                     raise
-                self._count_failures(len(columns), error)
+                self._log_loss(error)
         if self._options.wait_for_receipts:
             self._check_duplicates()
         reach("task-midway")
@@ -130,6 +133,7 @@ class TaskWriter:
                 writer.flush()
             reach("task-flushed")
             self._check_duplicates()
+            _check_complete(self._commit_message())
             # All messages are acknowledged: an error from here on is no loss.
             self._leave()
             reach("task-left")
@@ -138,10 +142,10 @@ class TaskWriter:
                 try:
                     writer.flush_batches()
                 except PulsarError as error:
-                    logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+                    self._log_loss(error)
             self.abort()
             if (dropped := self._dropped()) is not None:
-                logger.warning("messages were lost (deliveryGuarantee none): %s", dropped)
+                self._log_loss(dropped)
         return self._commit_message()
 
     def abort(self) -> None:
@@ -180,15 +184,17 @@ class TaskWriter:
 
     def _commit_message(self) -> PulsarCommitMessage:
         counts = [writer.counts for writer in self._writers.values()]
+        rows = self._rows.rows
+        unsent = rows - sum(count.messages for count in counts)
         last_ids = {
             topic: str(message_id)
             for writer in self._writers.values()
             for topic, message_id in writer.last_message_ids.items()
         }
         return PulsarCommitMessage(
-            messages=self._rows.rows,
+            messages=rows,
             acknowledged=sum(count.acknowledged for count in counts),
-            failed=self._failed,
+            failed=0 if self._options.wait_for_receipts else unsent,
             last_ids=tuple(sorted(last_ids.items())),
             duplicates=sum(count.duplicates for count in counts),
             forgetful=tuple(self._forgetful),
@@ -234,7 +240,7 @@ class TaskWriter:
         except PulsarError as error:
             if self._options.wait_for_receipts:
                 raise
-            self._count_failures(part.batch.num_rows, error)
+            self._log_loss(error)
             return None
         return encoder
 
@@ -265,10 +271,26 @@ class TaskWriter:
             reach("task-begun")
         return self._txn
 
-    def _count_failures(self, messages: int, error: PulsarError) -> None:
-        if not self._failed:
+    def _log_loss(self, error: PulsarError) -> None:
+        """Log the first of the errors that no guarantee makes fatal."""
+        if not self._logged_loss:
             logger.warning("messages were lost (deliveryGuarantee none): %s", error)
-        self._failed += messages
+        self._logged_loss = True
+
+
+def _check_complete(done: PulsarCommitMessage) -> None:
+    """Raise IncompleteWrite unless each row that a task was given is acknowledged."""
+    if done.acknowledged + done.failed != done.messages:
+        topics = sorted({str(TopicName.parse(topic).partitioned) for topic, _ in done.last_ids})
+        raise _incomplete(done.messages, done.acknowledged, "acknowledged", listed(topics) or None)
+
+
+def _incomplete(rows: int, messages: int, what: str, topic: str | None) -> IncompleteWrite:
+    return IncompleteWrite(
+        f"{rows} rows were given, and {messages} messages {what}",
+        "Rows may be missing: write them again, and report this.",
+        topic=topic,
+    )
 
 
 def find_target(
@@ -306,6 +328,13 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         duplicates=sum(task.duplicates for task in written),
         forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
     )
+
+
+def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raise IncompleteWrite unless the brokers acknowledged each row that the tasks were given."""
+    for message in messages:
+        if isinstance(message, PulsarCommitMessage):
+            _check_complete(message)
 
 
 def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnId]:

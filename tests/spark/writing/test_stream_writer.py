@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import (
+    IncompleteWrite,
     InvalidRow,
     OptionError,
     PulsarError,
@@ -263,3 +264,22 @@ def test_what_was_lost_without_a_guarantee_is_counted(caplog: pytest.LogCaptureF
     assert "10 messages of 2 tasks" in caplog.text
     assert "6 were acknowledged" in caplog.text
     assert "2 could not be written" in caplog.text
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_micro_batch_is_not_committed_whose_rows_are_not_all_acknowledged(guarantee: str) -> None:
+    exact = {"sinkId": "s"} if guarantee == "exactly-once" else {}
+    found = writer(ArrowStreamWriter, NOWHERE, deliveryGuarantee=guarantee, **exact)
+    with pytest.raises(IncompleteWrite, match="3 rows were given, and 0 messages"):
+        found.commit([PulsarCommitMessage(3, 0, 0, ())], 7)
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("kind", [RowStreamWriter, ArrowStreamWriter])
+def test_an_empty_struct_is_refused_by_name_before_the_first_row(
+    broker: EmbeddedBroker, kind: type[PulsarStreamWriter]
+) -> None:
+    broker.create_topic("t")
+    with pytest.raises(SchemaMismatch, match="nothing is a struct without fields"):
+        writer(kind, broker.service_url, StructType().add("nothing", StructType())).check()

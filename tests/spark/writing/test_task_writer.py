@@ -22,9 +22,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
+from pulsar_spark.engine.producers.partitioned_producer import (
+    MessageColumns,
+    PartitionedProducer,
+)
 from pulsar_spark.errors import (
     IncompatibleSchema,
+    IncompleteWrite,
     InvalidRow,
     MessageTooLarge,
     PulsarError,
@@ -36,6 +40,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import task_writer
 from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.row_encoder import EncodedRows, RowEncoder
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, read, set_schema, values
@@ -274,6 +279,42 @@ def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroke
     rows = read(broker, {"topic": "t", "includeMetadata": "true"})
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, None), (None, None)] * 2
     assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
+
+
+@pytest.mark.fault(136)
+def test_a_task_fails_that_has_fewer_messages_than_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+
+    def write_some(self: RowEncoder, *given: Any) -> EncodedRows:
+        found = encode(self, *given)
+        return EncodedRows(list(found.payloads)[:-1])
+
+    encode = RowEncoder.encode
+    with monkeypatch.context() as patch:
+        patch.setattr(RowEncoder, "encode", write_some)
+        with pytest.raises(IncompleteWrite, match="3 rows were given, and 2 messages made"):
+            write(broker, {"value": [b"a", b"b", b"c"]})
+    assert values(broker, {"topic": "t"}) == []
+
+
+@pytest.mark.fault(136)
+def test_a_task_fails_that_has_fewer_receipts_than_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    write_all = PartitionedProducer.write
+
+    def write_some(self: PartitionedProducer, columns: MessageColumns) -> None:
+        write_all(self, MessageColumns(list(columns.payloads)[:-1]))
+
+    monkeypatch.setattr(PartitionedProducer, "write", write_some)
+    with pytest.raises(IncompleteWrite, match="3 rows were given, and 2 messages acknowledged"):
+        write(broker, {"value": [b"a", b"b", b"c"]})
+    # Without a guarantee it is counted.
+    done = write(broker, {"value": [b"a", b"b", b"c"]}, {"deliveryGuarantee": "none"})
+    assert (done.messages, done.failed) == (3, 1)
 
 
 @pytest.mark.fault(77, 86)
