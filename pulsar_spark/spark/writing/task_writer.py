@@ -51,8 +51,9 @@ class PulsarCommitMessage(WriterCommitMessage):
 
     `messages` is one for each row that the task was given, `acknowledged` are those with receipts,
     `failed` were not sent (deliveryGuarantee none only). `last_ids` is each topic partition's last
-    acknowledged id, as text. `duplicates` are acknowledged messages that a broker with deduplication already
-    had, and did not store. `forgetful` are topics without deduplication whose rows rely on it.
+    acknowledged id, as text. `duplicates` are acknowledged messages that a broker with
+    deduplication already had, and did not store.
+    `forgetful` are topics without deduplication whose rows rely on it.
     `txn` is the transaction of all messages, with exactly-once and if there are any.
     """
 
@@ -253,7 +254,11 @@ class TaskWriter:
             )
             txn = self._transaction(topic)
             writer = self._writers[topic] = PartitionedProducer(
-                self._context, topic, options, txn=txn
+                self._context,
+                topic,
+                options,
+                in_order=self._options.wait_for_receipts,
+                txn=txn,
             )
         return writer
 

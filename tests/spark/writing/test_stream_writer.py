@@ -269,8 +269,10 @@ def test_what_was_lost_without_a_guarantee_is_counted(caplog: pytest.LogCaptureF
 @pytest.mark.fault(136)
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_a_micro_batch_is_not_committed_whose_rows_are_not_all_acknowledged(guarantee: str) -> None:
-    exact = {"sinkId": "s"} if guarantee == "exactly-once" else {}
-    found = writer(ArrowStreamWriter, NOWHERE, deliveryGuarantee=guarantee, **exact)
+    options = {"deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["sinkId"] = "s"
+    found = writer(ArrowStreamWriter, NOWHERE, VALUE, **options)
     with pytest.raises(IncompleteWrite, match="3 rows were given, and 0 messages"):
         found.commit([PulsarCommitMessage(3, 0, 0, ())], 7)
 
