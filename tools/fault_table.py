@@ -140,6 +140,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         93: "a clock that jumps",
         114: "numbers that two paths could round differently; zeros with a sign, NaNs",
         94: "impossible event and publish times",
+        139: "times of the hour that clocks repeat, and of years that Python cannot hold",
         95: "null, empty, binary and unusual values and keys",
         96: "secrets in logs, errors, plans and checkpoints",
         97: "secrets in URLs and in what a broker says",

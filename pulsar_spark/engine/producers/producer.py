@@ -199,6 +199,11 @@ class TopicProducer:
         return min(self._encoding.max_payload, self._gate.most_bytes)
 
     @property
+    def has_refused(self) -> bool:
+        """Whether the broker refused an entry; smaller ones may wait in its place."""
+        return self._gate.has_refused
+
+    @property
     def acknowledged(self) -> int:
         """The number of messages that are stored."""
         return self._window.acknowledged

@@ -55,6 +55,11 @@ class SendGate:
         self.most_bytes = sys.maxsize
         """How large batches can be before compression, as far as is known."""
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether the broker refused an entry in this session."""
+        return self._refused < sys.maxsize
+
     def restart(self, encoding: Encoding) -> None:
         """Begin with all that is pending, and know nothing of limits: there is a new session."""
         unsent = set(map(id, self._waiting))

@@ -142,6 +142,9 @@ class TaskWriter:
             for writer in self._writers.values():
                 try:
                     writer.flush_batches()
+                    if any(producer.has_refused for producer in writer.producers):
+                        # Smaller batches are to be sent in place of what was refused.
+                        writer.flush()
                 except PulsarError as error:
                     self._log_loss(error)
             self.abort()
