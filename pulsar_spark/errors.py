@@ -729,8 +729,8 @@ class InvalidTxnStatus(BrokerError):
 class NotAllowed(BrokerError):
     """The broker or the namespace's policies do not allow this.
 
-    Cause: a policy of the broker or the namespace; for example, deduplication or topic creation is
-    off.
+    Cause: a policy of the broker, the namespace or the topic; for example, deduplication or topic
+    creation is off, or the topic's `maxMessageSize` is lower than the broker's.
     """
 
     code = 22

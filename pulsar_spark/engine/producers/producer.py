@@ -44,7 +44,7 @@ from pulsar_spark.engine.producers.producer_session import (
     Registrar,
     entry_of,
 )
-from pulsar_spark.engine.producers.send_gate import Refusal, SendGate
+from pulsar_spark.engine.producers.send_gate import RefusedEntry, SendGate
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
@@ -792,7 +792,7 @@ class TopicProducer:
         self._write(session, wait=False)
         self._call_on_room()
 
-    def _refused(self, found: Refusal, error: PulsarError) -> PulsarError:
+    def _refused(self, found: RefusedEntry, error: PulsarError) -> PulsarError:
         """Return the error for the messages of an entry that the broker does not take."""
         count = found.sends.num_messages
         what = "a message" if count == 1 else f"a batch of {count} messages"

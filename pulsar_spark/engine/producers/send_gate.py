@@ -19,7 +19,7 @@ from pulsar_spark.engine.producers.producer_session import Encoding
 _SMALL = 256
 
 
-class Refusal(NamedTuple):
+class RefusedEntry(NamedTuple):
     """An entry that a broker refused.
 
     `is_divided`: smaller ones have replaced it. `is_last`: nothing behind it was sent.
@@ -104,7 +104,7 @@ class SendGate:
         self._alone = None
         return bool(self._waiting)
 
-    def refuse(self, sequence_id: int) -> Refusal | None:
+    def refuse(self, sequence_id: int) -> RefusedEntry | None:
         """Divide what the broker refused, if it can be; return None if it is not pending.
 
         If it went alone and is not divided, nothing else goes until `drop`.
@@ -122,7 +122,7 @@ class SendGate:
             is_divided = self._divide(sends)
         if is_divided and sends is self._alone:
             self._alone = None
-        return Refusal(sends, size, is_divided, is_last)
+        return RefusedEntry(sends, size, is_divided, is_last)
 
     def drop(self, sends: PendingSends) -> None:
         """Forget sends that are no longer pending."""

@@ -326,6 +326,18 @@ def test_a_row_that_is_too_large_is_named(broker: EmbeddedBroker) -> None:
         write(broker, {"value": payloads}, batch_rows=10)
 
 
+@pytest.mark.fault(77, 86)
+def test_a_row_that_is_too_large_is_named_where_rows_name_their_topics(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    broker.create_topic("u")
+    payloads = [bytes(6 * 1024 * 1024) if number == 7 else b"x" for number in range(10)]
+    columns: dict[str, list[Any]] = {"value": payloads, "__topic": ["t", "u"] * 5}
+    with pytest.raises(MessageTooLarge, match="row 7:"):
+        write(broker, columns, batch_rows=4)
+
+
 @pytest.mark.fault(77)
 def test_a_wrong_row_fails_before_its_batch_is_sent(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
