@@ -100,8 +100,8 @@ def streams_are_arrow() -> bool:
 def batches_behind(rows: Iterator[Row]) -> Iterator[pa.RecordBatch] | None:
     """Return the record batches that Spark makes rows of, None if it is something else.
 
-    Spark 4.0 has them before it makes rows, in which times have lost their zone, and maps equal
-    keys: so the generator, which has not begun, is not used.
+    Times in the rows of Spark 4.0 are without their zone. So its generator, which has not begun, is
+    not used.
     """
     if not inspect.isgenerator(rows) or rows.gi_code.co_name != "batch_to_rows":
         return None

@@ -309,7 +309,7 @@ TIMES: dict[str, Any] = {
     "__eventTime": (TimestampType(), lambda moment: moment),
     "__deliverAt": (TimestampType(), lambda moment: moment),
     "list": (ArrayType(TimestampType()), lambda moment: [None, moment]),
-    "pairs": (MapType(TimestampType(), LongType()), lambda moment: {moment: 1}),
+    "pairs": (MapType(StringType(), TimestampType()), lambda moment: {"a": moment}),
     "struct": (StructType().add("at", TimestampType()), Row("at")),
 }
 
