@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.client import PulsarClient
+from pulsar_spark.client import MessageId, PulsarClient, Result
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
@@ -373,9 +373,13 @@ def test_a_producer_goes_on_after_a_message_that_a_topics_policy_refuses(
     topic = limited_topic(broker, 2000)
     producer = client.create_producer(topic, batching_enabled=batching)
     results: dict[int, str] = {}
+
+    def note(number: int) -> Callable[[Result, MessageId], None]:
+        return lambda result, _: results.update({number: result.name})
+
     for number in range(200):
         value = b"%03d" % number + b"x" * (3000 if number == 50 else 60)
-        producer.send_async(value, lambda result, _, n=number: results.update({n: result.name}))
+        producer.send_async(value, note(number))
     with pytest.raises(NotAllowed, match="Exceed maximum message size"):
         producer.flush()
     assert list(results) == list(range(200))

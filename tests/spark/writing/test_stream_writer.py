@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import logging
 import pickle
 import time
@@ -25,6 +26,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+from pyspark.sql.worker import write_into_data_source
 
 from pulsar_spark.errors import (
     IncompleteWrite,
@@ -405,3 +407,7 @@ def test_the_record_batches_that_spark_makes_rows_of_are_written(broker: Embedde
     batch = pa.record_batch({"ts": pa.array(moments, pa.timestamp("us", "UTC"))})
     assert spark(iter([batch])).acknowledged == 3
     assert [row["value"] for row in read(broker, {"topic": "t"})] == moments
+    # As in the module of Spark that makes the rows.
+    source = inspect.getsource(write_into_data_source)
+    assert "def batch_to_rows(" in source
+    assert "for batch in iterator:" in source
