@@ -876,6 +876,7 @@ class TopicProducer:
             if unfinished is None:
                 return False, None
             self._failed = failed
+            self._gate.clear()
             session, self._session = self._session, None
             self._forget_lost()
             opening = not self._opened.done()

@@ -131,6 +131,11 @@ class SendGate:
         if self._waiting and self._waiting[0] is sends:
             self._waiting.popleft()
 
+    def clear(self) -> None:
+        """Forget everything: nothing goes any more."""
+        self._waiting.clear()
+        self._alone = None
+
     def _cut(self, sends: PendingSends, entries: int) -> PendingSends:
         self._waiting.appendleft(sends)
         return self._pending.cut(sends, entries)
