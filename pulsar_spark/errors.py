@@ -568,6 +568,16 @@ class DroppedAsDuplicate(PulsarError):
     """
 
 
+class IncompleteWrite(PulsarError):
+    """Fewer messages were acknowledged than rows were given.
+
+    Cause: a fault of this package, or of a broker that counts its messages wrongly; a write that
+    ends without this error has compared the two.
+
+    Remedy: rows may be missing: write them again, and report it with the columns and options.
+    """
+
+
 class IncompleteMessage(DataLossError):
     """A chunked message is incomplete: the topic does not have all of its chunks.
 
@@ -816,7 +826,8 @@ class NotAllowed(BrokerError):
     """A policy of the broker, the namespace or the topic does not allow this.
 
     Cause: a limit such as maxSubscriptionsPerTopic or maxTopicsPerNamespace, a type of subscription
-    that is not enabled, or something that is switched off, such as deduplication.
+    that is not enabled, something that is switched off, such as deduplication, or a topic's
+    `maxMessageSize` that is lower than the broker's.
     """
 
     code = 22

@@ -139,6 +139,9 @@ SECTIONS: dict[str, dict[int, str]] = {
         105: "a broker that comes back shortly before the send timeout",
         106: "more small messages, or batches in the making, than memory for them",
         107: "messages after one that was not acknowledged in time",
+        135: "sequence ids that start anew in each micro-batch",
+        136: "rows that no message is made of; a task that acknowledged fewer than it was given",
+        137: "a topic's policy that allows only smaller messages than the broker",
     },
     "Memory, time, data, secrets": {
         91: "huge messages and a long queue",
@@ -146,6 +149,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         93: "a clock that jumps",
         114: "numbers that two paths could round differently; zeros with a sign, NaNs",
         94: "impossible event and publish times",
+        139: "times of the hour that clocks repeat, and of years that Python cannot hold",
         95: "null, empty, binary and unusual values and keys",
         96: "secrets in logs, errors, plans and checkpoints",
         97: "secrets in URLs and in what a broker says",

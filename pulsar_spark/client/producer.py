@@ -64,9 +64,11 @@ class SendingRules:
 class PulsarProducer(Closing):
     """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
 
-    Thread-safe. If one message gets no receipt in time, only that message fails: its caller gets
-    the error, and so does the next `flush` or `close`. Other errors are permanent: from then on
-    `send`, `flush` and `close` raise the error, and `send_async` passes it to every callback.
+    Thread-safe. If one message gets no receipt in time, or the topic's policy does not allow its
+    size (NotAllowed), only that message fails: its caller gets the error, and so does the next
+    `flush` or `close`. Other errors are permanent: from then on `send`, `flush` and `close` raise
+    the error, and `send_async` passes it to every callback. Batches that the policy does not allow
+    are divided.
     """
 
     def __init__(

@@ -157,11 +157,21 @@ def message_of(payload: bytes, fields: bytes, unbatched: bool) -> MessageFields:
     else:
         # After its tag, the sequence id's digits are missing.
         metadata = pb.SingleMessageMetadata.FromString(fields + b"\0")
+    return fields_of(metadata, payload)
+
+
+def fields_of(
+    metadata: pb.SingleMessageMetadata | pb.MessageMetadata, payload: bytes
+) -> MessageFields:
+    """Return a message with the fields of its metadata, without a sequence id."""
     return MessageFields(
         None if metadata.null_value else payload,
         key=metadata.partition_key if metadata.HasField("partition_key") else None,
+        key_is_base64=metadata.partition_key_b64_encoded,
+        ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
         properties=[(pair.key, pair.value) for pair in metadata.properties],
         event_time=metadata.event_time,
+        null_key=metadata.null_partition_key,
     )
 
 

@@ -18,20 +18,25 @@ from google.protobuf.message import EncodeError
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, WrongType
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.compression import Codecs
-from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.compression import Codecs, codec_of
+from pulsar_spark.protocol.frames import encode_payload_command, parse_payload
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
     batch_body,
     encode_uniform_batch,
+    fields_of,
 )
 from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
 from pulsar_spark.protocol.single_metadata import property_name
 from pulsar_spark.protocol.varints import encode_number, sized
+
+Decompress = Callable[[int, Buffer, int, int], Buffer]
+"""Takes a codec, the compressed data, its uncompressed size and the largest acceptable one."""
 
 _CODECS = Codecs()
 _MAX_INT32 = 2**31 - 1
@@ -230,6 +235,49 @@ def batch_entry(
         lowest = last.sequence_id if by_key else first.sequence_id
         entry.sequence_ids = (lowest, last.sequence_id)
     return entry
+
+
+def smaller_entries(
+    frame: Buffer, most: int, decompress: Decompress, body: Buffer | None = None
+) -> tuple[list[OutgoingEntry], int]:
+    """Return the batch of a SEND frame as several entries, in order, with their own sequence ids.
+
+    Each has at most `most` bytes before compression, and at most half of the batch, unless it is a
+    single message; the size that was used is returned too. `body` is the batch's, if the frame has
+    it encrypted.
+    """
+    data = memoryview(frame)
+    parts = parse_payload(data[8 + int.from_bytes(data[4:8], "big") :], verify=False)
+    metadata = parts.metadata
+    if body is None:
+        limit = max(metadata.uncompressed_size, len(parts.payload))
+        body = decompress(codec_of(metadata), parts.payload, metadata.uncompressed_size, limit)
+    most = min(most, len(body) // 2)
+    count = metadata.num_messages_in_batch
+    batch = unpack_batch(bytes(body), count, with_metadata=False)
+    # Ids of batches that were filled together overlap: the highest identifies each.
+    highest_only = metadata.sequence_id == metadata.highest_sequence_id
+    entries: list[OutgoingEntry] = []
+    start = 0
+    while start < count:
+        stop, _ = batch.fitting(start, count, count, most)
+        first, last = batch.metadata_of(start), batch.metadata_of(stop - 1)
+        message = fields_of(first, bytes(batch.payload(start)))
+        if stop - start == 1:
+            entry = single_entry(message)
+        else:
+            entry = OutgoingEntry(
+                batch.body[batch.end(start - 1) : batch.end(stop - 1)],
+                num_messages=stop - start,
+                partition_key=message.key,
+                key_is_base64=message.key_is_base64,
+                ordering_key=message.ordering_key,
+            )
+        lowest = last if highest_only else first
+        entry.sequence_ids = (lowest.sequence_id, last.sequence_id)
+        entries.append(entry)
+        start = stop
+    return entries, most
 
 
 class PayloadCipher(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,18 @@ def keeps_scans_apart() -> bool:
 def streams_are_arrow() -> bool:
     """Return whether Spark passes record batches, not rows, to stream writers."""
     return ArrowStreamWriterBase is not DataSourceStreamWriter
+
+
+def batches_behind(rows: Iterator[Row]) -> Iterator[pa.RecordBatch] | None:
+    """Return the record batches that Spark makes rows of, None if it is something else.
+
+    Times in the rows of Spark 4.0 are without their zone. So its generator, which has not begun, is
+    not used.
+    """
+    if not inspect.isgenerator(rows) or rows.gi_code.co_name != "batch_to_rows":
+        return None
+    batches: Iterator[pa.RecordBatch] | None = inspect.getgeneratorlocals(rows).get("iterator")
+    return batches
 
 
 def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     OptionError,
     ProducerQueueFull,
+    TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.engine.producing import NO_ID, TopicScript, refuse
@@ -94,21 +95,43 @@ def test_no_callback_is_needed(script: TopicScript, client: PulsarClient) -> Non
 def test_an_error_reaches_callbacks_flush_and_the_next_send(
     script: TopicScript, client: PulsarClient
 ) -> None:
-    refuse(script, pb.NotAllowedError, sequence_id=1)
+    refuse(script, pb.TopicTerminatedError, sequence_id=1)
     producer = client.create_producer("t")
     outcomes = Outcomes()
     for _ in range(3):
         producer.send_async(b"x", outcomes)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(TopicTerminated):
         producer.flush()
-    with pytest.raises(NotAllowed):
+    with pytest.raises(TopicTerminated):
         producer.send(b"x")
     producer.send_async(b"x", outcomes)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(TopicTerminated):
         producer.close()
     assert outcomes.results[0] is Result.Ok
-    assert set(outcomes.results[1:]) == {Result.NotAllowedError}
+    assert set(outcomes.results[1:]) == {Result.TopicTerminated}
     assert len(outcomes.results) == 4
+
+
+@pytest.mark.fault(137)
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_message_that_the_topic_does_not_allow_is_refused_alone(
+    script: TopicScript, client: PulsarClient, batching: bool
+) -> None:
+    refuse(script, pb.NotAllowedError, sequence_id=1)
+    producer = client.create_producer("t", batching_enabled=batching, batching_max_messages=1)
+    outcomes = Outcomes()
+    for _ in range(3):
+        producer.send_async(b"x", outcomes)
+    with pytest.raises(NotAllowed, match=r"a message of .* bytes was refused"):
+        producer.flush()
+    assert outcomes.results == [Result.Ok, Result.NotAllowedError, Result.Ok]
+    producer.send(b"x")
+    refuse(script, pb.NotAllowedError, sequence_id=4)
+    with pytest.raises(NotAllowed):
+        producer.send(b"x")
+    # What its caller was told, the next flush or close tells once more.
+    with pytest.raises(NotAllowed):
+        producer.close()
 
 
 @pytest.mark.fault(7)

@@ -108,3 +108,40 @@ def test_a_killed_job_that_is_run_again_writes_each_row_once(
     found = written(tuned_broker, topic, partitions)
     assert set(found) == set(range(ROWS))
     assert set(found.values()) == {1, 2}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(135)
+@pytest.mark.parametrize("for_each", [False, True])
+def test_ids_may_start_anew_in_each_micro_batch(
+    spark: SparkSession, tuned_broker: Broker, tmp_path: Path, for_each: bool
+) -> None:
+    topic = tuned_broker.create_topic(partitions=2)
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
+    frame = rate.option("numPartitions", 2).load()
+    frame = frame.selectExpr("string(value) value", "value % 100 __sequenceId")
+    options = {"service.url": tuned_broker.service_url, "topic": topic, **OPTIONS}
+
+    def write(rows: DataFrame, number: int) -> None:
+        rows.write.format("pulsar").mode("append").options(**options).save()
+
+    def run() -> None:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path))
+        if for_each:
+            writer = writer.foreachBatch(write)
+        else:
+            writer = writer.format("pulsar").options(**options)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(240)
+        finally:
+            query.stop()
+
+    for _ in range(3):
+        run()
+    assert written(tuned_broker, topic, 2) == Counter(range(300))
+    # As if the driver had been killed before it noted the commit: the micro-batch runs again.
+    for file in (tmp_path / "commits").glob("*2*"):
+        file.unlink()
+    run()
+    assert written(tuned_broker, topic, 2) == Counter(range(400))

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from pulsar_spark.client import MessageId, PulsarClient, Result
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
@@ -17,6 +20,7 @@ from pulsar_spark.engine.producers.partitioned_producer import PartitionedProduc
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     MessageTooLarge,
+    NotAllowed,
     OperationTimeout,
     ProducerBusy,
     ProducerFenced,
@@ -27,6 +31,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.spark.datasource import PulsarDataSource
 from tests.integration.brokers import Broker, as_real
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import clustered, official_read, read_entries, read_rows
@@ -299,3 +304,87 @@ def test_partitions_that_are_added_are_seen(broker: Broker) -> None:
             for _ in range(10):
                 writer.send(MessageFields(b"x"))
     assert [len(read_rows(broker, name)) for name in broker.partitions_of(topic, 5)] == [2] * 5
+
+
+# --- a topic's policy -------------------------------------------------------------------------
+
+
+def limited_topic(broker: Broker, most: int, partitions: int = 0) -> str:
+    """Return a topic whose policy allows messages of at most so many bytes."""
+    real = as_real(broker)
+    topic = real.create_topic(partitions=partitions)
+    real.own.admin("POST", f"{rest_path(topic)}/maxMessageSize", most)
+    options = ProducerOptions(batching_enabled=False)
+
+    def is_refused(name: str) -> bool:
+        with clustered(real) as context:
+            producer = TopicProducer(context, name, options)
+            producer.send(single(bytes(most)))
+            try:
+                producer.close()
+            except NotAllowed:
+                return True
+        return False
+
+    for name in real.partitions_of(topic, partitions):
+        wait_until(lambda name=name: is_refused(name))  # type: ignore[misc]
+    return topic
+
+
+@pytest.mark.fault(137)
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_sink_obeys_a_topics_policy(broker: Broker, guarantee: str, partitions: int) -> None:
+    topic = limited_topic(broker, 2000, partitions)
+    given = {"service.url": broker.service_url, "topic": topic, "deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        given["sinkId"] = topic
+    columns = {
+        "value": pa.array([b"%05d" % number * 20 for number in range(5000)]),
+        "__key": pa.array([f"k{number % 5}" for number in range(5000)]),
+    }
+    schema = StructType().add("value", "binary").add("__key", "string")
+    writer = PulsarDataSource(given).writer(schema, False)
+    writer.commit([writer.write(iter([pa.record_batch(columns)]))])
+    found: dict[str, list[int]] = {}
+    for name in broker.partitions_of(topic, partitions):
+        for content in [row.content for row in read_rows(broker, name)]:
+            if content.key:
+                found.setdefault(content.key, []).append(int((content.payload or b"")[:5]))
+    assert found == {f"k{key}": list(range(key, 5000, 5)) for key in range(5)}
+
+
+@pytest.mark.fault(137)
+def test_a_row_that_a_topics_policy_refuses_is_named(broker: Broker) -> None:
+    topic = limited_topic(broker, 2000)
+    values = [b"x" * (3000 if number == 1234 else 100) for number in range(5000)]
+    given = {"service.url": broker.service_url, "topic": topic}
+    writer = PulsarDataSource(given).writer(StructType().add("value", "binary"), False)
+    told = r"row 1234: a message of 30\d\d bytes was refused: .*Exceed maximum message size"
+    with pytest.raises(NotAllowed, match=told):
+        writer.write(iter([pa.record_batch({"value": pa.array(values)})]))
+
+
+@pytest.mark.fault(137)
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_producer_goes_on_after_a_message_that_a_topics_policy_refuses(
+    broker: Broker, client: PulsarClient, batching: bool
+) -> None:
+    topic = limited_topic(broker, 2000)
+    producer = client.create_producer(topic, batching_enabled=batching)
+    results: dict[int, str] = {}
+
+    def note(number: int) -> Callable[[Result, MessageId], None]:
+        return lambda result, _: results.update({number: result.name})
+
+    for number in range(200):
+        value = b"%03d" % number + b"x" * (3000 if number == 50 else 60)
+        producer.send_async(value, note(number))
+    with pytest.raises(NotAllowed, match="Exceed maximum message size"):
+        producer.flush()
+    assert list(results) == list(range(200))
+    assert {number for number, name in results.items() if name != "Ok"} == {50}
+    producer.send(b"999 later")
+    stored = [row.content.payload or b"" for row in read_rows(broker, topic)]
+    numbers = [int(payload[:3]) for payload in stored if payload.strip(b"\0")]
+    assert numbers == [*range(50), *range(51, 200), 999]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice, repeat
+from struct import Struct
 from typing import Any, NamedTuple
 
 from pulsar_spark.engine.memory import ProducerBudget
@@ -51,6 +52,9 @@ NO_TIMEOUT = 86_400.0
 # How long the callbacks of unsent messages may take after the end, in seconds.
 _LAST_CALLBACKS = 2.0
 
+# A frame begins with its size, and its command's.
+_U32S = Struct(">II")
+
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
 
@@ -81,23 +85,34 @@ class DeferredCallback:
         self.run(lambda: self.callback(error, message_id), 1)
 
 
-def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> MessageCallback | None:
-    """Return a callback for an entry of `count` messages that calls back for each of them."""
-    if not any(callbacks):
-        return None
-    if all(callback is log_failure for callback in callbacks):
-        return log_failure
+class EachCallback:
+    """An EntryCallback for an entry of several messages, which calls back for each of them."""
 
-    def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
+    __slots__ = ("callbacks",)
+
+    def __init__(self, callbacks: Sequence[MessageCallback | None]) -> None:
+        self.callbacks = callbacks
+
+    def __call__(self, error: PulsarError | None, entry: MessageIdAdv | None) -> None:
+        """Tell each message how it ended."""
+        count = len(self.callbacks)
+
         def ids() -> Iterable[MessageIdAdv | None]:
             if entry is None or entry.ledger_id < 0 or count == 1:
                 return repeat(entry, count)
             ledger, number, partition = entry.ledger_id, entry.entry_id, entry.partition
             return (MessageIdAdv(ledger, number, partition, at, count) for at in range(count))
 
-        _tell(callbacks, error, ids)
+        _tell(self.callbacks, error, ids)
 
-    return complete
+
+def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> MessageCallback | None:
+    """Return a callback for an entry of `count` messages; the last ones may have none."""
+    if not any(callbacks):
+        return None
+    if all(callback is log_failure for callback in callbacks):
+        return log_failure
+    return EachCallback([*callbacks, *repeat(None, count - len(callbacks))])
 
 
 def tell_failed(callbacks: Sequence[MessageCallback | None], error: PulsarError) -> None:
@@ -192,10 +207,13 @@ class PendingSends:
     size of the frames, `size` the memory that the block needs; `deadline` is on the monotonic
     clock. In a chunked message only the last chunk has the callback and counts as a message.
     `resent` blocks were sent on an earlier connection too. `callbacks` are those of the messages
-    that are not acknowledged, `callback` is that of the whole block.
+    that are not acknowledged, `callback` is that of the whole block. `body` is what an encrypted
+    batch contains. A broker did not take the block if it is `refused`. A block that was cut off
+    another one `is_part`, and does not count as one.
     """
 
     __slots__ = (
+        "body",
         "buffers",
         "callback",
         "callbacks",
@@ -204,10 +222,12 @@ class PendingSends:
         "done",
         "ends",
         "highest_sequence_id",
+        "is_part",
         "largest",
         "length",
         "num_messages",
         "per_entry",
+        "refused",
         "resent",
         "sequence_id",
         "size",
@@ -226,6 +246,7 @@ class PendingSends:
         callback: EntryCallback | None = None,
         callbacks: Sequence[MessageCallback | None] = (),
         chunk: int | None = None,
+        body: Buffer | None = None,
     ) -> None:
         self.buffers = buffers
         self.sequence_id = sequence_id
@@ -238,10 +259,13 @@ class PendingSends:
         self.callback = callback
         self.callbacks = callbacks
         self.chunk = chunk
+        self.body = body
         self.done = 0
+        self.refused: PulsarError | None = None
         self.resent = False
+        self.is_part = False
         self.deadline = float("inf")
-        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
+        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers)) + len(body or b"")
         if ends:
             self.size += sys.getsizeof(ends)
         if callbacks or callback not in (None, log_failure):
@@ -268,6 +292,45 @@ class PendingSends:
         if not self.done:
             return self.buffers
         return [memoryview(self.buffers[0])[self.ends[self.done - 1] :]]
+
+    @property
+    def messages_of_next(self) -> int:
+        """The number of messages of the entry that is acknowledged next."""
+        return min(self.per_entry, self.num_messages) if self.ends else self.num_messages
+
+    def entry_sizes(self) -> list[int]:
+        """Return the sizes that brokers limit, of the unacknowledged entries."""
+        if not self.ends:
+            return [self.length - _U32S.size - _U32S.unpack_from(self.buffers[0])[1]]
+        starts = [0, *self.ends][self.done : -1]
+        commands = (_U32S.unpack_from(self.buffers[0], start)[1] for start in starts)
+        return [
+            end - start - _U32S.size - command
+            for start, end, command in zip(starts, self.ends[self.done :], commands, strict=True)
+        ]
+
+    def cut(self, entries: int) -> PendingSends:
+        """Cut off the next entries, not all, as a block of their own; return it."""
+        start = self.ends[self.done - 1] if self.done else 0
+        ends = array("q", self.ends[self.done : self.done + entries])
+        messages = entries * self.per_entry
+        part = PendingSends(
+            [memoryview(self.buffers[0])[start : ends[-1]]],
+            self.sequence_id,
+            self.sequence_id + messages - 1,
+            messages,
+            ends=array("q", (end - start for end in ends)),
+            per_entry=self.per_entry,
+            largest=self.largest,
+            callback=self.callback,
+            callbacks=self.take_callbacks(messages),
+        )
+        self.take(entries)
+        self.length -= part.length
+        # The memory is that of the whole block.
+        part.size, part.is_part = 0, True
+        part.deadline, part.resent = self.deadline, self.resent
+        return part
 
     def matching(self, ids: array[int]) -> int:
         """Return how many receipts match the entries here in order, by their sequence ids."""
@@ -389,6 +452,39 @@ class PendingQueue:
         self.entries += sends.entries
         self.blocks += 1
 
+    def cut(self, sends: PendingSends, entries: int) -> PendingSends:
+        """Cut off the next entries of a block, not all; return the new block, now before it."""
+        part = sends.cut(entries)
+        self._sends.insert(self._sends.index(sends), part)
+        return part
+
+    def isolate(self, sequence_id: int) -> PendingSends | None:
+        """Return the entry that a broker's error names as a block of its own, None without it."""
+        for sends in self._sends:
+            if sends.refused or not sends.sequence_id <= sequence_id <= sends.highest_sequence_id:
+                continue
+            if sends.ends and (before := (sequence_id - sends.sequence_id) // sends.per_entry):
+                self.cut(sends, before)
+            return sends if sends.entries == 1 else self.cut(sends, 1)
+        return None
+
+    def follower(self, sends: PendingSends) -> PendingSends | None:
+        """Return the block behind this one."""
+        at = self._sends.index(sends) + 1
+        return self._sends[at] if at < len(self._sends) else None
+
+    def replace(
+        self, sends: PendingSends, others: Sequence[PendingSends], before: PendingSends | None
+    ) -> None:
+        """Replace a block by others with the same messages, before another one or at the end."""
+        self._sends.remove(sends)
+        at = len(self._sends) if before is None else self._sends.index(before)
+        for number, other in enumerate(others, at):
+            self._sends.insert(number, other)
+            self.bytes += other.length
+        self.bytes -= sends.length
+        self.entries += len(others) - 1
+
     def judge(self, sequence_id: int) -> ReceiptVerdict:
         """Find out which entry a receipt or an error for `sequence_id` is about.
 
@@ -449,8 +545,9 @@ class InflightWindow:
     At most `max_messages` (0: any number) and the budget's bytes are in flight; one larger entry
     is accepted alone. A sender without room continues when half of the messages are acknowledged.
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
-    producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and those
-    that are refused for the time being.
+    producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and
+    `on_expired` gets them; and so do sends that the broker refuses, or a backlog quota for the time
+    being.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -467,6 +564,7 @@ class InflightWindow:
         trouble: Callable[[], PulsarError | None],
         give_up: Callable[[PulsarError], None],
         survives_timeouts: bool = False,
+        on_expired: Callable[[Sequence[PendingSends]], object] = lambda sends: None,
     ) -> None:
         self.timeout = timeout or NO_TIMEOUT
         self.budget = budget
@@ -475,6 +573,7 @@ class InflightWindow:
         self._describe = describe
         self._trouble = trouble
         self._give_up = give_up
+        self._on_expired = on_expired
         self.survives_timeouts = survives_timeouts
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
@@ -646,7 +745,7 @@ class InflightWindow:
         """Release the memory of removed sends, after their callback has returned."""
         self.budget.release(sends.size)
         with self.changed:
-            self.settled += 1
+            self.settled += 0 if sends.is_part else 1
             if self._settled_at is not None and self.settled >= self._settled_at:
                 self._settled_at = None
                 self.changed.notify_all()
@@ -690,6 +789,7 @@ class InflightWindow:
             return
         if not self.survives_timeouts:
             self._give_up(error)
+        self._on_expired(lost)
         for sends in lost:
             self.complete(sends, error)
 
@@ -699,9 +799,25 @@ class InflightWindow:
             return False
         with self.changed:
             lost = [] if self._end is not None else self._take(error, float("inf"))
+        self._on_expired(lost)
         for sends in lost:
             self.complete(sends, error)
         return True
+
+    def take_refused(self) -> list[PendingSends]:
+        """With `survives_timeouts`, remove refused sends that are oldest; `complete` follows.
+
+        Only the oldest, so that callbacks keep the order of the messages. `changed` is held.
+        """
+        refused: list[PendingSends] = []
+        if not self.survives_timeouts:
+            return refused
+        while (oldest := self.pending.oldest) is not None and oldest.refused is not None:
+            refused.append(self.pending.pop())
+            self.loss = self.loss or oldest.refused
+        if refused:
+            self.changed.notify_all()
+        return refused
 
     def complete(
         self,

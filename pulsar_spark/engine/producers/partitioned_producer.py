@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -58,7 +60,8 @@ class PartitionedProducer(Closing):
     has returned. Batches wait until they are full or `flush` is called; with `timed` at most for
     the options' `batching_max_delay`. The first permanent error of a partition is the writer's:
     every later call raises it. With `txn` all messages belong to that transaction, and partitions
-    are added to it as they get messages. Thread-safe.
+    are added to it as they get messages. `survives_timeouts` and `in_order` as in `TopicProducer`;
+    errors about a message of columns name its row. Thread-safe.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class PartitionedProducer(Closing):
         partitions: int | None = None,
         timed: bool = False,
         survives_timeouts: bool = False,
+        in_order: bool = True,
         txn: ClientTransaction | None = None,
     ) -> None:
         self._context = context
@@ -77,6 +81,7 @@ class PartitionedProducer(Closing):
         self.topic = str(self._topic)
         self._options = options or ProducerOptions()
         self._survives_timeouts = survives_timeouts
+        self._in_order = in_order
         self._txn = txn
         # Whether a timer sends what waits.
         self._waits = timed
@@ -94,6 +99,7 @@ class PartitionedProducer(Closing):
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._batchers: dict[int, BatchAccumulator] = {}
+        self._rows: dict[int, RowLog] = {}
         self._timers: set[int] = set()
         self._short_timers: set[int] = set()
         self._announced: set[int] = set()
@@ -327,11 +333,15 @@ class PartitionedProducer(Closing):
             return
         index = 0
         while index < len(messages):
-            batcher = self._batcher(self._router.current)
+            partition = self._router.current
+            batcher = self._batcher(partition)
+            log = self._log(partition, columns, range(index, len(messages)))
+            before = index
             try:
                 index = batcher.extend(messages, index, one_batch=self.partitions > 1)
             except MessageTooLarge as error:
                 raise _at_row(error, columns, index) from None
+            log.given += index - before
             if not batcher.count:
                 with self._lock:
                     self._router.advance()
@@ -367,12 +377,15 @@ class PartitionedProducer(Closing):
         partition: int,
     ) -> None:
         batcher = self._batcher(partition)
+        log = self._log(partition, columns, rows)
         index = 0
-        while index < len(messages):
-            try:
+        try:
+            while index < len(messages):
                 index = batcher.extend(messages, index)
-            except MessageTooLarge as error:
-                raise _at_row(error, columns, rows[index]) from None
+        except MessageTooLarge as error:
+            raise _at_row(error, columns, rows[index]) from None
+        finally:
+            log.given += index
 
     def _write_rows(self, columns: MessageColumns) -> None:
         for first in range(0, len(columns), _ROWS_TOGETHER):
@@ -384,11 +397,33 @@ class PartitionedProducer(Closing):
                 rows.setdefault(partition, []).append(row)
                 messages.setdefault(partition, []).append(message)
             for partition, own in messages.items():
+                log = self._log(partition, columns, rows[partition])
+                given = len(own)
                 try:
                     self._batcher(partition).add_all(own)
                 except FailedAt as failed:
-                    row = rows[partition][failed.index]
-                    raise _at_row(failed.error, columns, row) from None
+                    given = failed.index
+                    raise _at_row(failed.error, columns, rows[partition][given]) from None
+                finally:
+                    log.given += given
+
+    def _log(self, partition: int, columns: MessageColumns, rows: Sequence[int]) -> RowLog:
+        """Note the rows of the next messages of a partition; return its log."""
+        acknowledged = self._batcher(partition).producer.acknowledged
+        with self._lock:
+            log = self._rows.setdefault(partition, RowLog())
+            log.note(columns.locate, rows, acknowledged)
+        return log
+
+    def _name_of(self, partition: int, number: int) -> str:
+        """Return the row of a partition's n-th message in words, "" if it is not known."""
+        if self._options.batching_by_key:
+            # Batches are sorted.
+            return ""
+        with self._lock:
+            log = self._rows.get(partition)
+            row = None if log is None else log.row_of(number)
+        return "" if row is None else f"row {row}"
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -411,6 +446,8 @@ class PartitionedProducer(Closing):
             self._options,
             self._on_failure,
             survives_timeouts=self._survives_timeouts,
+            in_order=self._in_order,
+            name_of=lambda number: self._name_of(partition, number),
             txn=None if self._txn is None else self._txn.txn_id,
         )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
@@ -474,11 +511,40 @@ class PartitionedProducer(Closing):
             raise ClosedError("the writer is closed", topic=self.topic)
 
 
+class RowLog:
+    """Which rows the messages of a partition come from, from the first unacknowledged one on.
+
+    Not thread-safe: the writer locks, but for `given`, which only its caller changes.
+    """
+
+    def __init__(self) -> None:
+        self.given = 0
+        """How many messages the partition has got."""
+        # The number of the first message, how to find a row, and the indexes of its and later rows.
+        self._notes: deque[tuple[int, Callable[[int], int], Sequence[int]]] = deque()
+
+    def note(self, locate: Callable[[int], int], rows: Sequence[int], acknowledged: int) -> None:
+        """Note the next rows by their indexes, and forget those of `acknowledged` messages."""
+        notes = self._notes
+        while len(notes) > 1 and notes[1][0] <= acknowledged:
+            notes.popleft()
+        kept = rows if isinstance(rows, range) else array("q", rows)
+        notes.append((self.given, locate, kept))
+
+    def row_of(self, number: int) -> int | None:
+        """Return the row of the n-th message, None if it is not known."""
+        for first, locate, rows in reversed(self._notes):
+            if first <= number:
+                at = number - first
+                return locate(rows[at]) if at < len(rows) else None
+        return None
+
+
 E = TypeVar("E", bound=PulsarError)
 
 
 def _at_row(error: E, columns: MessageColumns, row: int) -> E:
-    named = type(error)(f"row {columns.first_row + row}: {error.what}", error.remedy)
+    named = type(error)(f"row {columns.locate(row)}: {error.what}", error.remedy)
     context = {"topic": error.topic, "partition": error.partition, "broker": error.broker}
     return named.with_context(**context)  # type: ignore[return-value]
 
@@ -492,7 +558,8 @@ class MessageColumns:
 
     Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64 and
     marked so. Times are milliseconds since the epoch; None and 0 mean no time. The producer assigns
-    sequence ids that are None. Errors name a message by `first_row` plus its index. `fields` can
+    sequence ids that are None. Errors name a message by `locate`, which is given its index; without
+    it, by `first_row` plus the index. `fields` can
     replace event times, properties, string keys and null values, whose payloads are then empty, if
     there is nothing else: see `UniformMessages`, also for `unbatched`. With None among the payloads
     messages are written one by one. Raises InvalidRow for columns of different lengths.
@@ -509,8 +576,11 @@ class MessageColumns:
     fields: Sequence[bytes] | None = None
     unbatched: bool = False
     first_row: int = 0
+    locate: Callable[[int], int] = int
 
     def __post_init__(self) -> None:
+        if self.locate is int:
+            self.locate = self.first_row.__add__
         for name in (*_RICH, "keys", "fields"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.payloads):
@@ -547,7 +617,7 @@ class MessageColumns:
         except UnicodeEncodeError:
             row = next(index for index, key in enumerate(self.keys) if not _is_text(key))
             raise InvalidRow(
-                f"row {self.first_row + row}: the key cannot be written as UTF-8",
+                f"row {self.locate(row)}: the key cannot be written as UTF-8",
                 "Give such a key as bytes.",
             ) from None
 

@@ -44,10 +44,12 @@ from pulsar_spark.engine.producers.producer_session import (
     Registrar,
     entry_of,
 )
+from pulsar_spark.engine.producers.send_gate import RefusedEntry, SendGate
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
+    DroppedAsDuplicate,
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
@@ -69,7 +71,11 @@ logger = logging.getLogger(__name__)
 _ABORT_SECONDS = 1.0
 
 # Errors that resending the message cannot change.
-_FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
+_FATAL_SEND_ERRORS = (TopicTerminated, ProducerFenced)
+_SMALLER = (
+    "Make it smaller, compress it, or raise the topic's policy maxMessageSize (pulsar-admin "
+    "topicPolicies set-max-message-size)."
+)
 
 
 class TopicProducer:
@@ -78,8 +84,12 @@ class TopicProducer:
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
     anything is sent, the producer can be used again. With `survives_timeouts`, a message that times
-    out, or that a backlog quota refuses, fails alone, and `flush` raises that once. `on_failure`
-    gets the permanent error once.
+    out, or that is refused, also by a backlog quota, fails alone, and `flush` raises that once.
+    `on_failure` gets the permanent error once. Errors about the n-th message that was sent begin
+    with `name_of(n)`.
+
+    Batches that the topic's policy does not allow are divided. Messages keep their order, unless
+    `in_order` is False: then nothing waits for receipts.
 
     With `txn` all messages are of that transaction. Then entries whose receipts were lost with the
     session are not resent, unless the topic deduplicates: ConnectionLost. They can be stored, and
@@ -94,9 +104,12 @@ class TopicProducer:
         on_failure: Callable[[PulsarError], None] | None = None,
         *,
         survives_timeouts: bool = False,
+        in_order: bool = True,
+        name_of: Callable[[int], str] = lambda number: "",
         txn: TxnId | None = None,
     ) -> None:
         self._txn = txn
+        self._name_of = name_of
         self._options = options or ProducerOptions()
         self._context = context
         self.budget = context.budget
@@ -123,6 +136,10 @@ class TopicProducer:
             trouble=lambda: self._registrar.trouble,
             give_up=self._fail,
             survives_timeouts=survives_timeouts,
+            on_expired=self._on_expired,
+        )
+        self._gate = SendGate(
+            self._window.pending, in_order=in_order, guards_all=self._options.resumes
         )
         self.on_room: Callable[[], object] | None = None
         """Called, on any thread, when a failed `try_send` may succeed now."""
@@ -178,7 +195,19 @@ class TopicProducer:
     @property
     def max_payload(self) -> int:
         """The maximum size of a batch without compression and key; 0 before it is open."""
-        return 0 if self._encoding is None else self._encoding.max_payload
+        if self._encoding is None:
+            return 0
+        return min(self._encoding.max_payload, self._gate.most_bytes)
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether the broker refused an entry; smaller ones may wait in its place."""
+        return self._gate.has_refused
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of messages that are stored."""
+        return self._window.acknowledged
 
     @property
     def pending_messages(self) -> int:
@@ -390,6 +419,7 @@ class TopicProducer:
             return False
         with self._window.changed:
             self._receipt_log.duplicates += 1
+            self._window.sent_messages += 1
             self._window.acknowledged += 1
         return True
 
@@ -544,22 +574,22 @@ class TopicProducer:
             for send in sends:
                 window.append(send)
                 self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
-                self._queue(send)
+                self._gate.add(send)
+            self._queue()
         if wait and self._unwritten >= BLOCK_BYTES:
             self._write_queued()
         return messages
 
-    def _queue(self, send: PendingSends) -> None:
-        """Queue the unacknowledged frames of sends on the connection. `changed` is held."""
+    def _queue(self) -> None:
+        """Queue the frames that may go on the connection. `changed` is held."""
         session = self._session
-        if session is None:
-            return
-        try:
-            session.connection.put_sends(session.producer_id, send.unacknowledged())
-        except PulsarError:
-            # The session is told that the connection ended, and everything is resent.
-            return
-        self._unwritten += send.length
+        while session is not None and (send := self._gate.next()) is not None:
+            try:
+                session.connection.put_sends(session.producer_id, send.unacknowledged())
+            except PulsarError:
+                # The session is told that the connection ended, and everything is resent.
+                return
+            self._unwritten += send.length
 
     def _write_queued(self) -> None:
         self._unwritten, unwritten = 0, self._unwritten
@@ -610,9 +640,9 @@ class TopicProducer:
                 self._session = session
                 self._forget_lost()
                 error = self._window.too_large(encoding.limits.max_message_size)
-                for send in self._window.pending if error is None else ():
-                    send.resent = True
-                    self._queue(send)
+                self._gate.restart(encoding)
+                if error is None:
+                    self._queue()
                 self._window.changed.notify_all()
         if not wanted:
             session.close_quietly()
@@ -667,60 +697,139 @@ class TopicProducer:
 
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: they must be the oldest pending ones, in order."""
-        ids = receipts[0::4]
-        done: list[tuple[Taken, array[int], MessageIdAdv]] = []
-        ahead = None
-        at = 0
         with self._window.changed:
             # What the broker had under way when it closed the producer counts until the next one.
             is_open = session is self._session
             if not is_open and self._session is not None:
                 return
-            while at < len(ids):
-                if not is_open and self._window.pending.next_is_chunk:
-                    # Chunks of a message have one sequence id: what is pending is sent again.
-                    break
-                count, taken = self._window.take(ids[at:] if at else ids)
-                if taken is not None:
-                    stored = receipts[4 * at : 4 * (at + count)]
-                    message_id = self._receipt_log.add(taken, stored)
-                    if taken.ends or taken.callbacks:
-                        done.append((taken, stored, message_id))
-                elif not count:
-                    ahead = ids[at]
-                    self._receipt_log.skip(ahead, receipts[4 * at + 2], self._window.pending)
-                    if is_open:
-                        break
-                at += max(count, 1)
-            failure = self._receipt_log.failure(self._where)
+            done, ahead, may_go = self._take(receipts, is_open)
+            refusal = self._first_refusal()
+            failure = self._receipt_log.failure(self._where) or refusal
+            if may_go and failure is None:
+                self._queue()
         if is_open:
             self._registrar.trouble = None
         # Before a flush can see that everything is acknowledged.
         if failure is not None:
             self._fail(failure)
-        for taken, stored, message_id in done:
-            self._window.acknowledge(taken, stored, message_id, failure)
+        for one in done:
+            if isinstance(one, PendingSends):
+                self._window.complete(one, one.refused)
+            else:
+                self._window.acknowledge(*one, None if refusal is failure else failure)
         if ahead is not None and is_open:
             # It ends the connection, and everything pending is resent on a new one.
             raise RemoteProtocolError(
                 f"the broker acknowledged sequence id {ahead} before older ones", **self._where()
             )
+        if may_go:
+            self._write(session, wait=False)
         self._call_on_room()
 
+    def _take(
+        self, receipts: array[int], is_open: bool
+    ) -> tuple[list[tuple[Taken, array[int], MessageIdAdv] | PendingSends], int | None, bool]:
+        """Take off what receipts say is stored, and refused sends that are oldest then.
+
+        Also returns the sequence id of a receipt that is ahead of older ones, and whether more may
+        go. `changed` is held.
+        """
+        done: list[tuple[Taken, array[int], MessageIdAdv] | PendingSends] = []
+        ids = receipts[0::4]
+        ahead = None
+        may_go = False
+        at = 0
+        while at < len(ids):
+            if not is_open and self._window.pending.next_is_chunk:
+                # Chunks of a message have one sequence id: what is pending is sent again.
+                break
+            count, taken = self._window.take(ids[at:] if at else ids)
+            if taken is not None:
+                stored = receipts[4 * at : 4 * (at + count)]
+                message_id = self._receipt_log.add(taken, stored)
+                if taken.ends or taken.callbacks:
+                    done.append((taken, stored, message_id))
+                if taken.ends:
+                    may_go = self._gate.acknowledged(taken.sends) or may_go
+                    done += self._window.take_refused()
+            elif not count:
+                ahead = ids[at]
+                self._receipt_log.skip(ahead, receipts[4 * at + 2], self._window.pending)
+                if is_open:
+                    break
+            at += max(count, 1)
+        return done, ahead, may_go
+
     def on_send_error(self, session: ProducerSession, command: pb.CommandSendError) -> None:
-        """The broker refused an entry: give up, or register again and resend."""
+        """The broker refused an entry: divide it, give up, or register again and resend."""
         with self._window.changed:
             if session is not self._session:
                 return
             verdict = self._window.pending.judge(command.sequence_id)
         error = session.connection.refusal(command.error, command.message, **self._where())
-        if isinstance(error, _FATAL_SEND_ERRORS) or (
+        if isinstance(error, NotAllowed):
+            self._on_refusal(session, command.sequence_id, error)
+        elif isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
             self._fail(error)
         elif verdict is not ReceiptVerdict.BEHIND:
             logger.warning("%s; the pending messages are sent again", error)
             self.on_lost(session, error, close_first=True)
+
+    def _on_refusal(self, session: ProducerSession, sequence_id: int, error: PulsarError) -> None:
+        """The broker does not take an entry: try smaller ones, else its messages have failed."""
+        with self._window.changed:
+            found = self._gate.refuse(sequence_id)
+            if found is None:
+                return
+            if not found.is_divided:
+                found.sends.refused = self._refused(found, error)
+                if self._window.survives_timeouts:
+                    self._gate.drop(found.sends)
+            failure, refused = self._first_refusal(), self._window.take_refused()
+            if failure is None:
+                self._queue()
+        if failure is not None:
+            self._fail(failure)
+        for sends in refused:
+            self._window.complete(sends, sends.refused)
+        self._write(session, wait=False)
+        self._call_on_room()
+
+    def _refused(self, found: RefusedEntry, error: PulsarError) -> PulsarError:
+        """Return the error for the messages of an entry that the broker does not take."""
+        count = found.sends.num_messages
+        what = "a message" if count == 1 else f"a batch of {count} messages"
+        what = f"{what} of {found.size} bytes was refused: {error.what}"
+        if found.is_last:
+            return NotAllowed(what, _SMALLER, **self._where())
+        what += ". Messages behind it may be stored"
+        if not self._options.resumes:
+            return NotAllowed(what, _SMALLER, **self._where())
+        return DroppedAsDuplicate(
+            f"{what}, so its own are left out as known when they are sent again",
+            "Write the messages again under another producer name.",
+            **self._where(),
+        )
+
+    def _first_refusal(self) -> PulsarError | None:
+        """Return the error if what is acknowledged next was refused. `changed` is held."""
+        oldest = self._window.pending.oldest
+        if oldest is None or (error := oldest.refused) is None or self._window.survives_timeouts:
+            return None
+        name = self._name_of(self._window.acknowledged)
+        named = type(error)(f"{name}: {error.what}" if name else error.what, error.remedy)
+        return named.with_context(**self._where())
+
+    def _on_expired(self, lost: Sequence[PendingSends]) -> None:
+        """Sends have timed out: others may go."""
+        with self._window.changed:
+            for send in lost:
+                self._gate.drop(send)
+            self._queue()
+        if (session := self._session) is not None:
+            self._write(session, wait=False)
 
     def on_lost(
         self, session: ProducerSession, error: PulsarError, close_first: bool = False
@@ -772,6 +881,7 @@ class TopicProducer:
             if unfinished is None:
                 return False, None
             self._failed = failed
+            self._gate.clear()
             session, self._session = self._session, None
             self._forget_lost()
             opening = not self._opened.done()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.codecs import compress
+from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
@@ -29,11 +29,13 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
+    EachCallback,
     MessageCallback,
     PendingQueue,
     PendingSends,
     Taken,
     for_each,
+    log_failure,
 )
 from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
@@ -67,6 +69,7 @@ from pulsar_spark.protocol.sends import (
     SendLimits,
     encode_entry,
     encode_messages,
+    smaller_entries,
     uniform_entry,
 )
 from pulsar_spark.protocol.topic_name import TopicName
@@ -372,6 +375,9 @@ class Encoding:
         """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
         if entry.sequence_ids is not None:
             first = entry.sequence_ids[0]
+        body = None
+        if self.limits.cipher is not None and entry.num_messages is not None:
+            body = entry.body = entry.body(first) if callable(entry.body) else entry.body
         for send in encode_entry(entry, first, self.limits, _now()):
             yield PendingSends(
                 send.buffers,
@@ -381,7 +387,30 @@ class Encoding:
                 largest=send.size,
                 callback=entry.callback if send.is_last else None,
                 chunk=send.chunk,
+                body=body,
             )
+
+    def smaller(self, sends: PendingSends, most: int) -> tuple[list[PendingSends], int]:
+        """Return a batch as several, as `smaller_entries`; none if its callback is for the whole.
+
+        The last of them has its memory.
+        """
+        callback = sends.callback
+        callbacks = callback.callbacks if isinstance(callback, EachCallback) else sends.callbacks
+        if not callbacks and callback not in (None, log_failure):
+            return [], most
+        frame = b"".join(sends.unacknowledged())
+        entries, most = smaller_entries(frame, most, decompress, sends.body)
+        smaller: list[PendingSends] = []
+        for entry in entries:
+            assert entry.sequence_ids is not None
+            for part in self.entry(entry, entry.sequence_ids[0]):
+                part.callback = None if callbacks else callback
+                part.callbacks, callbacks = callbacks[: entry.count], callbacks[entry.count :]
+                part.deadline, part.size, part.is_part = sends.deadline, 0, True
+                smaller.append(part)
+        smaller[-1].size, smaller[-1].is_part = sends.size, sends.is_part
+        return smaller, most
 
     def messages(
         self, messages: Sequence[MessageFields], start: int, most: int, first: int

@@ -21,6 +21,7 @@ from pulsar_spark.spark.writing.exactly_once import (
 from pulsar_spark.spark.writing.schemas import Target
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    check_complete,
     deduplicates,
     ends_of,
     find_targets,
@@ -42,6 +43,8 @@ class CheckedWriter:
 
     finishes_others = False
     """Whether an earlier writer's unfinished decision is carried out first."""
+    in_stream = False
+    """Whether it writes a micro-batch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -73,7 +76,12 @@ class CheckedWriter:
             )
 
     def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Commit rows written with exactly-once; return whether these rows were committed."""
+        """Commit rows written with exactly-once; return whether these rows were committed.
+
+        With any guarantee, raises IncompleteWrite if a task got fewer receipts than rows.
+        """
+        if self._options.wait_for_receipts:
+            check_complete(messages)
         sink = self._options.exactly_once
         if sink is None:
             return True
@@ -94,4 +102,6 @@ class CheckedWriter:
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
         keep_modules()
-        return write_task(self._options, self._columns, batches, self._targets)
+        return write_task(
+            self._options, self._columns, batches, self._targets, in_stream=self.in_stream
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.columns import POSITION_COLUMNS, names_alike
+from pulsar_spark.spark.compat import arrow_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ def _check_values(fields: StructType, value_format: str) -> None:
             "Add a column value, or the columns of a record.",
         )
     _check_names(fields)
+    for field in fields:
+        _check_convertible(field)
     if value_format not in _ONE_VALUE:
         return
     kind, described = _ONE_VALUE[value_format]
@@ -163,6 +167,18 @@ def _check_values(fields: StructType, value_format: str) -> None:
             f"{field.dataType.simpleString()}",
             f"Cast it to {kind.simpleString()}, or remove valueFormat.",
         )
+
+
+def _check_convertible(field: StructField) -> None:
+    """Raise InvalidRow for a column that Spark cannot pass on, such as a year-month interval."""
+    try:
+        arrow_schema(StructType([field]))
+    except (PySparkException, ValueError) as error:
+        raise InvalidRow(
+            f"the column {field.name} is {field.dataType.simpleString()}, which Spark cannot "
+            f"convert to Arrow: {error}",
+            "Cast it to another type, or drop it.",
+        ) from None
 
 
 def _check_names(fields: StructType) -> None:

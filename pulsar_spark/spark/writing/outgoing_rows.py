@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,13 @@ class TopicRows:
     first_row: int
     rows: pa.Array | None = None
 
-    def locate(self, index: int) -> int:
-        """Return a row's number within the task."""
-        return self.first_row + (index if self.rows is None else self.rows[index].as_py())
+    @property
+    def locate(self) -> Callable[[int], int]:
+        """Returns a row's number within the task. It does not hold the record batch."""
+        first, rows = self.first_row, self.rows
+        if rows is None:
+            return first.__add__
+        return lambda index: first + rows[index].as_py()
 
 
 class RowConverter:
@@ -132,7 +136,7 @@ class RowConverter:
                 _millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part)
             ),
             sequence_ids=sequence_ids,
-            first_row=part.first_row,
+            locate=part.locate,
         )
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
         properties = _properties(self._column(batch, names.PROPERTIES), part)

@@ -104,6 +104,12 @@ class _Part:
             (field,) = fields.fields
             assert isinstance(field.dataType, StructType)
             fields = field.dataType
+            if not fields.fields:
+                raise SchemaMismatch(
+                    f"the column {field.name} is a struct without fields, which cannot be written "
+                    "as a message's value or key",
+                    "Add a field to it, or drop the column.",
+                )
         self._schema = _named_as(arrow_schema(fields), info)
         self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
 

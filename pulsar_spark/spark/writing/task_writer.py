@@ -17,7 +17,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
-from pulsar_spark.errors import InvalidRow, PulsarError
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, listed
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_OF_A_NAME = 1000
+# What Spark tells the tasks of a stream, those of writes in foreachBatch too.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 # A transaction that is not aborted within this time ends by its timeout.
 _ABORT_SECONDS = 10.0
 
@@ -46,10 +49,11 @@ _ABORT_SECONDS = 10.0
 class PulsarCommitMessage(WriterCommitMessage):
     """What a task has written; plain data.
 
-    `messages` were passed to producers, `acknowledged` are those with receipts, `failed` could not
-    be written (deliveryGuarantee none only). `last_ids` is each topic partition's last acknowledged
-    id, as text. `duplicates` are acknowledged messages that a broker with deduplication already
-    had, and did not store. `forgetful` are topics without deduplication whose rows rely on it.
+    `messages` is one for each row that the task was given, `acknowledged` are those with receipts,
+    `failed` were not sent (deliveryGuarantee none only). `last_ids` is each topic partition's last
+    acknowledged id, as text. `duplicates` are acknowledged messages that a broker with
+    deduplication already had, and did not store.
+    `forgetful` are topics without deduplication whose rows rely on it.
     `txn` is the transaction of all messages, with exactly-once and if there are any.
     """
 
@@ -91,7 +95,7 @@ class TaskWriter:
         self._targets: dict[str, Target] = dict(targets or {})
         self._encoders: dict[str, RowEncoder] = {}
         self._writers: dict[str, PartitionedProducer] = {}
-        self._failed = 0
+        self._logged_loss = False
         self._forgetful: list[str] = []
         self._txn: ClientTransaction | None = None
 
@@ -101,18 +105,21 @@ class TaskWriter:
         Raises InvalidRow and MessageTooLarge with the row, and the broker's error.
         """
         converted = [
-            (part.topic, self._rows.messages(part, encoder))
+            (part, self._rows.messages(part, encoder))
             for part in self._rows.split(batch)
             if (encoder := self._encoder(part)) is not None
         ]
         # Convert the whole record batch before sending any of it.
-        for topic, columns in converted:
+        for part, columns in converted:
+            if len(columns) != part.batch.num_rows:
+                raise _incomplete(part.batch.num_rows, len(columns), "made", part.topic)
+        for part, columns in converted:
             try:
-                self._writer(topic).write(columns)
+                self._writer(part.topic).write(columns)
             except PulsarError as error:
                 if self._options.wait_for_receipts:
                     raise
-                self._count_failures(len(columns), error)
+                self._log_loss(error)
         if self._options.wait_for_receipts:
             self._check_duplicates()
         reach("task-midway")
@@ -127,6 +134,7 @@ class TaskWriter:
                 writer.flush()
             reach("task-flushed")
             self._check_duplicates()
+            _check_complete(self._commit_message())
             # All messages are acknowledged: an error from here on is no loss.
             self._leave()
             reach("task-left")
@@ -134,11 +142,14 @@ class TaskWriter:
             for writer in self._writers.values():
                 try:
                     writer.flush_batches()
+                    if any(producer.has_refused for producer in writer.producers):
+                        # Smaller batches are to be sent in place of what was refused.
+                        writer.flush()
                 except PulsarError as error:
-                    logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+                    self._log_loss(error)
             self.abort()
             if (dropped := self._dropped()) is not None:
-                logger.warning("messages were lost (deliveryGuarantee none): %s", dropped)
+                self._log_loss(dropped)
         return self._commit_message()
 
     def abort(self) -> None:
@@ -177,15 +188,17 @@ class TaskWriter:
 
     def _commit_message(self) -> PulsarCommitMessage:
         counts = [writer.counts for writer in self._writers.values()]
+        rows = self._rows.rows
+        unsent = rows - sum(count.messages for count in counts)
         last_ids = {
             topic: str(message_id)
             for writer in self._writers.values()
             for topic, message_id in writer.last_message_ids.items()
         }
         return PulsarCommitMessage(
-            messages=self._rows.rows,
+            messages=rows,
             acknowledged=sum(count.acknowledged for count in counts),
-            failed=self._failed,
+            failed=0 if self._options.wait_for_receipts else unsent,
             last_ids=tuple(sorted(last_ids.items())),
             duplicates=sum(count.duplicates for count in counts),
             forgetful=tuple(self._forgetful),
@@ -231,7 +244,7 @@ class TaskWriter:
         except PulsarError as error:
             if self._options.wait_for_receipts:
                 raise
-            self._count_failures(part.batch.num_rows, error)
+            self._log_loss(error)
             return None
         return encoder
 
@@ -244,7 +257,11 @@ class TaskWriter:
             )
             txn = self._transaction(topic)
             writer = self._writers[topic] = PartitionedProducer(
-                self._context, topic, options, txn=txn
+                self._context,
+                topic,
+                options,
+                in_order=self._options.wait_for_receipts,
+                txn=txn,
             )
         return writer
 
@@ -262,10 +279,26 @@ class TaskWriter:
             reach("task-begun")
         return self._txn
 
-    def _count_failures(self, messages: int, error: PulsarError) -> None:
-        if not self._failed:
+    def _log_loss(self, error: PulsarError) -> None:
+        """Log the first of the errors that no guarantee makes fatal."""
+        if not self._logged_loss:
             logger.warning("messages were lost (deliveryGuarantee none): %s", error)
-        self._failed += messages
+        self._logged_loss = True
+
+
+def _check_complete(done: PulsarCommitMessage) -> None:
+    """Raise IncompleteWrite unless each row that a task was given is acknowledged."""
+    if done.acknowledged + done.failed != done.messages:
+        topics = sorted({str(TopicName.parse(topic).partitioned) for topic, _ in done.last_ids})
+        raise _incomplete(done.messages, done.acknowledged, "acknowledged", listed(topics) or None)
+
+
+def _incomplete(rows: int, messages: int, what: str, topic: str | None) -> IncompleteWrite:
+    return IncompleteWrite(
+        f"{rows} rows were given, and {messages} messages {what}",
+        "Rows may be missing: write them again, and report this.",
+        topic=topic,
+    )
 
 
 def find_target(
@@ -303,6 +336,13 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         duplicates=sum(task.duplicates for task in written),
         forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
     )
+
+
+def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raise IncompleteWrite unless the brokers acknowledged each row that the tasks were given."""
+    for message in messages:
+        if isinstance(message, PulsarCommitMessage):
+            _check_complete(message)
 
 
 def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnId]:
@@ -354,13 +394,15 @@ def write_task(
     columns: WriteColumns,
     batches: Iterable[pa.RecordBatch],
     targets: Mapping[str, Target] | None = None,
+    *,
+    in_stream: bool = False,
 ) -> PulsarCommitMessage:
-    """Write all rows of a task and return the counts.
+    """Write all rows of a task and return the counts; `in_stream` are those of a micro-batch.
 
     Connects for the first row, and closes in any case.
     """
     with ClientContext.shared(options.client) as context:
-        producer, batches = _task_producer(options, columns, batches)
+        producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
         writer = TaskWriter(context, options, columns, producer, targets)
         try:
             for batch in batches:
@@ -379,12 +421,17 @@ def deduplicates(options: WriteOptions, columns: WriteColumns) -> bool:
 
 
 def _task_producer(
-    options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
+    options: WriteOptions,
+    columns: WriteColumns,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    in_stream: bool,
 ) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
     """Return the options of this task's producers, and its rows.
 
     Two producers must not have the same name at the same time. If rows have sequence ids, the name
-    is the same whenever a task with these rows runs, so that messages are not stored twice.
+    is the same whenever a task with these rows runs, so that messages are not stored twice. Each
+    micro-batch has names of its own, as its ids may start anew.
     """
     name = options.producer.producer_name
     position = columns.position(names.SEQUENCE_ID)
@@ -392,6 +439,7 @@ def _task_producer(
         return replace(options.producer, producer_name=_attempt_name(name)), batches
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
+    micro_batch = _micro_batch(context)
     rest = iter(batches)
     first: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in first) < _ROWS_OF_A_NAME:
@@ -401,16 +449,31 @@ def _task_producer(
         first.append(batch)
     # Tasks don't know how many there are. With another number of tasks, a task of the same number
     # would have other rows, and a broker would drop them as duplicates of the first run's.
-    digest = hashlib.blake2b(digest_size=6)
+    digest = hashlib.blake2b(micro_batch.encode(), digest_size=6)
     left = _ROWS_OF_A_NAME
     for batch in first:
-        ids = batch.column(position)[:left]
-        left -= len(ids)
-        digest.update("".join(f"{own}," for own in ids.to_pylist()).encode())
+        part = batch.slice(0, left)
+        left -= part.num_rows
+        digest.update("".join(f"{own}," for own in part.column(position).to_pylist()).encode())
+        if in_stream and not micro_batch:
+            # Only a process that is none of Spark's tasks is not told the micro-batch. Its rows
+            # tell then: the same ids alone do not make it the same.
+            digest.update(repr(part.to_pylist()).encode())
     producer = replace(
         options.producer, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True
     )
     return producer, chain(first, rest)
+
+
+def _micro_batch(context: TaskContext | None) -> str:
+    """Return what identifies the micro-batch that a task belongs to; empty outside of streams.
+
+    It is the same when a micro-batch runs again, also after a restart of the query.
+    """
+    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    if context is None or batch_id is None:
+        return ""
+    return f"{context.getLocalProperty(_QUERY_ID)}/{batch_id}:"
 
 
 def _attempt_name(name: str | None) -> str | None:

@@ -12,14 +12,16 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from pulsar_spark.errors import InvalidRow, OptionError, SchemaMismatch
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.spark.compat import spark_schema
+from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
-from tests.spark.topics import set_schema, values
+from tests.spark.topics import read, set_schema, values
 
 VALUE = StructType().add("value", BinaryType())
 TEXT = StructType().add("value", StringType())
@@ -97,3 +99,52 @@ def test_commit_and_abort_say_what_was_written(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING):
         found.abort(messages)
     assert "8 messages of 2 successful tasks" in caplog.text
+
+
+@pytest.mark.fault(136)
+def test_a_write_is_not_committed_whose_rows_are_not_all_acknowledged() -> None:
+    lacking = PulsarCommitMessage(5, 4, 0, (("persistent://a/b/t-partition-1", "1:2:1"),))
+    with pytest.raises(IncompleteWrite, match=r"5 rows .* 4 messages") as caught:
+        writer("pulsar://127.0.0.1:1").commit([DONE, lacking])
+    assert caught.value.topic == "persistent://a/b/t"
+    writer("pulsar://127.0.0.1:1", deliveryGuarantee="none").commit([DONE, lacking])
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("value_format", ["auto", "avro", "json"])
+@pytest.mark.parametrize("key", [False, True])
+def test_an_empty_struct_is_refused_by_name_before_the_first_row(
+    broker: EmbeddedBroker, value_format: str, key: bool
+) -> None:
+    broker.create_topic("t")
+    schema = StructType().add("nothing", StructType())
+    if key:
+        schema.add("__key", BinaryType())
+    with pytest.raises(SchemaMismatch, match="nothing is a struct without fields"):
+        PulsarDataSource(
+            {"service.url": broker.service_url, "topic": "t", "valueFormat": value_format}
+        ).writer(schema, False)
+    assert broker.faults.seen("PRODUCER") == 0
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_empty_structs_beside_or_in_other_values_are_written(
+    broker: EmbeddedBroker, value_format: str
+) -> None:
+    broker.create_topic("t")
+    none = pa.struct([])
+    columns = {
+        "id": pa.array([1, 2, 3]),
+        "nothing": pa.array([{}, None, {}], none),
+        "inside": pa.array([{"a": {}}, {"a": None}, None], pa.struct([("a", none)])),
+        "items": pa.array([[{}, {}], [], None], pa.list_(none)),
+        "pairs": pa.array([[("k", {})], [], None], pa.map_(pa.string(), none)),
+    }
+    batch = pa.record_batch(columns)
+    found = PulsarDataSource(
+        {"service.url": broker.service_url, "topic": "t", "valueFormat": value_format}
+    ).writer(spark_schema(batch.schema), False)
+    found.commit([found.write(iter([batch]))])
+    rows = [{name: row[name] for name in columns} for row in read(broker, {"topic": "t"})]
+    assert rows == batch.to_pylist()

@@ -6,16 +6,19 @@ import pickle
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
+    YearMonthIntervalType,
 )
 
 from pulsar_spark.errors import InvalidRow, OptionError, PulsarError
@@ -158,3 +161,19 @@ def test_some_topic_must_be_given() -> None:
 def test_the_plan_is_plain_data() -> None:
     found = plan(VALUE, StructField("__key", StringType()))
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ArrayType(NullType(), False),
+        MapType(NullType(), NullType(), False),
+        StructType().add("inside", ArrayType(NullType(), False)),
+        YearMonthIntervalType(),
+    ],
+)
+def test_a_column_that_spark_cannot_pass_on_is_named(kind: DataType) -> None:
+    schema = StructType().add("id", LongType()).add("thing", kind)
+    with pytest.raises(InvalidRow, match=r"the column thing is .*cannot convert"):
+        plan_columns(schema, topic_given=True, value_format="auto")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import logging
 import pickle
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,16 +15,21 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    DateType,
     LongType,
     MapType,
     Row,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
+from pyspark.sql.worker import write_into_data_source
 
 from pulsar_spark.errors import (
+    IncompleteWrite,
     InvalidRow,
     OptionError,
     PulsarError,
@@ -151,7 +159,7 @@ def test_rows_become_the_messages_that_record_batches_become(broker: EmbeddedBro
         .add("__sequenceId", LongType())
         .add("__publishTime", TimestampType())
     )
-    moment = datetime.datetime(2026, 10, 25, 0, 30, tzinfo=datetime.timezone.utc)
+    moment = datetime.datetime(2026, 10, 24, 12, 30, tzinfo=datetime.timezone.utc)
     # Spark passes times in the process's zone, without a zone.
     local = moment.astimezone().replace(tzinfo=None)
     names = schema.fieldNames()
@@ -263,3 +271,143 @@ def test_what_was_lost_without_a_guarantee_is_counted(caplog: pytest.LogCaptureF
     assert "10 messages of 2 tasks" in caplog.text
     assert "6 were acknowledged" in caplog.text
     assert "2 could not be written" in caplog.text
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_micro_batch_is_not_committed_whose_rows_are_not_all_acknowledged(guarantee: str) -> None:
+    options = {"deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["sinkId"] = "s"
+    found = writer(ArrowStreamWriter, NOWHERE, VALUE, **options)
+    with pytest.raises(IncompleteWrite, match="3 rows were given, and 0 messages"):
+        found.commit([PulsarCommitMessage(3, 0, 0, ())], 7)
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("kind", [RowStreamWriter, ArrowStreamWriter])
+def test_an_empty_struct_is_refused_by_name_before_the_first_row(
+    broker: EmbeddedBroker, kind: type[PulsarStreamWriter]
+) -> None:
+    broker.create_topic("t")
+    with pytest.raises(SchemaMismatch, match="nothing is a struct without fields"):
+        writer(kind, broker.service_url, StructType().add("nothing", StructType())).check()
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is in a zone whose clocks are set back on 1 November 2026, from 2 to 1."""
+    if not hasattr(time, "tzset"):
+        pytest.skip("this system cannot change a process's time zone")
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+TIMES: dict[str, Any] = {
+    "ts": (TimestampType(), lambda moment: moment),
+    "__eventTime": (TimestampType(), lambda moment: moment),
+    "__deliverAt": (TimestampType(), lambda moment: moment),
+    "list": (ArrayType(TimestampType()), lambda moment: [None, moment]),
+    "pairs": (MapType(StringType(), TimestampType()), lambda moment: {"a": moment}),
+    "struct": (StructType().add("at", TimestampType()), Row("at")),
+}
+
+
+@pytest.mark.fault(139)
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize(
+    "moment, told",
+    [
+        (datetime.datetime(2026, 11, 1, 1, 30), "one of two, because clocks were set back"),
+        (datetime.datetime(9999, 12, 31, 23, 59), "cannot be converted to UTC"),
+    ],
+)
+def test_a_time_that_rows_cannot_express_is_named(
+    broker: EmbeddedBroker, name: str, moment: datetime.datetime, told: str
+) -> None:
+    broker.create_topic("t")
+    kind, make = TIMES[name]
+    schema = StructType().add("id", LongType()).add(name, kind)
+    fine = datetime.datetime(2026, 11, 1, 3, 30)
+    rows = [
+        Row("id", name)(0, make(fine)),
+        Row("id", name)(1, None),
+        Row("id", name)(2, make(moment)),
+    ]
+    with pytest.raises(InvalidRow, match=rf"row 2: the time .* in {name}.*{told}"):
+        writer(RowStreamWriter, broker.service_url, schema).write(iter(rows))
+    assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(139)
+@pytest.mark.usefixtures("new_york")
+def test_times_that_rows_can_express_are_written(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    schema = StructType().add("ts", TimestampType()).add("day", DateType())
+    schema.add("plain", TimestampNTZType()).add("__publishTime", TimestampType())
+    first, last = datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 31, 23, 59, 59)
+    hour = datetime.datetime(2026, 11, 1, 1, 30)
+    rows = [
+        # The second of the two hours, if it is told; without zones, and in columns that are not
+        # written, there is only one.
+        Row(*schema.names)(hour.replace(fold=1), last.date(), last, hour),
+        Row(*schema.names)(datetime.datetime(2026, 3, 8, 3, 0), first.date(), first, None),
+        Row(*schema.names)(hour.replace(tzinfo=datetime.timezone.utc), hour.date(), hour, None),
+    ]
+    writer(RowStreamWriter, broker.service_url, schema).write(iter(rows))
+    found = read(broker, {"topic": "t"})
+    utc = datetime.timezone.utc
+    assert [row["ts"] for row in found] == [
+        datetime.datetime(2026, 11, 1, 6, 30, tzinfo=utc),
+        datetime.datetime(2026, 3, 8, 7, 0, tzinfo=utc),
+        datetime.datetime(2026, 11, 1, 1, 30, tzinfo=utc),
+    ]
+    assert [row["plain"] for row in found] == [last, first, hour]
+    assert [row["day"] for row in found] == [last.date(), first.date(), hour.date()]
+
+
+@pytest.mark.fault(139)
+@pytest.mark.usefixtures("new_york")
+def test_a_row_that_spark_cannot_make_is_told_with_its_columns(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    moments = [datetime.datetime(2020, 1, 1), datetime.datetime(1, 1, 1)]
+    utc = datetime.timezone.utc
+    rows = (Row("ts")(moment.replace(tzinfo=utc).astimezone()) for moment in moments)
+    schema = StructType().add("ts", TimestampType())
+    with pytest.raises(InvalidRow, match=r"row 1 or a later one .* a time in ts"):
+        writer(RowStreamWriter, broker.service_url, schema).write(rows)
+
+
+@pytest.mark.fault(139)
+@pytest.mark.usefixtures("new_york")
+def test_the_record_batches_that_spark_makes_rows_of_are_written(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    schema = StructType().add("ts", TimestampType())
+    utc = datetime.timezone.utc
+    moments = [
+        datetime.datetime(1, 1, 1, tzinfo=utc),
+        datetime.datetime(2026, 11, 1, 5, 30, tzinfo=utc),
+        datetime.datetime(2026, 11, 1, 6, 30, tzinfo=utc),
+    ]
+
+    def spark(iterator: Iterator[pa.RecordBatch]) -> Any:
+        def batch_to_rows() -> Iterator[Row]:
+            for batch in iterator:
+                yield from (
+                    Row("ts")(value.astimezone().replace(tzinfo=None))
+                    for value in batch.column(0).to_pylist()
+                )
+
+        return writer(RowStreamWriter, broker.service_url, schema).write(batch_to_rows())
+
+    batch = pa.record_batch({"ts": pa.array(moments, pa.timestamp("us", "UTC"))})
+    assert spark(iter([batch])).acknowledged == 3
+    assert [row["value"] for row in read(broker, {"topic": "t"})] == moments
+    # As in the module of Spark that makes the rows.
+    source = inspect.getsource(write_into_data_source)
+    assert "def batch_to_rows(" in source
+    assert "for batch in iterator:" in source

@@ -22,9 +22,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
+from pulsar_spark.engine.producers.partitioned_producer import (
+    MessageColumns,
+    PartitionedProducer,
+)
 from pulsar_spark.errors import (
     IncompatibleSchema,
+    IncompleteWrite,
     InvalidRow,
     MessageTooLarge,
     PulsarError,
@@ -36,6 +40,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import task_writer
 from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.row_encoder import EncodedRows, RowEncoder
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, read, set_schema, values
@@ -64,6 +69,7 @@ def write(
     *,
     batch_rows: int = 1000,
     killed_at: int | None = None,
+    in_stream: bool = False,
 ) -> PulsarCommitMessage:
     given = {"service.url": broker.service_url, **(options or {})}
     if "__topic" not in columns:
@@ -86,7 +92,7 @@ def write(
                 raise RuntimeError("killed")
             yield table.slice(start, batch_rows)
 
-    return write_task(parsed, planned, batches())
+    return write_task(parsed, planned, batches(), in_stream=in_stream)
 
 
 def test_a_task_returns_when_all_is_acknowledged(broker: EmbeddedBroker) -> None:
@@ -275,6 +281,42 @@ def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroke
     assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
 
 
+@pytest.mark.fault(136)
+def test_a_task_fails_that_has_fewer_messages_than_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+
+    def write_some(self: RowEncoder, *given: Any) -> EncodedRows:
+        found = encode(self, *given)
+        return EncodedRows(list(found.payloads)[:-1])
+
+    encode = RowEncoder.encode
+    with monkeypatch.context() as patch:
+        patch.setattr(RowEncoder, "encode", write_some)
+        with pytest.raises(IncompleteWrite, match="3 rows were given, and 2 messages made"):
+            write(broker, {"value": [b"a", b"b", b"c"]})
+    assert values(broker, {"topic": "t"}) == []
+
+
+@pytest.mark.fault(136)
+def test_a_task_fails_that_has_fewer_receipts_than_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    write_all = PartitionedProducer.write
+
+    def write_some(self: PartitionedProducer, columns: MessageColumns) -> None:
+        write_all(self, MessageColumns(list(columns.payloads)[:-1]))
+
+    monkeypatch.setattr(PartitionedProducer, "write", write_some)
+    with pytest.raises(IncompleteWrite, match="3 rows were given, and 2 messages acknowledged"):
+        write(broker, {"value": [b"a", b"b", b"c"]})
+    # Without a guarantee it is counted.
+    done = write(broker, {"value": [b"a", b"b", b"c"]}, {"deliveryGuarantee": "none"})
+    assert (done.messages, done.failed) == (3, 1)
+
+
 @pytest.mark.fault(77, 86)
 def test_a_row_that_is_too_large_is_named(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
@@ -282,6 +324,18 @@ def test_a_row_that_is_too_large_is_named(broker: EmbeddedBroker) -> None:
     payloads[12] = bytes(6 * 1024 * 1024)
     with pytest.raises(MessageTooLarge, match="row 12"):
         write(broker, {"value": payloads}, batch_rows=10)
+
+
+@pytest.mark.fault(77, 86)
+def test_a_row_that_is_too_large_is_named_where_rows_name_their_topics(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    broker.create_topic("u")
+    payloads = [bytes(6 * 1024 * 1024) if number == 7 else b"x" for number in range(10)]
+    columns: dict[str, list[Any]] = {"value": payloads, "__topic": ["t", "u"] * 5}
+    with pytest.raises(MessageTooLarge, match="row 7:"):
+        write(broker, columns, batch_rows=4)
 
 
 @pytest.mark.fault(77)
@@ -564,6 +618,9 @@ def test_every_attempt_of_a_task_has_the_name_that_goes_with_its_rows(
         def attemptNumber(self) -> int:
             return place[1]
 
+        def getLocalProperty(self, key: str) -> str | None:
+            return None
+
     monkeypatch.setattr(task_writer, "TaskContext", Context)
     for attempt in range(2):
         place[1] = attempt
@@ -575,3 +632,43 @@ def test_every_attempt_of_a_task_has_the_name_that_goes_with_its_rows(
     counts = Counter(row["__producerName"] for row in found)
     assert sorted(counts.values()) == [1499, 1500, 1500]
     assert sorted(name.rpartition("-")[0] for name in counts) == ["job-3", "job-3", "job-4"]
+
+
+@pytest.mark.fault(135)
+@pytest.mark.parametrize("in_stream", [True, False])
+def test_each_micro_batch_is_deduplicated_by_itself(
+    deduplicating: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, in_stream: bool
+) -> None:
+    told = {"sql.streaming.queryId": "a", "streaming.sql.batchId": "0"}
+
+    class Context:
+        @staticmethod
+        def get() -> Context:
+            return Context()
+
+        def partitionId(self) -> int:
+            return 0
+
+        def getLocalProperty(self, key: str) -> str | None:
+            return told.get(key)
+
+    monkeypatch.setattr(task_writer, "TaskContext", Context)
+    # The second run of each is a retry, perhaps after a restart of the query. In foreachBatch the
+    # writer is that of a batch.
+    for query, batch in (("a", "0"), ("a", "1"), ("a", "1"), ("b", "1"), ("a", "0")):
+        told.update({"sql.streaming.queryId": query, "streaming.sql.batchId": batch})
+        write(deduplicating, rows(range(5)), NAMED, in_stream=in_stream)
+    assert values(deduplicating, {"topic": "t"}) == [b"%d" % own for own in range(5)] * 3
+
+
+@pytest.mark.fault(135)
+def test_where_nobody_names_the_micro_batch_its_rows_tell_it_from_others(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    for first in (0, 5, 5, 10):
+        columns: dict[str, list[Any]] = {
+            "value": [b"%d" % (first + own) for own in range(5)],
+            "__sequenceId": list(range(5)),
+        }
+        write(deduplicating, columns, NAMED, in_stream=True)
+    assert values(deduplicating, {"topic": "t"}) == [b"%d" % own for own in range(15)]
