@@ -220,6 +220,28 @@ def test_a_compacted_view_is_planned_after_its_ledgers_were_deleted(
 
 
 @pytest.mark.fault(60)
+@pytest.mark.parametrize("begins", ["at the earliest", "at an entry"])
+def test_a_compacted_view_with_gaps_is_read_after_its_ledgers_were_deleted(
+    broker: Broker, client: Any, read: Callable[..., Reading], begins: str
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic, batching_enabled=False)
+    keys = [0, 1, 2, 3, 0, 4, 5, 1, 6, 7, 8, 9, 2, 10]
+    ids = [producer.send(b"x", partition_key=f"k{key}") for key in keys]
+    producer.close()
+    last = {
+        key: (found.ledger_id(), found.entry_id()) for key, found in zip(keys, ids, strict=True)
+    }
+    broker.compact(topic)
+    broker.trim(topic)
+    later = write(client, topic, 4)
+    start = {} if begins == "at the earliest" else {"start": Position(*min(last.values()))}
+    assert (
+        read(topic, behind(later), compacted=True, **start).rest() == sorted(last.values()) + later
+    )
+
+
+@pytest.mark.fault(60)
 def test_a_topic_tells_whether_it_was_ever_compacted(broker: Broker, client: Any) -> None:
     topic = broker.create_topic()
     write(client, topic, 3)

@@ -380,9 +380,10 @@ class EntryReader(Closing):
             self._consumer.leave()
             return
         cursor = cursor_of(answer.result())
-        # A cursor at a ledger's start is where a subscription to the topic's first entry begins.
-        unknown = gap.expected == EARLIEST_POSITION
-        if cursor is None or cursor <= gap.expected or (unknown and cursor.entry_id == 0):
+        # At a ledger's start, subscriptions to the topic's first entry begin, and those to compacted
+        # entries of deleted ledgers.
+        from_start = gap.expected == EARLIEST_POSITION or self._options.read_compacted
+        if cursor is None or cursor <= gap.expected or (from_start and cursor.entry_id == 0):
             self._accept()
         else:
             self._doubt(gap)
@@ -405,12 +406,13 @@ class EntryReader(Closing):
         cursor stays in front of it. Otherwise another subscription must find the same.
         """
         expected, found, is_first = gap
-        goes_back = expected.entry_id > 0 and not (is_first and self._went_back == expected)
-        if goes_back:
+        compacted = self._options.read_compacted
+        was_there = self._went_back == expected and (is_first or compacted)
+        if expected.entry_id > 0 and not was_there:
             before = Position(expected.ledger_id, expected.entry_id - 1)
             self._back_to = min(before, self.position)
             self._went_back = expected
-        elif self._options.read_compacted or self._finds_first(found):
+        elif compacted or self._finds_first(found):
             self._accept()
             return
         logger.info(

@@ -272,6 +272,7 @@ class Planner:
         from_start = self._times_of_starts(starts)
         # Later messages are filtered by their times.
         from_end = self._times(ends, self._options.publish_time_tolerance, or_later=True)
+        compacted = self._options.reader.read_compacted
         ranges: list[ReadRange] = []
         for topic, extent in extents.items():
             last_end = end_position(extent.last)
@@ -287,7 +288,8 @@ class Planner:
                     _start(start, from_start.get(topic), last_end),
                     _end(end, from_end.get(topic), last_end),
                     _narrowed(pushed.row_filter, start, end),
-                    extent.first if start.kind is BoundKind.EARLIEST else None,
+                    # The compacted view may begin before it.
+                    extent.first if start.kind is BoundKind.EARLIEST and not compacted else None,
                 )
             )
         return ranges
