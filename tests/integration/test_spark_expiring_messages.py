@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,16 +121,21 @@ class Jobs:
         ):
             mine = [reader.read_next(60_000).data()[:6] for _ in range(20)]
             jobs = {kind: pool.submit(getattr(self, kind)) for kind in kinds}
-            for kind in kinds:
+            try:
+                for kind in kinds:
+                    wait_until(partial(self._has_begun, kind, jobs[kind]), f"no {kind} begins", 300)
                 wait_until(
-                    (self.folder / f"begun-{kind}").exists, f"the {kind} does not begin", 300
+                    lambda: backlog(self.broker, self.topic, "witness") == 0, "nothing expires", 300
                 )
-            wait_until(
-                lambda: backlog(self.broker, self.topic, "witness") == 0, "nothing expires", 300
-            )
-            (self.folder / "go").touch()
+            finally:
+                (self.folder / "go").touch()
             mine += [reader.read_next(60_000).data()[:6] for _ in range(ENTRIES - len(mine))]
             return {"reader": mine, **{kind: job.result() for kind, job in jobs.items()}}
+
+    def _has_begun(self, kind: str, job: Future[list[bytes]]) -> bool:
+        if job.done():
+            raise AssertionError(f"the {kind} ended") from job.exception()
+        return (self.folder / f"begun-{kind}").exists()
 
     def batch(self) -> list[bytes]:
         read = load(self.spark, self.broker, self.topic, FEW).select("value")

@@ -380,8 +380,8 @@ class EntryReader(Closing):
             self._consumer.leave()
             return
         cursor = cursor_of(answer.result())
-        # At a ledger's start, subscriptions to the topic's first entry begin, and those to compacted
-        # entries of deleted ledgers.
+        # At a ledger's start, subscriptions to a topic's first entry begin, and those to compacted
+        # entries of ledgers that are gone.
         from_start = gap.expected == EARLIEST_POSITION or self._options.read_compacted
         if cursor is None or cursor <= gap.expected or (from_start and cursor.entry_id == 0):
             self._accept()
