@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LAST_MILLIS = 253_402_300_799_999
-"""The last millisecond of the year 9999, behind which event times read as null."""
+"""The last millisecond of the year 9999, as which later event times are read."""
 
 
 class SparkRow(NamedTuple):
@@ -130,7 +130,7 @@ def official_row(message: Any, sequence_id: int, producer_name: str) -> SparkRow
         topic=message.topic_name(),
         message_id=message.message_id().serialize(),
         publish_time=message.publish_timestamp(),
-        event_time=content.event_time if 0 < content.event_time <= LAST_MILLIS else None,
+        event_time=min(content.event_time, LAST_MILLIS) if content.event_time > 0 else None,
         properties=dict(content.properties),
         partition=partition,
         ledger_id=ledger_id,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,55 +108,59 @@ class Jobs:
         self.spark = spark
         self.broker = broker
         self.topic = topic
-        self.copied = copy
+        self.copy = copy
         self.folder = folder
 
     def while_messages_expire(self, kinds: tuple[str, ...]) -> dict[str, list[bytes]]:
         """Return what jobs of these kinds read, and what a reader of a client does."""
         with (
-            ThreadPoolExecutor(len(kinds)) as pool,
+            ThreadPoolExecutor(1) as pool,
             PulsarClient(self.broker.service_url) as client,
             client.create_reader(self.topic, MessageId.earliest, receiver_queue_size=20) as reader,
         ):
             mine = [reader.read_next(60_000).data()[:6] for _ in range(20)]
-            jobs = {kind: pool.submit(getattr(self, kind)) for kind in kinds}
+            # Spark finds Python sinks on the thread that has the session only.
+            queries = {kind: self._start(kind) for kind in kinds if kind != "batch"}
+            batch = pool.submit(self._batch) if "batch" in kinds else None
             try:
                 for kind in kinds:
-                    wait_until(partial(self._has_begun, kind, jobs[kind]), f"no {kind} begins", 300)
+                    begun = (self.folder / f"begun-{kind}").exists
+                    wait_until(begun, f"the {kind} does not begin", 300)
                 wait_until(
                     lambda: backlog(self.broker, self.topic, "witness") == 0, "nothing expires", 300
                 )
             finally:
                 (self.folder / "go").touch()
             mine += [reader.read_next(60_000).data()[:6] for _ in range(ENTRIES - len(mine))]
-            return {"reader": mine, **{kind: job.result() for kind, job in jobs.items()}}
+            for query in queries.values():
+                query.awaitTermination()
+            found = {"reader": mine}
+            if batch is not None:
+                found["batch"] = batch.result()
+        if "stream" in kinds:
+            written = self.spark.read.parquet(str(self.folder / "rows")).collect()
+            found["stream"] = [bytes(row[0]) for row in written]
+        if "copy" in kinds:
+            copied = load(self.spark, self.broker, self.copy).collect()
+            found["copy"] = [bytes(row["value"]) for row in copied]
+        return found
 
-    def _has_begun(self, kind: str, job: Future[list[bytes]]) -> bool:
-        if job.done():
-            raise AssertionError(f"the {kind} ended") from job.exception()
-        return (self.folder / f"begun-{kind}").exists()
-
-    def batch(self) -> list[bytes]:
+    def _batch(self) -> list[bytes]:
         read = load(self.spark, self.broker, self.topic, FEW).select("value")
         rows = read.mapInArrow(waiting(self.folder, "batch"), "value binary").collect()
         return [bytes(row[0]) for row in rows]
 
-    def stream(self) -> list[bytes]:
-        path = str(self.folder / "rows")
-        self._streamed("stream", "parquet", path=path)
-        return [bytes(row[0]) for row in self.spark.read.parquet(path).collect()]
-
-    def copy(self) -> list[bytes]:
-        once = {"service.url": self.broker.service_url, "topic": self.copied}
-        self._streamed("copy", "pulsar", deliveryGuarantee="exactly-once", **once)
-        rows = load(self.spark, self.broker, self.copied).collect()
-        return [bytes(row["value"]) for row in rows]
-
-    def _streamed(self, name: str, to: str, **options: str) -> None:
+    def _start(self, kind: str) -> Any:
+        """Start a query that reads the topic once, into files or a copy."""
         reader = self.spark.readStream.format("pulsar")
         reader = reader.option("service.url", self.broker.service_url)
         rows = reader.options(topic=self.topic, **FEW).load().select("value")
-        mapped = rows.mapInArrow(waiting(self.folder, name), "value binary")
-        writer = mapped.writeStream.trigger(availableNow=True).format(to).options(**options)
-        query = writer.option("checkpointLocation", str(self.folder / f"of-{name}")).start()
-        query.awaitTermination()
+        mapped = rows.mapInArrow(waiting(self.folder, kind), "value binary")
+        checkpoint = str(self.folder / f"of-{kind}")
+        writer = mapped.writeStream.option("checkpointLocation", checkpoint)
+        writer = writer.trigger(availableNow=True)
+        if kind == "stream":
+            return writer.format("parquet").option("path", str(self.folder / "rows")).start()
+        once = {"topic": self.copy, "deliveryGuarantee": "exactly-once"}
+        writer = writer.format("pulsar").option("service.url", self.broker.service_url)
+        return writer.options(**once).start()
