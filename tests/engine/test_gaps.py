@@ -181,6 +181,19 @@ def test_an_endless_reader_gets_what_its_broker_has_passed_over() -> None:
         assert found == messages
 
 
+@pytest.mark.parametrize("version", [8, 11])
+def test_a_broker_that_is_too_old_to_tell_where_its_cursors_are_is_believed(version: int) -> None:
+    with EmbeddedBroker(protocol_version=version) as broker:
+        messages = fill(broker, TOPIC, 20)
+        with reading(broker, TOPIC, Position(*messages[0][:2]), None) as reader:
+            found: list[Message] = []
+            while len(found) < len(messages):
+                entry = reader.next_entry(60)
+                assert entry is not None
+                found += unpack(entry)
+        assert found == messages
+
+
 def asked(broker: EmbeddedBroker) -> int:
     return broker.faults.seen("GET_LAST_MESSAGE_ID")
 

@@ -364,7 +364,7 @@ def test_asking_for_last_ids_neither_creates_topics_nor_leaves_subscriptions() -
 
 
 def test_a_thousand_partitions_are_asked_in_seconds() -> None:
-    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+    with EmbeddedBroker() as broker, ConnectionPool(ClientOptions(broker.service_url)) as pool:
         broker.create_topic(TOPIC, partitions=1000)
         names = [partition(number) for number in range(1000)]
         add_plain(broker, names[7], b"x")

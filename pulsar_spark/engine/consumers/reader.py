@@ -376,7 +376,12 @@ class EntryReader(Closing):
     def _on_cursor(self, answer: Future[Any]) -> None:
         gap = self._waiting.gap
         self._question = None
-        if gap is None or answer.exception() is not None:
+        error = answer.exception()
+        if isinstance(error, UnsupportedFeature):
+            # This broker cannot tell.
+            self._accept()
+            return
+        if gap is None or error is not None:
             self._consumer.leave()
             return
         cursor = cursor_of(answer.result())
