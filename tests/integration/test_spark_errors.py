@@ -256,14 +256,16 @@ def test_a_write_fails_if_the_last_message_is_refused(
     topic = broker.create_topic()
     frame = spark.range(30).coalesce(1).selectExpr("string(id) value")
     options = {"pulsar.producer.batchingMaxMessages": 10}
+    # Again and again, as it is sent in smaller batches.
+    refusal = {"topic": topic, "after": 2, "times": None}
     with (
-        broker.own.faults.error("SEND", "NotAllowedError", "not this one", topic=topic, after=2),
+        broker.own.faults.error("SEND", "NotAllowedError", "not this one", **refusal),
         error("not this one", topic),
     ):
         save(frame, broker, topic, options)
     # A task that does not wait gets no error.
     quick = {**options, "deliveryGuarantee": "none"}
-    with broker.own.faults.error("SEND", "NotAllowedError", topic=topic, after=2):
+    with broker.own.faults.error("SEND", "NotAllowedError", **refusal):
         save(frame, broker, topic, quick)
 
 
