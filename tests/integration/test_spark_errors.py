@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -257,7 +257,7 @@ def test_a_write_fails_if_the_last_message_is_refused(
     frame = spark.range(30).coalesce(1).selectExpr("string(id) value")
     options = {"pulsar.producer.batchingMaxMessages": 10}
     # Again and again, as it is sent in smaller batches.
-    refusal = {"topic": topic, "after": 2, "times": None}
+    refusal: dict[str, Any] = {"topic": topic, "after": 2, "times": None}
     with (
         broker.own.faults.error("SEND", "NotAllowedError", "not this one", **refusal),
         error("not this one", topic),
