@@ -58,7 +58,7 @@ def main(folder: Path, own: Path, connect: bool) -> None:
         number = 0
         for option, hidden in HIDDEN.items():
             for kind, key in (("shown", option), ("hidden", hidden), ("format", option)):
-                if connect and (kind == "shown" or number > 2):
+                if connect and (kind == "shown" or number > 1):
                     continue
                 number += 1
                 broker, options, secret = one(plain, secure, authority, option, key, f"n{number}")
