@@ -165,6 +165,9 @@ class PulsarError(Exception):
 
     retryable = False
 
+    tells_outcome = False
+    """Whether it says what of a write is visible to readers."""
+
     def __init__(
         self,
         what: str,
@@ -206,6 +209,13 @@ class PulsarError(Exception):
         known.update({k: v for k, v in context.items() if known.get(k) is None})
         copy = type(self)(self.what, self.remedy, **known)
         copy.__cause__ = self.__cause__
+        return copy
+
+    def telling(self, outcome: str, remedy: str = "") -> PulsarError:
+        """Return a copy of the error that also says what of a write is visible to readers."""
+        known = {field: getattr(self, field) for field in _CONTEXT_FIELDS}
+        copy = type(self)(f"{self.what}; {outcome}", remedy or self.remedy, **known)
+        copy.tells_outcome = True
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -516,6 +526,8 @@ class TransactionExpired(PulsarError):
     Remedy: run it again; raise `transactionTimeout` if writing takes that long.
     """
 
+    tells_outcome = True
+
 
 class TornBatch(PulsarError):
     """Some transactions of a micro-batch or batch write were committed, others were lost.
@@ -525,6 +537,8 @@ class TornBatch(PulsarError):
 
     Remedy: repair it by hand, as delivery.md says.
     """
+
+    tells_outcome = True
 
 
 class SinkStateError(PulsarError):

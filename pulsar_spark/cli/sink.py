@@ -1,4 +1,4 @@
-"""``sink``: what exactly-once sinks have decided to write, and whether it is done.
+"""``sink``: what exactly-once sinks have committed and decided, and how to repair one by hand.
 
 If a driver ends before it has carried out its decision, the query's next start does so, or the
 next write with the same sinkId. If there will be none, this command carries it out.
@@ -7,6 +7,8 @@ next write with the same sinkId. If there will be none, this command carries it 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from typing import TYPE_CHECKING
 
 from pulsar_spark.cli.arguments import (
@@ -16,60 +18,82 @@ from pulsar_spark.cli.arguments import (
     given_options,
     resolved,
 )
-from pulsar_spark.cli.output import print_json, print_table, progress
-from pulsar_spark.errors import OptionError, PulsarError, SinkStateError, TopicNotFound
+from pulsar_spark.cli.output import print_error, print_json, print_table, progress
+from pulsar_spark.errors import (
+    OptionError,
+    PulsarError,
+    SinkStateError,
+    TopicNotFound,
+    printable,
+)
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.options import ClientOptions
     from pulsar_spark.spark.options.resolve import Values
     from pulsar_spark.spark.writing.exactly_once import SinkOptions
 
 _DESCRIPTION = """\
 Show the exactly-once sinks of the namespace of --topic (public/default without one), or of the
-topic of --option sinkStateTopic=TOPIC: the last micro-batch or job that was committed, and one that
-is decided but may not be committed yet. --finish ID commits that one now, as the next start of its
-query or the next write would. If its transactions have timed out and none was committed, it is
-dropped instead, with an error. Don't use it while the query runs: it takes the sink over from the
-query.
+topic of --option sinkStateTopic=TOPIC: the last micro-batch or run that was committed, and one that
+is decided but may not be committed yet. The other commands take the sink over from its query or
+job: don't use them while it runs.
+
+--finish ID commits what was decided, as the next start of the query or the next write would. If its
+transactions have timed out and none was committed, it is dropped instead, with an error.
+--abort ID aborts the transactions that killed tasks and drivers have left open, so that consumers
+need not wait until transactionTimeout has passed.
+--accept ID lets the query go on that repeats a committed micro-batch with other rows: the committed
+ones stay, once.
+--reset ID forgets what was committed: the next micro-batch or run is written, whatever it is.
 """
 
 # Where topics with short names are.
 _NAMESPACE = "public/default"
+_ACTIONS = {
+    "finish": "commit what this sink has decided",
+    "abort": "abort what killed tasks of this sink have left open",
+    "accept": "keep what this sink has committed last, when it is repeated with other rows",
+    "reset": "forget what this sink has committed",
+}
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = add_command(
-        commands, "sink", "show exactly-once sinks, or finish their writes", _DESCRIPTION, run
+        commands, "sink", "show exactly-once sinks, or repair one", _DESCRIPTION, run
     )
     add_connection(parser, "a topic that an exactly-once sink writes to")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show the sinks (the default)")
-    what.add_argument(
-        "--finish", metavar="ID", help="commit the decision of the sink with this sinkId"
-    )
+    for action, text in _ACTIONS.items():
+        what.add_argument(f"--{action}", metavar="ID", help=text)
+    parser.add_argument("--yes", action="store_true", help="do not ask before --reset")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show sinks, or finish one sink's decision; return 1 if a sink cannot be read."""
+    """Show sinks, or change one; return 1 if a sink cannot be read, or nothing was changed."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
-    from pulsar_spark.spark.writing.exactly_once import check_sink, sink_options
+    from pulsar_spark.spark.writing.exactly_once import find_records
 
     values = resolved(given_options(arguments), Scope.WRITE)
     topic, client = single_topic(values), client_options(values)
-    given: str | None = values["sinkStateTopic"]
-    if arguments.finish is not None:
-        if topic is None and given is None:
-            raise OptionError("no topic is given", "Give --topic TOPIC, one that it writes to.")
-        sink = sink_options(arguments.finish, given, topic, values["transactionTimeout"])
-        with progress("committing", quiet=arguments.json):
-            with ClientContext(client) as context:
-                _check_known(context, sink)
-            check_sink(client, sink, finish=True)
+    action = next((name for name in _ACTIONS if getattr(arguments, name) is not None), None)
+    states: list[str] | None = None
+    if action is not None:
+        with ClientContext(client) as context:
+            sink = _known(context, values, topic, getattr(arguments, action), action)
+            states = [find_records(context, sink)]
+        if action == "reset" and not arguments.yes and not _agreed(sink.sink_id):
+            print_error("nothing was changed")
+            return 1
+        with progress(action, quiet=arguments.json):
+            _change(client, sink, action)
     with ClientContext(client) as context:
-        states = [sink.state_topic] if arguments.finish else _state_topics(context, values, topic)
+        if states is None:
+            states = _state_topics(context, values, topic)
         rows = []
         with progress("reading", total=len(states), quiet=arguments.json) as bar:
             for name in states:
@@ -78,21 +102,55 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
-        columns = ("sink", "committed", "unfinished", "transactions", "topic")
-        print_table(columns, [tuple(row.values()) for row in rows])
+        print_table(_COLUMNS, [tuple(row.values()) for row in rows])
     return 0 if all(row["sink"] is not None for row in rows) else 1
 
 
-def _check_known(context: ClientContext, sink: SinkOptions) -> None:
-    """Raise SinkStateError unless the sink has records. Creates nothing and takes nothing over."""
-    from pulsar_spark.spark.writing.decision_log import read_state
+def _agreed(sink_id: str) -> bool:
+    """Ask whether to forget what a sink has committed. Raises OptionError without a terminal."""
+    if not sys.stdin.isatty():
+        raise OptionError("--reset asks before it forgets", "Add --yes to do so without asking.")
+    question = f"Forget what {printable(sink_id)} has committed? Its rows stay. [y/N] "
+    return input(question).strip().lower() in ("y", "yes")
 
-    try:
-        known = read_state(context, sink.state_topic).sink_id
-    except TopicNotFound:
-        known = None
-    if known == sink.sink_id:
-        return
+
+def _change(client: ClientOptions, sink: SinkOptions, action: str) -> None:
+    from pulsar_spark.spark.writing.exactly_once import opened
+
+    with opened(client, sink, anew=action == "reset") as found:
+        if action == "finish":
+            found.finish()
+        elif action == "abort":
+            found.abort_open()
+        elif action == "reset":
+            found.reset()
+        else:
+            found.log.accept()
+
+
+def _known(
+    context: ClientContext, values: Values, topic: str | None, given: str, action: str
+) -> SinkOptions:
+    """Return the options of the sink with an id, or with the checkpoint, that was given.
+
+    Raises SinkStateError unless it has records. Creates nothing and takes nothing over.
+    """
+    from pulsar_spark.spark.writing.exactly_once import find_records, sink_options
+    from pulsar_spark.spark.writing.sink_records import known_as, one_spelling
+
+    state_topic: str | None = values["sinkStateTopic"]
+    if topic is None and state_topic is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC, one that it writes to.")
+    timeout = values["transactionTimeout"]
+    sink = sink_options(given, None, state_topic, topic, timeout)
+    others = []
+    if one_spelling(given) != given:
+        others.append(sink_options(None, given, state_topic, topic, timeout))
+    for found in (sink, *others):
+        known = _recorded(context, find_records(context, found), action)
+        if known is not None and known_as(known) in found.ids:
+            return found
+        sink = found
     raise SinkStateError(
         f"there are no records of a sink with the sinkId {sink.sink_id!r}"
         + ("" if known is None else f", but of {known!r}"),
@@ -100,6 +158,16 @@ def _check_known(context: ClientContext, sink: SinkOptions) -> None:
         "--option sinkStateTopic=TOPIC.",
         topic=sink.state_topic,
     )
+
+
+def _recorded(context: ClientContext, topic: str, action: str) -> str | None:
+    """Return the id of the sink whose records are on a topic."""
+    from pulsar_spark.spark.writing.decision_log import read_state
+
+    try:
+        return read_state(context, topic, gaps=action == "reset").sink_id
+    except TopicNotFound:
+        return None
 
 
 def _state_topics(context: ClientContext, values: Values, topic: str | None) -> list[str]:
@@ -113,21 +181,39 @@ def _state_topics(context: ClientContext, values: Values, topic: str | None) -> 
     return [name for name in names if TopicName.parse(name).local_name.startswith(STATE_PREFIX)]
 
 
+_COLUMNS = (
+    "sink",
+    "kind",
+    "query",
+    "committed",
+    "messages",
+    "age",
+    "runs",
+    "oldest_run",
+    "unfinished",
+    "transactions",
+    "topic",
+)
+
+
 def _row(context: ClientContext, topic: str) -> dict[str, object]:
     from pulsar_spark.spark.writing.decision_log import read_state
 
+    row: dict[str, object] = dict.fromkeys(_COLUMNS) | {"transactions": 0, "topic": topic}
     try:
         state = read_state(context, topic)
     except PulsarError as error:
-        return dict.fromkeys(("sink", "committed"), None) | {
-            "unfinished": error.what,
-            "transactions": 0,
-            "topic": topic,
-        }
-    return {
-        "sink": state.sink_id,
-        "committed": None if state.done is None else str(state.done.unit),
-        "unfinished": None if state.undone is None else str(state.undone.unit),
-        "transactions": 0 if state.undone is None else len(state.undone.transactions),
-        "topic": topic,
-    }
+        return row | {"unfinished": error.what}
+    row["sink"] = state.sink_id
+    if (done := state.done) is not None:
+        row["kind"] = "batch writes" if done.unit.batch is None else "stream"
+        row["query"] = done.unit.query
+        row["committed"] = str(done.unit)
+        row["messages"] = done.written.messages
+        row["age"] = round(time.time() - done.at) if done.at else None
+    if state.runs:
+        row["runs"], row["oldest_run"] = len(state.runs), next(iter(state.runs))
+    if state.undone is not None:
+        row["unfinished"] = str(state.undone.unit)
+        row["transactions"] = len(state.undone.transactions)
+    return row

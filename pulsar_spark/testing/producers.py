@@ -83,6 +83,7 @@ class TopicProducers:
         if mode == pb.Shared:
             if self.exclusive is not None or self.waiting:
                 raise self._held(pb.ProducerBusy, "ProducerBusyException")
+            producer.topic_epoch = self.epoch
         elif mode == pb.Exclusive:
             if self.by_name:
                 raise self._held(pb.ProducerFenced, "ProducerFencedException")

@@ -165,6 +165,12 @@ class TopicProducer:
         return self._registrar.identity.name or ""
 
     @property
+    def topic_epoch(self) -> int:
+        """How often exclusive access to the topic has changed, as the broker said; -1 if never."""
+        epoch = self._registrar.identity.topic_epoch
+        return -1 if epoch is None else epoch
+
+    @property
     def is_connected(self) -> bool:
         """Whether it is registered with a broker at this moment."""
         return self._session is not None

@@ -308,6 +308,21 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="derived from `sinkId`, in the topic's namespace",
     ),
     Option(
+        "sinkRunId",
+        text,
+        "Name of a run of an exactly-once batch write within its `sinkId`, such as its date: a run "
+        "that is committed is left out when it comes again.",
+        Scope.WRITE,
+    ),
+    Option(
+        "sinkRepeats",
+        choice("identical", "first"),
+        "What a repeated micro-batch or run of an exactly-once sink may write: `identical`: the "
+        "rows that were committed; `first`: anything, what was committed first stays.",
+        Scope.WRITES,
+        default="identical",
+    ),
+    Option(
         "transactionTimeout",
         duration_seconds,
         "Timeout of a transaction of the exactly-once sink: how long a micro-batch may take, and "

@@ -56,8 +56,8 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
 
 def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
     if values["deliveryGuarantee"] != "exactly-once":
-        for key in ("sinkId", "sinkStateTopic"):
-            if values[key] is not None:
+        for key in ("sinkId", "sinkStateTopic", "sinkRunId"):
+            if values.by_key.get(key) is not None:
                 raise OptionError(
                     f"{key} is only for exactly-once writing",
                     "Set deliveryGuarantee=exactly-once, or leave it out.",
@@ -74,10 +74,13 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
         (value for key, value in options.items() if key.lower() == "checkpointlocation"), None
     )
     return sink_options(
-        values["sinkId"] or checkpoint,
+        values["sinkId"],
+        checkpoint,
         values["sinkStateTopic"],
         single_topic(values),
         values["transactionTimeout"],
+        run_id=values.by_key.get("sinkRunId"),
+        first_stays=values["sinkRepeats"] == "first",
     )
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.checked_writer import CheckedWriter
-from pulsar_spark.spark.writing.decision_log import Unit
+from pulsar_spark.spark.writing.sink_records import Unit
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     sum_up,
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
     """Writes a DataFrame."""
 
-    finishes_others = True
-
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
@@ -42,7 +40,9 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
                 'Write with mode("append").',
             )
         super().__init__(options, schema)
-        self._job = secrets.token_hex(8)
+        sink = options.exactly_once
+        run = None if sink is None else sink.run_id
+        self._unit: Unit = Unit(job=secrets.token_hex(8), run=run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
@@ -50,7 +50,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows on the driver, if exactly-once, and log the counts."""
-        self.commit_unit(Unit(job=self._job), messages)
+        self.commit_unit(self._unit, messages)
         total = sum_up(messages)
         logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
         if total.failed:
@@ -65,7 +65,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         With exactly-once they are aborted, unless committing them was decided.
         """
         if self.abort_unit(messages):
-            logger.warning("the write of job %s failed", self._job)
+            logger.warning("the write of %s failed", self._unit)
             return
         logger.warning(
             "the write failed; %d messages of %d successful tasks stay on their topics, and %s if "

@@ -11,24 +11,20 @@ from pyspark.sql.types import StructType
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.decision_log import Decision, Unit
-from pulsar_spark.spark.writing.exactly_once import (
-    abort_unit,
-    check_sink,
-    commit_unit,
-    digest_of,
-)
+from pulsar_spark.spark.writing.exactly_once import Turn, abort_unit, check_sink, commit_unit
 from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.sink_records import Decision, Unit, digest_of
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     check_complete,
     deduplicates,
+    driver_of,
     ends_of,
     find_targets,
-    sum_up,
     topics_of,
     transactions_of,
     write_task,
+    written_by,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +37,6 @@ class CheckedWriter:
     Raises as `plan_columns` for columns that cannot be written.
     """
 
-    finishes_others = False
-    """Whether an earlier writer's unfinished decision is carried out first."""
     in_stream = False
     """Whether it writes a micro-batch."""
 
@@ -55,6 +49,8 @@ class CheckedWriter:
             value_format=options.schema.value_format,
         )
         self._targets: dict[str, Target] = {}
+        self._turn: Turn | None = None
+        self._unit: Unit | None = None
 
     @property
     def fate(self) -> str:
@@ -71,8 +67,8 @@ class CheckedWriter:
         """
         self._targets = find_targets(self._options, self._columns)
         if self._options.exactly_once is not None:
-            check_sink(
-                self._options.client, self._options.exactly_once, finish=self.finishes_others
+            self._turn = check_sink(
+                self._options.client, self._options.exactly_once, in_stream=self.in_stream
             )
 
     def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
@@ -85,23 +81,34 @@ class CheckedWriter:
         sink = self._options.exactly_once
         if sink is None:
             return True
-        total = sum_up(messages).messages
-        digest = digest_of(topics_of(messages))
         decision = Decision(
-            unit, tuple(transactions_of(messages)), total, digest, tuple(ends_of(messages))
+            unit,
+            tuple(transactions_of(messages)),
+            written_by(messages),
+            digest_of("\n".join(sorted(topics_of(messages)))),
+            tuple(ends_of(messages)),
         )
-        return commit_unit(self._options.client, sink, decision)
+        driver, announced = driver_of(messages)
+        return commit_unit(self._options.client, sink, decision, driver, alone=not announced)
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Abort rows written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is not None:
-            abort_unit(self._options.client, sink, transactions_of(messages))
+            _, announced = driver_of(messages)
+            transactions = transactions_of(messages)
+            abort_unit(self._options.client, sink, transactions, announced=announced)
         return sink is not None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
         keep_modules()
         return write_task(
-            self._options, self._columns, batches, self._targets, in_stream=self.in_stream
+            self._options,
+            self._columns,
+            batches,
+            self._targets,
+            in_stream=self.in_stream,
+            turn=self._turn,
+            unit=self._unit,
         )

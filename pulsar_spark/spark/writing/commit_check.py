@@ -39,7 +39,7 @@ from pulsar_spark.errors import (
     TornBatch,
     listed,
 )
-from pulsar_spark.spark.writing.decision_log import Decision, LastMessage, Withheld
+from pulsar_spark.spark.writing.sink_records import Decision, LastMessage, Withheld
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """Exactly-once writing on the driver: commits the transactions of all tasks.
 
-Each attempt of a task writes in its own transaction, which its commit message names. When Spark
-commits, a record first decides which transactions to commit (`decision_log`), then they are
-committed. A driver that finds an unfinished decision carries it out before anything else; its own
-transactions of the same unit are aborted. Transactions that nobody ends are aborted at their
-timeout.
+Each attempt of a task writes in its own transaction, which it announces first (`attempts`), and
+which its commit message names. When Spark commits, a record first decides which transactions to
+commit (`decision_log`), then they are committed. A driver that finds an unfinished decision carries
+it out before anything else, and aborts what its predecessors' tasks have left open. Transactions
+that nobody ends are aborted at their timeout.
 
 If an answer is missing, only the transaction's marker proves a commit. If some transactions of a
 decision have timed out, and it is certain that none was committed, the decision is dropped and the
@@ -14,9 +14,10 @@ checked (`commit_check`).
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pulsar_spark.engine.context import ClientContext
@@ -37,14 +38,27 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.writing.attempts import Announcing, Attempts
 from pulsar_spark.spark.writing.commit_check import confirm, settle
 from pulsar_spark.spark.writing.crash_points import armed, reach
-from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit, id_digest, known_as
+from pulsar_spark.spark.writing.decision_log import DecisionLog
+from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
+from pulsar_spark.spark.writing.repeats import Place, is_repeat, place_of
+from pulsar_spark.spark.writing.sink_records import (
+    Decision,
+    Unit,
+    id_digest,
+    known_as,
+    one_spelling,
+)
 
 logger = logging.getLogger(__name__)
 
 STATE_PREFIX = "__spark_sink-"
 """Prefix of the default local names of records' topics."""
+
+MAX_RUN_ID = 256
+"""Characters that a run's name may have: thousands are remembered."""
 
 # A coordinator's errors for a transaction that has ended, or is ending.
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
@@ -55,42 +69,74 @@ _ABORT_SECONDS = 10.0
 class SinkOptions:
     """The options of an exactly-once sink; plain data. `transaction_timeout` is in seconds.
 
-    `sink_id` is the id as `known_as` returns it, without credentials.
+    `sink_id` is the id as `known_as` returns it, without credentials. `earlier` is the id, and the
+    topic of records, that earlier versions derived from another notation of the same checkpoint.
+    `run_id` is the name of a batch write's run.
     """
 
     sink_id: str
     state_topic: str
     transaction_timeout: float
+    run_id: str | None = None
+    first_stays: bool = False
+    earlier: tuple[str, str] | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All notations of the sink's id."""
+        return (self.sink_id,) if self.earlier is None else (self.sink_id, self.earlier[0])
 
 
 def sink_options(
-    sink_id: str | None, state_topic: str | None, topic: str | None, transaction_timeout: float
+    sink_id: str | None,
+    checkpoint: str | None,
+    state_topic: str | None,
+    topic: str | None,
+    transaction_timeout: float,
+    *,
+    run_id: str | None = None,
+    first_stays: bool = False,
 ) -> SinkOptions:
     """Return a sink's options, with defaults. Raises OptionError.
 
-    By default the topic of its records is in the namespace of the written topic.
+    By default the sink is known by its checkpoint, in any notation, and the topic of its records is
+    in the namespace of the written topic.
     """
-    if not sink_id:
+    wanted = sink_id or (checkpoint and one_spelling(checkpoint))
+    if not wanted:
         raise OptionError(
             "deliveryGuarantee=exactly-once needs sinkId: there is no checkpointLocation among "
             "the writer's options",
             "Set checkpointLocation as an option of the writer, or sinkId: a name that stays the "
             "same when the query, or the job, is started again.",
         )
+    if run_id is not None and len(run_id) > MAX_RUN_ID:
+        raise OptionError(
+            f"sinkRunId has {len(run_id)} characters, and may have {MAX_RUN_ID}",
+            "Name the run shorter, for example by its date.",
+        )
+    name = _state_topic(wanted, state_topic, topic)
+    for written in (name, *([] if topic is None else [TopicName.parse(topic)])):
+        check_persistent(written)
+    earlier = None
+    if not sink_id and checkpoint and checkpoint != wanted:
+        earlier = (known_as(checkpoint), str(_state_topic(checkpoint, state_topic, topic)))
+    return SinkOptions(
+        known_as(wanted), str(name), transaction_timeout, run_id, first_stays, earlier
+    )
+
+
+def _state_topic(sink_id: str, state_topic: str | None, topic: str | None) -> TopicName:
     if state_topic is not None:
-        name = TopicName.parse(state_topic)
-    elif topic is None:
+        return TopicName.parse(state_topic)
+    if topic is None:
         raise OptionError(
             "deliveryGuarantee=exactly-once needs sinkStateTopic where rows name their topics",
             "Set sinkStateTopic to a topic that only this sink writes to.",
         )
-    else:
-        namespace = TopicName.parse(topic).namespace_name
-        local_name = f"{STATE_PREFIX}{id_digest(sink_id)}"
-        name = TopicName.parse(f"persistent://{namespace}/{local_name}")
-    for written in (name, *([] if topic is None else [TopicName.parse(topic)])):
-        check_persistent(written)
-    return SinkOptions(known_as(sink_id), str(name), transaction_timeout)
+    namespace = TopicName.parse(topic).namespace_name
+    local_name = f"{STATE_PREFIX}{id_digest(sink_id)}"
+    return TopicName.parse(f"persistent://{namespace}/{local_name}")
 
 
 def check_persistent(topic: TopicName) -> None:
@@ -103,24 +149,68 @@ def check_persistent(topic: TopicName) -> None:
         )
 
 
-def check_sink(client: ClientOptions, sink: SinkOptions, *, finish: bool) -> None:
+# --- before and after the tasks -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a driver tells its tasks: who it is, and what may follow in the sink; plain data.
+
+    `announcing` is where they announce their transactions, None if they cannot.
+    """
+
+    driver: str
+    place: Place
+    announcing: Announcing | None
+
+
+@contextmanager
+def opened(
+    client: ClientOptions, options: SinkOptions, driver: str | None = None, *, anew: bool = False
+) -> Iterator[OpenSink]:
+    """Take a sink over: fence other drivers, and read its records; missing ones only to go on."""
+    with ClientContext.shared(client) as context:
+        topic = find_records(context, options)
+        attempts = Attempts(context, topic)
+        with DecisionLog(context, topic, options.ids, driver) as log:
+            log.open(had_attempts=attempts.exist, anew=anew)
+            yield OpenSink(context, options, log, attempts)
+
+
+def find_records(context: ClientContext, options: SinkOptions) -> str:
+    """Return the topic of a sink's records: the one that an earlier version named, if it exists."""
+    if options.earlier is not None:
+        topic = options.earlier[1]
+        if topic != options.state_topic and exists(context, topic, "the sink's records"):
+            return topic
+    return options.state_topic
+
+
+def check_sink(client: ClientOptions, options: SinkOptions, *, in_stream: bool) -> Turn:
     """Check, before a row is written, that the sink can work: transactions, records, permissions.
 
-    With `finish`, carries out an unfinished earlier decision now.
+    Carries out an unfinished earlier decision, and aborts what earlier drivers' tasks have left
+    open. Raises SinkStateError if the earlier decision was that of a batch write, and this write
+    is one without a run's name: it may be the same one, started again.
     """
-    with (
-        ClientContext.shared(client) as context,
-        DecisionLog(context, sink.state_topic, sink.sink_id) as log,
-    ):
-        _check_coordinator(context, sink.transaction_timeout)
-        if not finish:
-            log.attach()
-            # The commit reads the records, with a consumer beside this one: that must be allowed.
-            context.lookup.last_message_id(log.topic)
-            return
-        log.open()
-        if log.undone is not None:
-            Committer(context, log).carry_out(log.undone)
+    driver = secrets.token_hex(8)
+    with ClientContext.shared(client) as context:
+        _check_coordinator(context, options.transaction_timeout)
+    with opened(client, options, driver) as sink:
+        undone = sink.log.undone
+        carried_out = undone is not None and sink.carry_out(undone, again=True)
+        sink.place.check_kind(in_stream=in_stream)
+        announcing = sink.attempts.abort(spare_this_process=True)
+        if undone is not None and carried_out and not in_stream and options.run_id is None:
+            raise SinkStateError(
+                f"an earlier write was decided on, but not finished: {undone.unit} with "
+                f"{undone.written.messages} messages. It is committed now, and all of it is "
+                "visible. Nothing of this write is",
+                "If this was the same write, started again, do nothing. Otherwise start it again. "
+                "With sinkRunId the sink tells one from the other.",
+                topic=sink.log.topic,
+            )
+        return Turn(driver, sink.place, announcing)
 
 
 def _check_coordinator(context: ClientContext, timeout: float) -> None:
@@ -148,85 +238,124 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         raise refused.with_context(broker=error.broker) from error
 
 
-def digest_of(topics: Iterable[str]) -> str:
-    """Return a decision's digest of the names of its topics."""
-    return hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
-
-
-def commit_unit(client: ClientOptions, sink: SinkOptions, decision: Decision) -> bool:
+def commit_unit(
+    client: ClientOptions, options: SinkOptions, mine: Decision, driver: str | None, *, alone: bool
+) -> bool:
     """Commit a unit's transactions, unless it is committed already; return whether these were.
 
+    `driver` is the one whose tasks wrote them, `alone` whether they could not announce them.
     Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. Even then a
-    recorded decision remains.
+    recorded decision remains. Each error says what of the unit is visible.
     """
-    with (
-        ClientContext.shared(client) as context,
-        DecisionLog(context, sink.state_topic, sink.sink_id) as log,
-    ):
-        log.open()
-        return Committer(context, log).commit(decision)
+    try:
+        with opened(client, options, driver) as sink:
+            return sink.commit(mine, driver, alone=alone)
+    except PulsarError as error:
+        if error.tells_outcome:
+            raise
+        # Nothing was decided yet.
+        raise error.telling(f"nothing of what {mine.unit} wrote now is visible") from error
 
 
-def abort_unit(client: ClientOptions, sink: SinkOptions, transactions: Sequence[TxnId]) -> None:
+def abort_unit(
+    client: ClientOptions,
+    options: SinkOptions,
+    transactions: Sequence[TxnId],
+    *,
+    announced: bool,
+) -> None:
     """Abort a failed unit's transactions, except those whose commit was decided.
 
-    Never raises: the remaining ones end by their timeout.
+    And those of attempts that are not known. Never raises: the remaining ones end by their timeout.
     """
     if not transactions:
         return
     try:
-        with (
-            ClientContext.shared(client) as context,
-            DecisionLog(context, sink.state_topic, sink.sink_id) as log,
-        ):
+        with opened(client, options) as sink:
             # After fencing, nobody who was about to decide on them still can.
-            log.open()
-            decided = () if log.undone is None else log.undone.transactions
-            _abort(context, [txn for txn in transactions if txn not in decided])
+            decided = () if sink.log.undone is None else sink.log.undone.transactions
+            _abort(sink.context, [txn for txn in transactions if txn not in decided])
+            if announced:
+                sink.attempts.abort(but=decided)
     except PulsarError as error:
         logger.warning("transactions that are left end by their time-out: %s", error)
 
 
-class Committer:
-    """Carries out decisions, with an open log."""
+class OpenSink:
+    """A sink that this driver has taken over: its records and its tasks' attempts."""
 
-    def __init__(self, context: ClientContext, log: DecisionLog) -> None:
+    def __init__(
+        self, context: ClientContext, options: SinkOptions, log: DecisionLog, attempts: Attempts
+    ) -> None:
+        self.context = context
+        self.log = log
+        self.attempts = attempts
+        self._options = options
         self._coordinators = context.coordinators
-        self._context = context
-        self._log = log
 
-    def commit(self, mine: Decision) -> bool:
-        """Decide on these transactions and commit them, unless the unit is already decided.
+    @property
+    def place(self) -> Place:
+        """What may follow in the sink."""
+        options = self._options
+        return place_of(
+            self.log.state, options.sink_id, self.log.topic, first_stays=options.first_stays
+        )
 
-        Returns whether they were committed; otherwise they are aborted.
+    def commit(self, mine: Decision, driver: str | None = None, *, alone: bool = True) -> bool:
+        """Decide on these transactions and commit them, unless the unit is already committed.
+
+        Returns whether they were committed; otherwise they are aborted. See `commit_unit`.
         """
-        self._check_place(mine.unit)
-        undone = self._log.undone
+        undone = self.log.undone
+        if not alone:
+            kept = () if undone is None else undone.transactions
+            self.attempts.abort(but={*mine.transactions, *kept})
         if undone is not None:
-            carried_out = self.carry_out(undone, again=undone.unit == mine.unit)
-            if carried_out and undone.unit == mine.unit:
-                logger.info("%s was decided before: its first writing is committed", mine.unit)
-                _abort(self._context, mine.transactions)
-                return False
-        if self._log.done is None and undone is None and mine.unit.batch:
-            logger.warning(
-                "the sink has no records yet: %s is the first one that is written exactly once. If "
-                "there were some, %s was deleted, and rows of this batch can be there already",
-                mine.unit,
-                self._log.topic,
-            )
-        if self._log.done is not None and self._log.done.unit == mine.unit:
-            self._skip(mine, self._log.done)
+            self.carry_out(undone, again=undone.unit.is_same(mine.unit))
+        repeated = True
+        try:
+            repeated = is_repeat(self.log.state, self.place, mine)
+        finally:
+            if repeated:
+                _abort(self.context, mine.transactions)
+        if repeated:
             return False
-        if not mine.transactions:
-            self._finish(mine)
-            return True
-        self._check_alive(mine)
-        reach("before-decision")
-        self._log.decide(mine)
-        reach("after-decision")
-        self.carry_out(mine, taking_part=True)
+        if mine.transactions:
+            self._check_alive(mine, driver)
+        with _telling(f"whether {mine.unit} is committed is not known", self._how_to_know(mine)):
+            if mine.transactions:
+                reach("before-decision")
+                self.log.decide(mine)
+                reach("after-decision")
+                self.carry_out(mine, taking_part=True)
+            else:
+                self._finish(mine)
         return True
+
+    def finish(self) -> None:
+        """Carry out an unfinished decision. Raises as `commit_unit`."""
+        if self.log.undone is not None:
+            self.carry_out(self.log.undone)
+
+    def abort_open(self) -> None:
+        """Abort what tasks have left open, except what was decided on."""
+        self.attempts.abort(but=() if self.log.undone is None else self.log.undone.transactions)
+
+    def reset(self) -> None:
+        """Forget what was committed, and abort what was not."""
+        undone = self.log.undone
+        if undone is not None:
+            _abort(self.context, undone.transactions)
+        self.attempts.abort()
+        self.log.reset()
+
+    def _how_to_know(self, mine: Decision) -> str:
+        if mine.unit.batch is not None:
+            return "Start the query again: it finishes first what was decided."
+        return (
+            "Do not write the rows again before you know. This commits what was decided, or says "
+            f"that nothing is left to do: {self.place.command('finish')}"
+        )
 
     def carry_out(
         self, decision: Decision, *, again: bool = False, taking_part: bool = False
@@ -240,18 +369,19 @@ class Committer:
         """
         alive = list(decision.transactions)
         if not taking_part:
-            joined = self._coordinators.add_partition_to_all(alive, self._log.topic)
+            joined = self._coordinators.add_partition_to_all(alive, self.log.topic)
             _raise_other(joined.values(), _ENDED)
             alive = [txn for txn, error in joined.items() if error is None]
             gone = [txn for txn, error in joined.items() if error is not None]
-            if gone and self._log.nothing_committed():
+            if gone and self.log.nothing_committed():
                 # Committing the others would tear the unit.
-                _abort(self._context, alive)
+                _abort(self.context, alive)
                 return self._give_up(decision, gone, again=again)
         gone = self._commit_all(decision, alive)
         if not gone:
             reach("after-ends")
-            self._finish(decision)
+            with _telling(f"all of {decision.unit} is visible", "Do not write it again."):
+                self._finish(decision)
             reach("after-done")
             return True
         count, committed = len(decision.transactions), len(decision.transactions) - len(gone)
@@ -261,13 +391,13 @@ class Committer:
                 f"others are gone: {names_of(gone)}",
                 "They were open for longer than transactionTimeout. See docs/delivery.md on how to "
                 "repair it by hand.",
-                topic=self._log.topic,
+                topic=self.log.topic,
             )
         return self._give_up(decision, gone, again=again)
 
     def _give_up(self, decision: Decision, gone: Sequence[TxnId], *, again: bool) -> bool:
         """Drop a decision of which nothing is committed; return False or raise, as `carry_out`."""
-        self._log.void()
+        self.log.void()
         if again:
             logger.warning("%s: nothing of its first writing is there; it is redone", decision.unit)
             return False
@@ -278,20 +408,20 @@ class Committer:
 
         Those that the last unit has left are looked for again: what held them can be gone now.
         """
-        self._log.finish(confirm(self._context, decision, self._log.done))
+        self.log.finish(confirm(self.context, decision, self.log.done))
 
     def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
         """Commit a decision's live transactions; return those that are certainly gone."""
-        self._log.mark(alive)
+        self.log.mark(alive)
         reach("after-markers")
-        settle(self._context, {end.topic for end in decision.ends})
+        settle(self.context, {end.topic for end in decision.ends})
         ends = self._end_all(alive)
         _raise_other(ends.values(), (*_ENDED, TransactionOutcomeUnknown))
         wanted = decision.transactions
         unsure = [txn for txn in wanted if txn not in ends or ends[txn] is not None]
         if not unsure:
             return []
-        seen = self._log.seen_markers()
+        seen = self.log.seen_markers()
         return [txn for txn in unsure if txn not in seen]
 
     def _end_all(self, transactions: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
@@ -309,53 +439,27 @@ class Committer:
             reach("between-ends")
         return ends
 
-    def _check_alive(self, mine: Decision) -> None:
-        """Raise TransactionExpired, and record nothing, if a transaction has timed out."""
-        taking_part = self._coordinators.add_partition_to_all(mine.transactions, self._log.topic)
+    def _check_alive(self, mine: Decision, driver: str | None) -> None:
+        """Raise, and record nothing, if a transaction has ended: by its timeout, or by a driver."""
+        taking_part = self._coordinators.add_partition_to_all(mine.transactions, self.log.topic)
         gone = [txn for txn, error in taking_part.items() if isinstance(error, _ENDED)]
         if gone:
-            _abort(self._context, [txn for txn in mine.transactions if txn not in gone])
+            _abort(self.context, [txn for txn in mine.transactions if txn not in gone])
+            if driver is not None and self.log.state.driver_before != driver:
+                raise overtaken(self.log.topic)
             raise _expired(mine.unit, gone)
         _raise_other(taking_part.values(), ())
 
-    def _check_place(self, unit: Unit) -> None:
-        """Raise SinkStateError for an older micro-batch than the last, or in a sink of jobs."""
-        for known in (self._log.done, self._log.undone):
-            if known is not None and (known.unit.batch is None) != (unit.batch is None):
-                raise SinkStateError(
-                    f"{unit} comes behind {known.unit}: a stream and batch writes share a sinkId",
-                    "Give each query, and each job, a sinkId of its own.",
-                    topic=self._log.topic,
-                )
-            last = None if known is None else known.unit.batch
-            if unit.batch is not None and last is not None and unit.batch < last:
-                raise SinkStateError(
-                    f"{unit} comes behind batch {last}: this sinkId belongs to another checkpoint",
-                    "Give a query with a new checkpoint a new sinkId.",
-                    topic=self._log.topic,
-                )
 
-    def _skip(self, mine: Decision, done: Decision) -> None:
-        """The last unit, which is committed, comes again."""
-        _abort(self._context, mine.transactions)
-        if mine.topics != done.topics and mine.messages and done.messages and done.topics:
-            logger.warning(
-                "%s is committed already, to other topics than now; what was written first stays",
-                mine.unit,
-            )
-        if mine.messages == done.messages:
-            logger.info("%s is committed already", mine.unit)
-            return
-        what = (
-            f"{mine.unit} is committed already with {done.messages} messages, not {mine.messages}"
-        )
-        if mine.unit.batch == 0:
-            raise SinkStateError(
-                f"{what}: this sinkId belongs to another checkpoint",
-                "Give a query with a new checkpoint a new sinkId.",
-                topic=self._log.topic,
-            )
-        logger.warning("%s; what was written first stays", what)
+@contextmanager
+def _telling(what: str, remedy: str) -> Iterator[None]:
+    """Have errors say what of a unit is visible, unless they do."""
+    try:
+        yield
+    except PulsarError as error:
+        if error.tells_outcome:
+            raise
+        raise error.telling(what, remedy) from error
 
 
 def _abort(context: ClientContext, transactions: Sequence[TxnId]) -> None:
@@ -375,7 +479,7 @@ def _raise_other(
 
 def _expired(unit: Unit, gone: Sequence[TxnId]) -> TransactionExpired:
     return TransactionExpired(
-        f"transaction expired, {unit} not written: {names_of(gone)} were open for longer than "
-        "transactionTimeout, or were aborted by hand",
+        f"transaction expired, {unit} not written, nothing of it is visible: {names_of(gone)} were "
+        "open for longer than transactionTimeout, or were aborted by hand",
         "Run it again; raise transactionTimeout if writing takes so long.",
     )

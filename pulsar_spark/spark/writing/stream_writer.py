@@ -35,9 +35,10 @@ from pulsar_spark.spark.compat import (
 )
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.checked_writer import CheckedWriter
-from pulsar_spark.spark.writing.decision_log import Unit
+from pulsar_spark.spark.writing.sink_records import Unit
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    query_of,
     sum_up,
     warn_of_duplicates,
 )
@@ -58,7 +59,7 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch on the driver, if exactly-once, and log the counts."""
-        self.commit_unit(Unit(batch=batchId), messages)
+        self.commit_unit(Unit(batch=batchId, query=query_of(messages)), messages)
         total = sum_up(messages)
         warn_of_duplicates(total)
         if self._options.wait_for_receipts:

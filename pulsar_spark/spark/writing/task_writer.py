@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,13 +25,14 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
+from pulsar_spark.spark.writing.attempts import Attempt, announce
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
-from pulsar_spark.spark.writing.decision_log import LastMessage
-from pulsar_spark.spark.writing.exactly_once import check_persistent
+from pulsar_spark.spark.writing.exactly_once import SinkOptions, Turn, check_persistent
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 from pulsar_spark.spark.writing.schemas import Target, target_for
+from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +56,9 @@ class PulsarCommitMessage(WriterCommitMessage):
     acknowledged id, as text. `duplicates` are acknowledged messages that a broker with
     deduplication already had, and did not store.
     `forgetful` are topics without deduplication whose rows rely on it.
-    `txn` is the transaction of all messages, with exactly-once and if there are any.
+    `txn` is the transaction of all messages, with exactly-once and if there are any. `driver` is
+    the one that let the task write, if it checked the sink, `announced` whether the task could
+    announce its transaction, and `query` the id of the stream's query, if Spark told it.
     """
 
     messages: int
@@ -64,12 +68,16 @@ class PulsarCommitMessage(WriterCommitMessage):
     duplicates: int = 0
     forgetful: tuple[str, ...] = ()
     txn: TxnId | None = None
+    driver: str | None = None
+    announced: bool = False
+    query: str | None = None
 
 
 class TaskWriter:
     """Writes the rows of one task, with one writer per topic.
 
-    `targets` are earlier schema choices by topic, `producer` the options of this task's producers.
+    `targets` are earlier schema choices by topic, `producer` the options of this task's producers,
+    `turn` is what the driver of an exactly-once write has found, `unit` what the task is part of.
     """
 
     def __init__(
@@ -79,8 +87,12 @@ class TaskWriter:
         columns: WriteColumns,
         producer: ProducerOptions,
         targets: Mapping[str, Target] | None = None,
+        turn: Turn | None = None,
+        unit: Unit | None = None,
     ) -> None:
         self._context = context
+        self._turn = turn
+        self._unit = unit or Unit()
         self._options = options
         self._columns = columns
         self._producer = producer
@@ -203,6 +215,9 @@ class TaskWriter:
             duplicates=sum(count.duplicates for count in counts),
             forgetful=tuple(self._forgetful),
             txn=None if self._txn is None else self._txn.txn_id,
+            driver=None if self._turn is None else self._turn.driver,
+            announced=self._turn is not None and self._turn.announcing is not None,
+            query=self._unit.query,
         )
 
     def _check_duplicates(self) -> None:
@@ -277,7 +292,16 @@ class TaskWriter:
                 self._context.coordinators, sink.transaction_timeout, timeout
             )
             reach("task-begun")
+            self._announce(sink, self._txn.txn_id, topic)
         return self._txn
+
+    def _announce(self, sink: SinkOptions, txn: TxnId, topic: str) -> None:
+        """Let drivers know of the transaction, before anything takes part in it."""
+        if self._turn is None or self._turn.announcing is None:
+            return
+        unit = str(self._unit)
+        attempt = Attempt(txn, sink.sink_id, unit, topic, time.time())
+        announce(self._context, self._turn.announcing, attempt)
 
     def _log_loss(self, error: PulsarError) -> None:
         """Log the first of the errors that no guarantee makes fatal."""
@@ -351,6 +375,24 @@ def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnI
     return [message.txn for message in written if message.txn is not None]
 
 
+def written_by(messages: Sequence[WriterCommitMessage | None]) -> Written:
+    """Return what all tasks have written."""
+    return Written(sum_up(messages).messages)
+
+
+def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """Return the id of the query whose tasks these are, None if Spark did not tell it."""
+    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
+    return next((message.query for message in written if message.query is not None), None)
+
+
+def driver_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[str | None, bool]:
+    """Return the driver whose tasks these are, and whether they have announced transactions."""
+    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
+    driver = next((message.driver for message in written if message.driver is not None), None)
+    return driver, any(message.announced for message in written)
+
+
 def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     """Return the topics, without partitions, that successful tasks wrote to."""
     written = (message for message in messages if isinstance(message, PulsarCommitMessage))
@@ -396,14 +438,22 @@ def write_task(
     targets: Mapping[str, Target] | None = None,
     *,
     in_stream: bool = False,
+    turn: Turn | None = None,
+    unit: Unit | None = None,
 ) -> PulsarCommitMessage:
     """Write all rows of a task and return the counts; `in_stream` are those of a micro-batch.
 
-    Connects for the first row, and closes in any case.
+    Those of a batch write are of the `unit`. Connects for the first row, and closes in any case.
+    Raises SinkStateError before it, if the task's micro-batch has no place in the sink whose driver
+    has let it write (`turn`).
     """
+    if in_stream:
+        unit = _micro_batch_of_task()
+        if turn is not None and unit.batch is not None:
+            turn.place.check(unit)
     with ClientContext.shared(options.client) as context:
         producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
-        writer = TaskWriter(context, options, columns, producer, targets)
+        writer = TaskWriter(context, options, columns, producer, targets, turn, unit)
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -463,6 +513,15 @@ def _task_producer(
         options.producer, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True
     )
     return producer, chain(first, rest)
+
+
+def _micro_batch_of_task() -> Unit:
+    """Return the micro-batch that Spark's task is part of, as far as it is told."""
+    context = TaskContext.get()
+    if context is None:
+        return Unit()
+    batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
+    return Unit(batch=None if batch is None else int(batch), query=query)
 
 
 def _micro_batch(context: TaskContext | None) -> str:

@@ -1,0 +1,202 @@
+"""What attempts of tasks have begun, so that a driver can abort what killed ones have left open.
+
+An open transaction holds every reader of its topics, and nobody tells the loser of a speculation,
+or a task of a killed driver, to abort. So each attempt announces its transaction on a topic beside
+the sink's records, before it takes part in it. A driver that starts, or commits, first takes
+exclusive access to that topic, which increases the topic's epoch, then reads the announcements, and
+aborts what is not its own.
+
+No attempt can slip through. It announces as an ordinary producer, and each registration of one is
+told the topic's epoch. Either that is the one that the attempt's driver has fenced with: then the
+announcement is stored before any later driver reads. Or it is not, and the attempt gives up before
+its first message. So a zombie can send into an aborted transaction at most, which brokers never
+deliver.
+
+A transaction whose attempt dies before it has announced it holds nobody: no topic takes part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import start
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.transactions import names_of
+from pulsar_spark.errors import (
+    AuthorizationError,
+    BrokerError,
+    TopicNotFound,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.sends import single_entry
+from pulsar_spark.spark.writing.crash_points import reach
+from pulsar_spark.spark.writing.fenced_topic import (
+    FencedTopic,
+    exists,
+    overtaken,
+    packed,
+    read_all,
+)
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_CLOSE_SECONDS = 5.0
+_SHOWN = 100
+
+
+def attempts_topic(state_topic: str) -> str:
+    """Return the topic of announcements beside a topic of records."""
+    return f"{state_topic}-attempts"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcing:
+    """Where a driver's tasks announce their transactions; plain data. `epoch` is the driver's."""
+
+    topic: str
+    epoch: int
+
+
+class Attempt(NamedTuple):
+    """An announced transaction: what it writes, to which topic first, since when (UTC seconds)."""
+
+    txn: TxnId
+    sink: str
+    unit: str
+    topic: str
+    at: float
+    process: str = ""
+
+
+@cache
+def _token_of(process_id: int) -> str:
+    return secrets.token_hex(8)
+
+
+def this_process() -> str:
+    """Return a name of this process that no other process has, on no machine."""
+    return _token_of(os.getpid())
+
+
+def announce(context: ClientContext, where: Announcing, attempt: Attempt) -> None:
+    """Announce a transaction that nothing has been sent in.
+
+    Raises SinkStateError if a newer driver has started, or has decided on the task's unit.
+    """
+    producer = TopicProducer(context, where.topic, ProducerOptions(batching_enabled=False))
+    try:
+        producer.open()
+        _check_epoch(producer, where)
+        record = {"v": _VERSION, **attempt._asdict(), "txn": list(attempt.txn)}
+        record["process"] = this_process()
+        producer.send(single_entry(MessageFields(packed(record)), None, None))
+        producer.flush(context.options.operation_timeout)
+        # It may have been sent again, in another registration.
+        _check_epoch(producer, where)
+    finally:
+        # The task need not wait until the broker has answered.
+        start(producer.abort_operation, _CLOSE_SECONDS, context.timers)
+    reach("task-announced")
+
+
+def _check_epoch(producer: TopicProducer, where: Announcing) -> None:
+    if producer.topic_epoch != where.epoch:
+        raise overtaken(where.topic)
+
+
+class Attempts:
+    """The driver's access to the announcements of a sink; may be used once."""
+
+    def __init__(self, context: ClientContext, state_topic: str) -> None:
+        self.topic = attempts_topic(state_topic)
+        self._context = context
+
+    def exist(self) -> bool:
+        """Whether a driver has read announcements before. Creates nothing."""
+        try:
+            return exists(self._context, self.topic, _WHAT)
+        except (AuthorizationError, UnsupportedFeature):
+            return False
+
+    def abort(
+        self, *, but: Collection[TxnId] = (), spare_this_process: bool = False
+    ) -> Announcing | None:
+        """Fence all attempts so far, and abort their transactions, except some.
+
+        Returns where the driver's tasks can announce theirs; None, after a warning, if that is not
+        possible. With `spare_this_process` those that were begun in this very process are not
+        aborted: it is alive.
+        """
+        try:
+            with FencedTopic(self._context, self.topic, _WHAT) as log:
+                return self._abort(log, but, spare_this_process)
+        except BrokerError as error:
+            if error.retryable:
+                raise
+            logger.warning(
+                "attempts of tasks cannot be announced, so readers wait until transactionTimeout "
+                "for what killed tasks and drivers leave open. Create %s, without partitions, and "
+                "permit the role to produce and consume there: %s",
+                self.topic,
+                error,
+            )
+            return None
+
+    def _abort(
+        self, log: FencedTopic, but: Collection[TxnId], spare_this_process: bool
+    ) -> Announcing:
+        log.attach()
+        fence = log.append({"v": _VERSION, "fence": True})
+        begin = log.end().done or EARLIEST_POSITION
+        found = [*log.unprotected, *log.read(begin, fence)]
+        attempts = list(_attempts_in(payload for _, payload in found))
+        spared = this_process() if spare_this_process else None
+        left = [attempt for attempt in attempts if attempt.process != spared]
+        wanted = dict.fromkeys(attempt.txn for attempt in left).keys() - set(but)
+        ends = self._context.coordinators.end_all(list(wanted), commit=False)
+        failed = {txn: error for txn, error in ends.items() if error is not None}
+        if failed:
+            logger.warning(
+                "%s end by their timeout: %s", names_of(list(failed)), next(iter(failed.values()))
+            )
+        elif len(left) == len(attempts):
+            log.acknowledge(Position.before(fence))
+        log.leave()
+        return Announcing(self.topic, log.epoch)
+
+
+_WHAT = "the sink's attempts"
+
+
+def announced(context: ClientContext, state_topic: str) -> list[Attempt]:
+    """Return the announcements that are stored. They can be of transactions that have ended."""
+    topic = attempts_topic(state_topic)
+    try:
+        last = context.lookup.last_message_id(topic)
+    except TopicNotFound:
+        return []
+    found = read_all(context, topic, EARLIEST_POSITION, last)
+    return list(_attempts_in(payload for _, payload in found))
+
+
+def _attempts_in(payloads: Iterator[bytes]) -> Iterator[Attempt]:
+    for payload in payloads:
+        try:
+            record = json.loads(payload)
+            if record.pop("v") == _VERSION and "txn" in record:
+                yield Attempt(TxnId(*record.pop("txn")), **record)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            logger.warning("an announcement is not one of this package: %r", payload[:_SHOWN])

@@ -1,0 +1,266 @@
+"""A topic of an exactly-once sink's own: one driver at a time writes to it, and reads it whole.
+
+The producer has exclusive access and fences its predecessors, so an older driver that is still
+alive cannot write after a newer one has read. A durable subscription retains what is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer, TopicEnd
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import run, value_of
+from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.retry import Backoff, Deadline, retried
+from pulsar_spark.errors import (
+    BrokerError,
+    ConsumerBusy,
+    ProducerFenced,
+    PulsarError,
+    QuotaExceeded,
+    QuotaExceededHold,
+    SinkStateError,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
+
+logger = logging.getLogger(__name__)
+
+SUBSCRIPTION = "pulsar-spark-sink"
+"""The name of the subscription that retains what is needed."""
+
+_QUOTA_SECONDS = 180.0
+"""How long to wait for a broker to notice that a backlog is gone: it looks once a minute."""
+_QUOTA_PAUSE = 5.0
+
+Found = tuple[Position, bytes]
+"""A message, and its position."""
+
+
+class FencedTopic(Closing):
+    """The driver's access to a topic that has `what` in the words of errors. A context manager.
+
+    Raises SinkStateError if another driver is, or comes, in the way.
+    """
+
+    def __init__(self, context: ClientContext, topic: str, what: str) -> None:
+        self.topic = topic
+        self._what = what
+        self._context = context
+        self._timeout = context.options.operation_timeout
+        self._producer = self._new_producer()
+        self._consumer = DurableConsumer(context, topic, SUBSCRIPTION, EARLIEST, create=True)
+        self.unprotected: list[Found] = []
+        """What was read before it was acknowledged to make the broker accept messages again."""
+
+    def _new_producer(self) -> TopicProducer:
+        options = ProducerOptions(
+            batching_enabled=False, access_mode=pb.ExclusiveWithFencing, txn_enabled=True
+        )
+        return TopicProducer(self._context, self.topic, options)
+
+    @property
+    def epoch(self) -> int:
+        """The topic's epoch, which each driver that fences increases."""
+        return self._producer.topic_epoch
+
+    def close(self) -> None:
+        """Leave the topic; the broker may not have noticed yet when this returns."""
+        self._producer.abort()
+        self._consumer.close()
+
+    def attach(self, *, anew: bool = False) -> None:
+        """Subscribe, and fence other drivers; creates the topic and the subscription if missing.
+
+        Raises as `exists`, except to begin `anew`, and TopicNotFound if brokers create no topics.
+        """
+        if not anew:
+            exists(self._context, self.topic, self._what)
+        try:
+            self.end()
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                f"the topic of {self._what} does not exist, and the broker creates none",
+                f"Create it, without partitions: pulsar-admin topics create {self.topic}",
+                topic=self.topic,
+                broker=error.broker,
+            ) from error
+        except ConsumerBusy as error:
+            raise self._taken(error) from error
+        try:
+            self._producer.open()
+        except PulsarError as error:
+            if not _is_quota(error):
+                raise
+            self._free_quota(error)
+
+    def _free_quota(self, error: PulsarError) -> None:
+        """Acknowledge everything that is retained, which a backlog quota does not allow any more.
+
+        While a quota is exceeded, the broker accepts no messages, from nobody.
+        """
+        logger.warning(
+            "a backlog quota holds the topic of %s, since what it retains is old; it is read, "
+            "released and written again: %s",
+            self._what,
+            error,
+        )
+        end = self.end()
+        self.unprotected = self.read(EARLIEST_POSITION, end.last)
+        self.acknowledge(Position.after(end.last))
+        deadline = Deadline(max(self._timeout, _QUOTA_SECONDS))
+        while True:
+            self._producer.abort()
+            self._producer = self._new_producer()
+            try:
+                self._producer.open()
+                return
+            except PulsarError as again:
+                if not _is_quota(again) or deadline.expired():
+                    raise
+            time.sleep(min(_QUOTA_PAUSE, deadline.remaining()))
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def end(self) -> TopicEnd:
+        """Return where the topic ends, and what is acknowledged."""
+        try:
+            return run(retried(self._consumer.end_operation), self._timeout)
+        except PulsarError as error:
+            raise error.with_context(topic=self.topic) from error.__cause__
+
+    def read(self, start: Position, last: MessageIdAdv) -> list[Found]:
+        """Return what is stored from a position up to and including the message at `last`."""
+        return read_all(self._context, self.topic, start, last)
+
+    def is_readable(self, stored: MessageIdAdv, *, wait: bool) -> MessageIdAdv | None:
+        """Return the end of what is readable once it has a message; None if it has it not (yet)."""
+        deadline = Deadline(self._timeout)
+        backoff = Backoff(maximum=1.0)
+        # The readable part of the topic ends before the first open transaction.
+        while Position.after(last := self.end().last) < Position.after(stored):
+            if not wait or deadline.expired():
+                return None
+            time.sleep(min(backoff.next(), deadline.remaining()))
+        return last
+
+    def acknowledge(self, position: Position) -> None:
+        """What is before the position is no longer needed."""
+        self._consumer.acknowledge(position)
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def append(self, *records: dict[str, Any]) -> MessageIdAdv:
+        """Store records, in order; return where the last one is."""
+        self.send((record, None) for record in records)
+        stored = self._producer.last_message_id
+        assert stored is not None
+        return stored
+
+    def send(self, records: Iterable[tuple[dict[str, Any], TxnId | None]]) -> None:
+        """Store records, some within transactions that the topic takes part in."""
+        try:
+            for record, txn in records:
+                unbatched = None if txn is None else UnbatchedFields(txn=txn)
+                self._producer.send(single_entry(MessageFields(packed(record)), None, unbatched))
+            self._producer.flush(self._timeout)
+        except ProducerFenced as error:
+            raise self._taken(error) from error
+
+    def leave(self) -> None:
+        """Let others write to the topic again; returns when the broker knows."""
+        self._producer.close()
+
+    def _taken(self, error: BrokerError) -> SinkStateError:
+        return overtaken(self.topic, error.broker)
+
+
+def exists(context: ClientContext, topic: str, what: str) -> bool:
+    """Whether a sink's topic has its subscription. Creates nothing.
+
+    Raises SinkStateError if the topic has partitions, or if messages were not retained because the
+    subscription is gone.
+    """
+    try:
+        partitions = context.lookup.partitions(topic)
+    except TopicNotFound:
+        return False
+    if partitions:
+        raise SinkStateError(
+            f"the topic of {what} has partitions: they would have no order",
+            "Set sinkStateTopic to a topic without partitions.",
+            topic=topic,
+        )
+    (kept,) = Probe(context.pool).subscriptions_exist([(topic, SUBSCRIPTION)])
+    if isinstance(kept, TopicNotFound):
+        return False
+    if value_of(kept):
+        return True
+    if context.lookup.last_message_id(topic).entry_id >= 0:
+        raise SinkStateError(
+            f"the topic of {what} has messages, and its subscription {SUBSCRIPTION} is gone: "
+            "some can be missing",
+            "See docs/delivery.md on how to begin anew.",
+            topic=topic,
+        )
+    return False
+
+
+def packed(record: dict[str, Any]) -> bytes:
+    """Return a record as it is stored."""
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def overtaken(topic: str, broker: str | None = None) -> SinkStateError:
+    """Return the error for a driver, or a task of one, that has to give way to another one."""
+    return SinkStateError(
+        "another driver has taken this sink over, or is writing to it now",
+        "Only one query, or one write at a time, can have a sinkId. What was decided here is "
+        "carried out by the other one, and what was not is aborted: nothing of it is visible.",
+        topic=topic,
+        broker=broker,
+    )
+
+
+def read_all(
+    context: ClientContext, topic: str, start: Position, last: MessageIdAdv
+) -> list[Found]:
+    """Return a topic's messages from a position up to and including the one at `last`."""
+    end = Position.after(last)
+    if last.entry_id < 0 or end <= start:
+        return []
+    options = ReaderOptions(
+        poll_timeout=context.options.operation_timeout,
+        subscription_prefix="pulsar-spark-sink-reader",
+    )
+    with EntryReader(context.pool, topic, start, end, options) as reader:
+        found = [
+            (Position(entry.ledger_id, entry.entry_id), bytes(entry.payload)) for entry in reader
+        ]
+    if not found or found[-1][0] < Position.before(last):
+        # The topic was trimmed or deleted meanwhile: a missing record may be a decision.
+        raise SinkStateError(
+            f"the sink's topic ends before {last}, where it ended a moment ago",
+            "Run it again, and see who changes the topic.",
+            topic=topic,
+        )
+    return found
+
+
+def _is_quota(error: PulsarError) -> bool:
+    """Whether a broker accepts no producer because of a backlog quota."""
+    kinds = (QuotaExceeded, QuotaExceededHold)
+    return isinstance(error, kinds) or isinstance(error.__cause__, kinds)

@@ -1,0 +1,170 @@
+"""Whether a unit follows what a sink has committed, repeats it, or is a stranger there.
+
+A micro-batch's number alone does not say whose it is: a checkpoint can be deleted, restored from a
+backup, or copied, and two queries can be given one sinkId. So a unit is also compared by its query
+and by what it has written.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from dataclasses import dataclass
+
+from pulsar_spark.errors import SinkStateError
+from pulsar_spark.spark.writing.sink_records import Decision, SinkState, Unit, Written
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a sink has committed last, as far as it decides which unit may follow; plain data.
+
+    A repeated unit may have other rows than those that were committed if `first_stays`, an option
+    of the writer, or if the user has `accepted` that.
+    """
+
+    sink_id: str
+    topic: str
+    last: Unit | None
+    first_stays: bool
+    accepted: bool
+
+    def check(self, unit: Unit) -> None:
+        """Raise SinkStateError for a unit of another query, or of a kind that has no place here.
+
+        Also for an earlier micro-batch than the last one.
+        """
+        last = self.last
+        if last is None:
+            return
+        self.check_kind(in_stream=unit.batch is not None)
+        if unit.batch is None or last.batch is None:
+            return
+        if None not in (unit.query, last.query) and unit.query != last.query:
+            raise SinkStateError(
+                f"the sink belongs to the query {last.query}, which has committed {last}; {unit} "
+                f"is of the query {unit.query}, so the checkpoint is a new one, or this is another "
+                "query",
+                "Give a query with another checkpoint a sinkId of its own. If it shall take this "
+                f"sink over, begin anew: {self.command('reset')}",
+                topic=self.topic,
+            )
+        is_known = unit.query is not None and unit.query == last.query
+        if unit.batch < last.batch and not (self.accepted or (self.first_stays and is_known)):
+            raise SinkStateError(
+                f"{unit} comes behind {last}, which is committed: {_CAUSES}",
+                self._ways_on(f"leave out what comes again up to {last}"),
+                topic=self.topic,
+            )
+
+    def check_kind(self, *, in_stream: bool) -> None:
+        """Raise SinkStateError for a stream in a sink of batch writes, and the reverse."""
+        if self.last is not None and (self.last.batch is None) == in_stream:
+            raise SinkStateError(
+                f"a {'stream' if in_stream else 'batch write'} comes behind {self.last}: a stream "
+                "and batch writes share a sinkId",
+                "Give each query, and each job, a sinkId of its own.",
+                topic=self.topic,
+            )
+
+    def command(self, option: str) -> str:
+        """Return the command line that changes the sink."""
+        return (
+            f"python -m pulsar_spark sink --service-url URL --option sinkStateTopic={self.topic} "
+            f"--{option} {shlex.quote(self.sink_id)}"
+        )
+
+    def refused(self, unit: Unit, done: Written, mine: Written) -> SinkStateError:
+        """Return the error for a unit that repeats another one with other rows."""
+        counts = ""
+        if done.messages != mine.messages:
+            counts = f" ({done.messages} then, {mine.messages} now)"
+        return SinkStateError(
+            f"{unit} is committed with other rows{counts}: {_CAUSES}",
+            self._ways_on("keep what was committed"),
+            topic=self.topic,
+        )
+
+    def _ways_on(self, what: str) -> str:
+        return (
+            f"To {what}, once: {self.command('accept')}. If it never gives the same rows twice, "
+            "because of uuid() or sums of doubles, set sinkRepeats=first. To write the rows again: "
+            f"{self.command('reset')}"
+        )
+
+
+_CAUSES = (
+    "the checkpoint is older than the sink (restored from a backup, or another one), or the query "
+    "or job does not give the same rows when it runs again"
+)
+
+
+def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> Place:
+    """Return a sink's place."""
+    last = None if state.done is None else state.done.unit
+    return Place(sink_id, topic, last, first_stays, state.accepted)
+
+
+def is_repeat(state: SinkState, place: Place, mine: Decision) -> bool:
+    """Whether a unit is committed already, so that its rows must be dropped.
+
+    Raises as `Place.check`, and SinkStateError for other rows than those that were committed.
+    """
+    unit, done = mine.unit, state.done
+    place.check(unit)
+    if unit.run is not None:
+        run = state.runs.get(unit.run)
+        return run is not None and _compare(place, unit, run.written, mine.written)
+    if done is None:
+        if unit.batch:
+            logger.warning(
+                "the sink has no records yet: %s is the first one that is written exactly once. If "
+                "there were some, %s was deleted, and rows of this batch can be there already",
+                unit,
+                place.topic,
+            )
+        return False
+    if unit.batch is None or done.unit.batch is None:
+        return False
+    if unit.batch == done.unit.batch:
+        if mine.topics != done.topics and mine.written.messages and done.topics:
+            logger.warning(
+                "%s is committed already, to other topics than now; what was written first stays",
+                unit,
+            )
+        return _compare(place, unit, done.written, mine.written)
+    if unit.batch < done.unit.batch:
+        logger.warning("%s comes behind %s, which is committed; it is left out", unit, done.unit)
+        return True
+    if unit.batch > done.unit.batch + 1:
+        logger.warning(
+            "%s follows %s: batches between them were not written to this sink exactly once",
+            unit,
+            done.unit,
+        )
+    return False
+
+
+def _compare(place: Place, unit: Unit, done: Written, mine: Written) -> bool:
+    """Return True: the unit is committed, and what comes again is the same, or may be another."""
+    same = done.is_same(mine)
+    if same:
+        logger.info("%s is committed already", unit)
+    elif same is None:
+        logger.warning(
+            "%s is committed already with as many messages as now; whether they are the same is "
+            "not known, because they were written by another version, or with another schema",
+            unit,
+        )
+    elif place.first_stays or place.accepted:
+        logger.warning(
+            "%s is committed already with %d messages; what comes now, %d messages, is left out",
+            unit,
+            done.messages,
+            mine.messages,
+        )
+    else:
+        raise place.refused(unit, done, mine)
+    return True
