@@ -172,13 +172,19 @@ def _recorded(context: ClientContext, topic: str, action: str) -> str | None:
 
 def _state_topics(context: ClientContext, values: Values, topic: str | None) -> list[str]:
     from pulsar_spark.protocol.topic_name import TopicName
+    from pulsar_spark.spark.writing.attempts import ATTEMPTS_SUFFIX
     from pulsar_spark.spark.writing.exactly_once import STATE_PREFIX
 
     if values["sinkStateTopic"] is not None:
         return [str(TopicName.parse(values["sinkStateTopic"]))]
     namespace = _NAMESPACE if topic is None else TopicName.parse(topic).namespace_name
     names = context.lookup.topics_of_namespace(namespace)
-    return [name for name in names if TopicName.parse(name).local_name.startswith(STATE_PREFIX)]
+    return [
+        name
+        for name in names
+        if TopicName.parse(name).local_name.startswith(STATE_PREFIX)
+        and not name.endswith(ATTEMPTS_SUFFIX)
+    ]
 
 
 _COLUMNS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,10 +15,12 @@ from pulsar_spark.errors import PulsarError, SinkStateError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import decision_log, exactly_once
+from pulsar_spark.spark.writing import exactly_once
+from pulsar_spark.spark.writing.fenced_topic import read_all
+from pulsar_spark.spark.writing.sink_records import known_as
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.sink_job import TASKS, Sink
+from tests.integration.sink_job import ROWS, TASKS, Sink
 
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
@@ -54,8 +55,19 @@ def test_what_was_decided_is_shown_and_finished(broker: EmbeddedBroker, run: Run
     status, (row,) = run("--list")
     topic = row.pop("topic")
     assert topic.startswith("persistent://public/default/__spark_sink-")
-    expected = {"sink": "orders", "committed": "batch 0", "unfinished": "batch 1"}
-    assert (status, row) == (0, {**expected, "transactions": TASKS})
+    assert row.pop("age") >= 0
+    expected = {
+        "sink": "orders",
+        "kind": "stream",
+        "query": None,
+        "committed": "batch 0",
+        "messages": TASKS * ROWS,
+        "runs": None,
+        "oldest_run": None,
+        "unfinished": "batch 1",
+        "transactions": TASKS,
+    }
+    assert (status, row) == (0, expected)
     status, (row,) = run("--finish", "orders")
     assert status == 0
     assert (row["committed"], row["unfinished"]) == ("batch 1", None)
@@ -122,8 +134,8 @@ def records(broker: EmbeddedBroker, topic: str) -> list[str]:
     """Return the ids in a sink's records."""
     with ClientContext(ClientOptions(broker.service_url)) as context:
         last = context.lookup.last_message_id(topic)
-        found = decision_log._read(context, topic, EARLIEST_POSITION, last)
-    return [record["sink"] for _, record in found]
+        found = read_all(context, topic, EARLIEST_POSITION, last)
+    return [json.loads(payload)["sink"] for _, payload in found]
 
 
 @pytest.mark.fault(149)
@@ -145,32 +157,6 @@ def test_the_credentials_of_a_checkpoint_are_neither_stored_nor_shown(
     assert "s3a://***@bucket" in error
     for shown in (str(row), text, *stored, error):
         assert "canary" not in shown
-
-
-@pytest.mark.fault(149)
-def test_a_sink_that_an_earlier_version_recorded_with_its_credentials_goes_on(
-    broker: EmbeddedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = CHECKPOINT.format(CREDENTIAL)
-    sink = Sink(broker.service_url, "t", whole)
-    with monkeypatch.context() as earlier:
-        for module in (decision_log, exactly_once):
-            earlier.setattr(module, "known_as", lambda sink_id: sink_id)
-        sink.run(0)
-        messages = [sink.write(1, task) for task in range(TASKS)]
-        unanswered = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
-        with unanswered, pytest.raises(PulsarError):
-            sink.writer().commit(list(messages), 1)
-    (row,) = run()[1]
-    assert CREDENTIAL not in str(row)
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
-    assert row["topic"] == f"persistent://public/default/__spark_sink-{digest}"
-    assert set(records(broker, row["topic"])) == {whole}
-    sink.run(1)
-    sink.run(2)
-    assert run()[1][0]["committed"] == "batch 2"
-    assert set(records(broker, row["topic"])) == {whole, row["sink"]}
-    assert broker.open_transactions() == {}
 
 
 @pytest.mark.fault(149)
@@ -197,7 +183,7 @@ def test_sinks_whose_ids_differ_in_their_credentials_alone_are_two(broker: Embed
     ],
 )
 def test_an_id_without_credentials_is_kept(sink_id: str) -> None:
-    assert decision_log.known_as(sink_id) == sink_id
+    assert known_as(sink_id) == sink_id
 
 
 def test_an_unknown_id_is_an_error_and_creates_nothing(

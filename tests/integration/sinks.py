@@ -32,8 +32,8 @@ from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import WriteOptions, parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.writing.decision_log import SUBSCRIPTION
-from pulsar_spark.spark.writing.exactly_once import digest_of
+from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
+from pulsar_spark.spark.writing.sink_records import digest_of
 from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.testing import EmbeddedBroker
@@ -207,8 +207,8 @@ class _Restoring:
             found["txn"] = self._ids(record["txn"])
         if "txns" in record:
             found["txns"] = [self._ids(txn) for txn in record["txns"]]
-        if record.get("topics") == digest_of([TOPIC]):
-            found["topics"] = digest_of([self._made.topic])
+        if record.get("topics") == digest_of(TOPIC):
+            found["topics"] = digest_of(self._made.topic)
         if "ends" in record:
             (ends,) = record["ends"].values()
             found["ends"] = {

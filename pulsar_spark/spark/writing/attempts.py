@@ -57,9 +57,13 @@ _CLOSE_SECONDS = 5.0
 _SHOWN = 100
 
 
+ATTEMPTS_SUFFIX = "-attempts"
+"""What the names of topics of announcements end with."""
+
+
 def attempts_topic(state_topic: str) -> str:
     """Return the topic of announcements beside a topic of records."""
-    return f"{state_topic}-attempts"
+    return f"{state_topic}{ATTEMPTS_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def read_all(
         found = [
             (Position(entry.ledger_id, entry.entry_id), bytes(entry.payload)) for entry in reader
         ]
-    if not found or found[-1][0] < Position.before(last):
+    if not found or found[-1][0] < Position(last.ledger_id, last.entry_id):
         # The topic was trimmed or deleted meanwhile: a missing record may be a decision.
         raise SinkStateError(
             f"the sink's topic ends before {last}, where it ended a moment ago",
