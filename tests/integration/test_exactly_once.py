@@ -20,7 +20,7 @@ from pulsar_spark.errors import TornBatch, UnsupportedFeature
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
-from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS, VARIABLE
+from pulsar_spark.spark.writing.crash_points import POINTS, VARIABLE
 from pulsar_spark.spark.writing.decision_log import read_state
 from tests.integration.brokers import Broker, Real
 from tests.integration.sink_job import ROWS, TASKS, Sink, whole
@@ -30,9 +30,6 @@ from tests.support.waiting import wait_until
 StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]
 
 _ROOT = Path(__file__).parents[2]
-# Points before the decision leave orphaned transactions, which must stay open until the process
-# has reached the point.
-_ORPHANING = dict.fromkeys((*TASK_POINTS, "before-decision"), "30s")
 
 
 def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
@@ -56,7 +53,7 @@ def start_and_kill(
     crash = folder / topic.rpartition("/")[2]
     crash.mkdir()
     (crash / point).touch()
-    arguments = [broker.service_url, topic, topic, timeout or _ORPHANING.get(point, "1h"), "1"]
+    arguments = [broker.service_url, topic, topic, timeout or "1h", "1"]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.sink_job", *arguments],
         env={**os.environ, VARIABLE: str(crash)},

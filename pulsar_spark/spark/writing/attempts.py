@@ -162,8 +162,10 @@ class Attempts:
     def _abort(
         self, log: FencedTopic, but: Collection[TxnId], spare_this_process: bool
     ) -> Announcing:
-        log.attach()
+        # Without announcements, transactions end by their timeout: no reason to refuse to write.
+        log.attach(anew=True)
         fence = log.append({"v": _VERSION, "fence": True})
+        reach("attempts-fenced")
         begin = log.end().done or EARLIEST_POSITION
         found = [*log.unprotected, *log.read(begin, fence)]
         attempts = list(_attempts_in(payload for _, payload in found))
@@ -171,6 +173,7 @@ class Attempts:
         left = [attempt for attempt in attempts if attempt.process != spared]
         wanted = dict.fromkeys(attempt.txn for attempt in left).keys() - set(but)
         ends = self._context.coordinators.end_all(list(wanted), commit=False)
+        reach("attempts-aborted")
         failed = {txn: error for txn, error in ends.items() if error is not None}
         if failed:
             logger.warning(

@@ -15,10 +15,21 @@ from pathlib import Path
 
 VARIABLE = "PULSAR_SPARK_CRASH_AT"
 
-TASK_POINTS = ("task-begun", "task-midway", "task-sent", "task-flushed", "task-left")
-"""Before the first row is sent, after some, after all, when all are acknowledged, at the end."""
+TASK_POINTS = (
+    "task-begun",
+    "task-announced",
+    "task-midway",
+    "task-sent",
+    "task-flushed",
+    "task-left",
+)
+"""When its transaction has begun, before the first row is sent, after some, after all, when all are
+acknowledged, at the end."""
 
 DRIVER_POINTS = (
+    "records-fenced",
+    "attempts-fenced",
+    "attempts-aborted",
     "before-decision",
     "after-decision",
     "after-markers",
@@ -26,7 +37,8 @@ DRIVER_POINTS = (
     "after-ends",
     "after-done",
 )
-"""Before and after a sink's records, and each end of a transaction."""
+"""When it has fenced other drivers, and their tasks, and aborted what these left open; before and
+after a sink's records, and each end of a transaction."""
 
 POINTS = TASK_POINTS + DRIVER_POINTS
 

@@ -22,6 +22,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import SinkStateError, TransactionOutcomeUnknown
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.fenced_topic import FencedTopic, Found, read_all
 from pulsar_spark.spark.writing.sink_records import (
     READABLE,
@@ -99,6 +100,7 @@ class DecisionLog(Closing):
         """
         self._log.attach(anew=anew)
         self._append({"kind": "fence", "driver": self._driver})
+        reach("records-fenced")
         end = self._log.end()
         start = EARLIEST_POSITION if end.done is None else end.done
         if anew:

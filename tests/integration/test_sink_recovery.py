@@ -1,0 +1,575 @@
+"""What killed tasks and drivers of an exactly-once sink leave, and what happens to its records."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.client import PulsarClient
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.errors import PulsarError, SinkStateError, TransactionExpired
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing import attempts, exactly_once, fenced_topic, task_writer
+from pulsar_spark.spark.writing.attempts import Attempt, announce, attempts_topic
+from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
+from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
+from tests.integration.brokers import Broker, Embedded, Real, as_real
+from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole
+from tests.integration.test_exactly_once import read_all
+from tests.support.real_broker import OwnBroker
+from tests.support.waiting import wait_until
+
+StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]
+
+
+@contextmanager
+def other_process(name: str) -> Iterator[None]:
+    """Have tasks announce themselves as those of another process, which nobody spares."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempts, "this_process", lambda: name)
+        yield
+
+
+class Died(BaseException):
+    """Instead of a process's death: nothing handles it."""
+
+
+@contextmanager
+def dying_at(module: object, point: str) -> Iterator[None]:
+    """Have whoever reaches a point of a module end there, without any cleaning up."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "reach", die)
+        yield
+
+
+def checked(sink: Sink) -> ArrowStreamWriter:
+    """Return the writer of a driver that has started."""
+    writer = sink.writer()
+    writer.check()
+    return writer
+
+
+def state_topic(sink: Sink) -> str:
+    options = parse_write_options(sink.options, Scope.STREAM_WRITE).exactly_once
+    assert options is not None
+    return options.state_topic
+
+
+@pytest.fixture
+def sink(broker: Broker) -> Sink:
+    """A sink that has written micro-batch 0."""
+    topic = broker.create_transactional_topic(partitions=0)
+    made = Sink(broker.service_url, topic, topic.rpartition("/")[2])
+    made.run(0)
+    return made
+
+
+def expect(broker: Broker, sink: Sink, *batches: int) -> None:
+    """Fail unless readers see these micro-batches, each row once, and nothing holds them."""
+    found = Counter(read_all(broker, sink.options["topic"], 0))
+    assert found == Counter(value for batch in batches for value in whole(batch))
+
+
+# --- what killed tasks and drivers leave open -------------------------------------------------------
+
+
+@pytest.mark.fault(165)
+def test_a_driver_that_starts_aborts_what_its_predecessors_tasks_left_open(
+    broker: Broker, sink: Sink
+) -> None:
+    with other_process("killed"):
+        killed = checked(sink)
+        for task in range(TASKS):
+            sink.write(1, task, killed)
+    checked(sink)
+    expect(broker, sink, 0)
+    sink.run(1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+def test_a_commit_aborts_the_other_attempts_of_its_tasks(broker: Broker, sink: Sink) -> None:
+    writer = checked(sink)
+    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    for task in range(TASKS):
+        # The loser of a speculation: nobody tells it.
+        sink.write(1, task, writer)
+    sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+@pytest.mark.parametrize("by", ["driver", "commit"])
+def test_an_attempt_that_begins_too_late_gives_up_before_its_first_message(
+    broker: Broker, sink: Sink, by: str
+) -> None:
+    writer = checked(sink)
+    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    if by == "commit":
+        sink.writer().commit(list(written), 1)
+    else:
+        checked(sink)
+    sent: list[object] = []
+    with pytest.MonkeyPatch.context() as patched, other_process("zombie"):
+        patched.setattr(task_writer, "PartitionedProducer", lambda *given, **_: sent.append(given))
+        with pytest.raises(SinkStateError, match="another driver has taken this sink over"):
+            sink.write(1, 0, writer)
+    assert not sent
+    if by == "driver":
+        sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+def test_what_a_zombie_sends_into_an_aborted_transaction_is_never_seen(
+    broker: Broker, sink: Sink
+) -> None:
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if point == "task-announced":
+            held.set()
+            assert go_on.wait(60)
+
+    with other_process("zombie"):
+        writer = checked(sink)
+        with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(1) as pool:
+            patched.setattr(attempts, "reach", hold)
+            zombie = pool.submit(sink.write, 1, 0, writer)
+            assert held.wait(60)
+            checked(sink)
+            go_on.set()
+            # It ends with its error or with receipts that count for nothing.
+            failed = zombie.exception(60)
+    messages = [] if failed is not None else [zombie.result()]
+    sink.run(1)
+    if messages:
+        with pytest.raises((SinkStateError, TransactionExpired)):
+            sink.writer().commit(list(messages), 2)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+@pytest.mark.parametrize(
+    "module,point",
+    [
+        (task_writer, "task-begun"),
+        (attempts, "task-announced"),
+        (task_writer, "task-midway"),
+        (task_writer, "task-sent"),
+        (task_writer, "task-left"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_task_that_is_killed_holds_nobody_once_a_driver_starts(
+    broker: Broker, sink: Sink, module: object, point: str
+) -> None:
+    writer = checked(sink)
+    with (
+        other_process("killed"),
+        dying_at(module, point),
+        pytest.MonkeyPatch.context() as patched,
+        pytest.raises(Died),
+    ):
+        patched.setattr(task_writer.TaskWriter, "abort", lambda self: None)
+        sink.write(1, 0, writer)
+    checked(sink)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165)
+@pytest.mark.parametrize("point", ["attempts-fenced", "attempts-aborted"])
+def test_a_driver_that_dies_while_it_aborts_leaves_that_to_the_next_one(
+    broker: Broker, sink: Sink, point: str
+) -> None:
+    with other_process("killed"):
+        sink.write(1, 0, checked(sink))
+    with dying_at(attempts, point), pytest.raises(Died):
+        checked(sink)
+    checked(sink)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165)
+def test_a_write_in_the_same_process_is_not_taken_for_a_killed_one(
+    broker: Broker, sink: Sink
+) -> None:
+    writer = checked(sink)
+    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    # A writer that is made only to commit is checked, too, where nobody can tell.
+    checked(sink).commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+def test_a_driver_whose_transactions_another_one_aborted_is_told_so(
+    broker: Broker, sink: Sink
+) -> None:
+    with other_process("older"):
+        older = checked(sink)
+        written = [sink.write(1, task, older) for task in range(TASKS)]
+    sink.run(1)
+    with pytest.raises(SinkStateError, match="another driver has taken this sink over"):
+        sink.writer().commit(list(written), 2)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(165)
+def test_attempts_need_two_round_trips_more() -> None:
+    with EmbeddedBroker() as own:
+        own.create_topic("t")
+        sink = Sink(own.service_url, "t", "s")
+        sink.run(0)
+        writer, plain = checked(sink), sink.writer()
+        own.faults.forget()
+        seen = []
+        commands = ("LOOKUP", "PARTITIONED_METADATA", "PRODUCER", "SEND", "NEW_TXN", "SUBSCRIBE")
+        for one in (plain, writer):
+            sink.write(1, 0, one)
+            seen.append({command: own.faults.seen(command) for command in commands})
+            own.faults.forget()
+        more = {command: seen[1][command] - seen[0][command] for command in commands}
+        more = {command: count for command, count in more.items() if count}
+        assert sum(more.values()) <= 3
+        assert more == {"LOOKUP": 1, "PRODUCER": 1, "SEND": 1}
+
+
+@pytest.mark.fault(165)
+def test_a_task_without_rows_announces_nothing(broker: Broker, sink: Sink) -> None:
+    writer = checked(sink)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delattr(task_writer, "announce")
+        empty = writer.write(iter([]))
+    sink.writer().commit([empty], 1)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165)
+def test_announcements_are_acknowledged(broker: Broker, sink: Sink) -> None:
+    for batch in (1, 2, 3):
+        sink.run(batch)
+    with ClientContext(parse_write_options(sink.options, Scope.STREAM_WRITE).client) as context:
+        with fenced_topic.FencedTopic(context, attempts_topic(state_topic(sink)), "") as log:
+            log.attach()
+            end = log.end()
+            left = log.read(end.done, end.last) if end.done is not None else []
+    assert len(left) <= 1
+
+
+@pytest.mark.fault(165)
+def test_where_attempts_cannot_be_announced_the_sink_works_and_names_the_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedBroker(auto_create=False) as own:
+        own.create_topic("t")
+        own.create_topic("records")
+        sink = Sink(own.service_url, "t", "s")
+        sink.options["sinkStateTopic"] = "records"
+        writer = checked(sink)
+        expected = "Create persistent://public/default/records-attempts, without partitions"
+        assert expected in caplog.text
+        written = [sink.write(0, task, writer) for task in range(TASKS)]
+        sink.writer().commit(list(written), 0)
+        assert own.open_transactions() == {}
+        assert own.internal_errors == ()
+
+
+@pytest.mark.fault(165)
+def test_more_tasks_than_the_topic_of_attempts_allows_producers(broker: Broker) -> None:
+    namespace = broker.create_namespace()
+    topic = broker.create_topic(broker.unique_topic(namespace=namespace))
+    records = broker.create_topic(broker.unique_topic("records", namespace))
+    sink = Sink(broker.service_url, topic, "s")
+    sink.options["sinkStateTopic"] = records
+    limited = broker.create_topic(attempts_topic(records))
+    if isinstance(broker, Embedded):
+        broker.own.set_policies(limited, TopicPolicies(max_producers=2))
+    else:
+        as_real(broker).own.admin("POST", f"namespaces/{namespace}/maxProducersPerTopic", 8)
+    writer = checked(sink)
+    with ThreadPoolExecutor(8) as pool:
+        written = list(pool.map(lambda task: sink.write(0, task, writer), range(16)))
+    sink.writer().commit(list(written), 0)
+    found = Counter(read_all(broker, topic, 0))
+    assert found == Counter(value for task in range(16) for value in rows(0, task))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(165)
+def test_5000_attempts_are_aborted_in_a_moment(broker: Broker, sink: Sink) -> None:
+    turn = checked(sink)._turn
+    assert turn is not None
+    assert turn.announcing is not None
+    where, topic = turn.announcing, sink.options["topic"]
+    options = parse_write_options(sink.options, Scope.STREAM_WRITE).client
+    with ClientContext(options) as context, other_process("killed"):
+
+        def attempt(number: int) -> TxnId:
+            txn = context.coordinators.begin(3600.0)
+            announce(context, where, Attempt(txn, "s", f"attempt {number}", topic, time.time()))
+            return txn
+
+        with ThreadPoolExecutor(16) as pool:
+            begun = list(pool.map(attempt, range(5000)))
+        started = time.monotonic()
+        checked(sink)
+        took = time.monotonic() - started
+        ends = context.coordinators.end_all(begun[::100], commit=True)
+    assert all(error is not None for error in ends.values())
+    # 10 s are promised; a busy machine can need more.
+    assert took < 30
+    logging.getLogger(__name__).info("5,000 attempts were aborted in %.1f s", took)
+
+
+# --- records ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(166)
+@pytest.mark.parametrize("how", ["expired", "skipped"])
+def test_records_that_are_not_retained_any_more_are_read_as_long_as_they_are_stored(
+    broker: Broker, sink: Sink, how: str
+) -> None:
+    sink.run(1)
+    move_over(broker, state_topic(sink), how)
+    sink.run(1)
+    expect(broker, sink, 0, 1)
+    move_over(broker, state_topic(sink), how)
+    sink.run(2)
+    sink.run(2)
+    expect(broker, sink, 0, 1, 2)
+
+
+def move_over(broker: Broker, topic: str, how: str) -> None:
+    """Move the subscription of the records over the last one."""
+    if how == "expired":
+        time.sleep(1.1)
+        broker.expire(topic, SUBSCRIPTION, 1)
+    else:
+        broker.reset_subscription(topic, SUBSCRIPTION, to_end=True)
+
+
+@pytest.mark.fault(166)
+def test_records_that_are_gone_are_told_before_the_first_row(broker: Broker, sink: Sink) -> None:
+    sink.run(1)
+    move_over(broker, state_topic(sink), "skipped")
+    broker.trim(state_topic(sink))
+    for _ in range(2):
+        with pytest.raises(SinkStateError, match="records of the sink are missing") as caught:
+            checked(sink)
+        assert "sink --reset" in caught.value.remedy
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(166)
+def test_a_sink_that_has_begun_and_written_nothing_begins(broker: Broker) -> None:
+    topic = broker.create_transactional_topic(partitions=0)
+    sink = Sink(broker.service_url, topic, topic.rpartition("/")[2])
+    for module, point in (
+        (exactly_once, "records-fenced"),
+        (attempts, "attempts-fenced"),
+    ):
+        with pytest.MonkeyPatch.context() as patched:
+            if point == "records-fenced":
+                from pulsar_spark.spark.writing import decision_log
+
+                module = decision_log
+            patched.setattr(module, "reach", raising_at(point))
+            with pytest.raises(Died):
+                checked(sink)
+    sink.run(0)
+    expect(broker, sink, 0)
+
+
+def raising_at(point: str) -> Callable[[str], None]:
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    return die
+
+
+@pytest.mark.slow
+@pytest.mark.real_broker
+@pytest.mark.fault(166)
+@pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
+def test_a_backlog_quota_by_age_does_not_lock_a_sink_out(
+    start_real_broker: StartBroker, policy: str
+) -> None:
+    own = start_real_broker(
+        {"backlogQuotaCheckIntervalInSeconds": "1", "transactionCoordinatorEnabled": "true"}
+    )
+    broker = Real(own)
+    namespace = broker.create_namespace()
+    topic = broker.create_topic(broker.unique_topic(namespace=namespace))
+    sink = Sink(broker.service_url, topic, "s")
+    sink.run(0)
+    with other_process("killed"):
+        sink.write(1, 0, checked(sink))
+    quota = {"limitSize": -1, "limitTime": 1, "policy": policy}
+    own.admin("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", quota)
+    # A quota by age looks at closed ledgers only.
+    for name in (state_topic(sink), attempts_topic(state_topic(sink))):
+        own.unload(name)
+
+    def is_locked(name: str) -> bool:
+        with PulsarClient(own.service_url, operation_timeout_seconds=3) as client:
+            try:
+                client.create_producer(name).close()
+            except PulsarError:
+                return True
+        return False
+
+    wait_until(lambda: is_locked(state_topic(sink)), "no quota is exceeded")
+    sink.run(0)
+    sink.run(1)
+    expect(broker, sink, 0, 1)
+
+
+# --- two drivers, and runs --------------------------------------------------------------------------
+
+
+@pytest.mark.fault(167)
+def test_of_two_drivers_at_the_same_time_one_goes_on(broker: Broker, sink: Sink) -> None:
+    """Nothing is missing that either reported as committed."""
+    committed: Counter[str] = Counter(whole(0))
+    errors: list[PulsarError] = []
+    lock = threading.Lock()
+
+    def drive(name: str) -> None:
+        with lock:
+            writer = checked(sink)
+            batch = [sink.write(1, task, writer) for task in range(TASKS)]
+        try:
+            sink.writer().commit(list(batch), 1)
+            committed.update(whole(1) if not committed[whole(1)[0]] else [])
+        except PulsarError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=drive, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        assert isinstance(error, SinkStateError), error
+        assert "another driver" in str(error)
+        assert "visible" in str(error)
+    assert len(errors) < 2
+    assert Counter(read_all(broker, sink.options["topic"], 0)) == committed
+
+
+class Runs:
+    """Batch writes of a sink; each call is a job."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.options = {
+            "service.url": broker.service_url,
+            "topic": topic,
+            "deliveryGuarantee": "exactly-once",
+            "sinkId": "runs",
+            "sinkStateTopic": f"{topic}-records",
+        }
+
+    def job(self, run: str | None, **options: str) -> PulsarBatchWriter:
+        """Return a job's writer, checked."""
+        given = {**self.options, **options, **({} if run is None else {"sinkRunId": run})}
+        writer = PulsarBatchWriter(parse_write_options(given), SCHEMA, overwrite=False)
+        writer.check()
+        return writer
+
+    def written(self, writer: PulsarBatchWriter, *values: str) -> PulsarCommitMessage:
+        """Run its only task."""
+        return writer.write(iter([pa.RecordBatch.from_pydict({"value": list(values)})]))
+
+    def save(self, run: str | None, *values: str, **options: str) -> None:
+        """Write rows from the check to the commit."""
+        writer = self.job(run, **options)
+        message = self.written(writer, *values)
+        try:
+            writer.commit([message])
+        except PulsarError:
+            writer.abort([message])
+            raise
+
+
+@pytest.fixture
+def runs(broker: Broker) -> Runs:
+    return Runs(broker, broker.create_transactional_topic(partitions=0))
+
+
+def found_in(broker: Broker, runs: Runs) -> list[str]:
+    return sorted(read_all(broker, runs.options["topic"], 0))
+
+
+@pytest.mark.fault(168)
+def test_a_run_that_comes_again_is_left_out(broker: Broker, runs: Runs) -> None:
+    for run in ("monday", "tuesday", "monday", "tuesday"):
+        runs.save(run, f"{run} 1", f"{run} 2")
+    runs.save(None, "by hand")
+    runs.save(None, "by hand")
+    expected = ["by hand", "by hand", "monday 1", "monday 2", "tuesday 1", "tuesday 2"]
+    assert found_in(broker, runs) == expected
+
+
+@pytest.mark.fault(168)
+def test_a_run_that_comes_again_with_other_rows_is_refused(broker: Broker, runs: Runs) -> None:
+    runs.save("monday", "a")
+    with pytest.raises(SinkStateError, match="run monday is committed with other rows"):
+        runs.save("monday", "a", "b")
+    runs.save("monday", "a", "b", sinkRepeats="first")
+    assert found_in(broker, runs) == ["a"]
+
+
+@pytest.mark.fault(168)
+@pytest.mark.parametrize("following,refused", [(None, True), ("monday", False), ("tuesday", False)])
+def test_an_unfinished_write_is_finished_first(
+    broker: Broker, runs: Runs, following: str | None, refused: bool
+) -> None:
+    killed = runs.job("monday")
+    message = runs.written(killed, "monday")
+    with dying_at(exactly_once, "after-decision"), pytest.raises(Died):
+        killed.commit([message])
+    if refused:
+        with pytest.raises(
+            SinkStateError, match=r"run monday with 1 messages. It is committed now"
+        ):
+            runs.save(following, "other")
+    value = "monday" if following == "monday" else "other"
+    runs.save(following, value)
+    assert found_in(broker, runs) == sorted({"monday", value})
+
+
+@pytest.mark.slow
+@pytest.mark.fault(168)
+@pytest.mark.timeout(900)
+def test_run_1_is_known_after_3000_others() -> None:
+    with EmbeddedBroker() as own:
+        own.create_topic("t")
+        runs = Runs(Embedded(own), "persistent://public/default/t")
+        for run in range(3000):
+            runs.save(str(run), f"row {run}")
+        for run in (1, 0, 1500, 2999):
+            runs.save(str(run), f"row {run}")
+        with pytest.raises(SinkStateError, match="other rows"):
+            runs.save("1", "row 1", "row 2")
+        found = found_in(Embedded(own), runs)
+        assert found == sorted(f"row {run}" for run in range(3000))
+        assert own.open_transactions() == {}
