@@ -10,6 +10,7 @@ __all__ = [
     "Progress",
     "SendEncoder",
     "__version__",
+    "hash_values",
     "scan_messages",
     "scan_receipts",
 ]
@@ -37,6 +38,7 @@ class Progress(NamedTuple):
     messages: int
     position: tuple[int, int, int]
 
+def hash_values(values: Sequence[bytes | None], seed: int) -> bytes: ...
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int, None]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from pulsar_spark.protocol import implementation as chosen
 from pulsar_spark.protocol.implementation import implementation
 from tests.support import groups
 from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
@@ -74,6 +76,25 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+@pytest.fixture(params=["python", "native"])
+def each_implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each implementation in turn, where the choice is not made on import.
+
+    Tests of the compiled one are skipped if it is not installed.
+    """
+    name: str = request.param
+    found = None
+    if name == "native":
+        try:
+            found = import_module("pulsar_spark_native")
+        except ImportError as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(f"the compiled implementation is not installed: {error}")
+    monkeypatch.setattr(chosen, "native", found)
+    return name
 
 
 @pytest.fixture(autouse=True)

@@ -142,6 +142,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         135: "sequence ids that start anew in each micro-batch",
         136: "rows that no message is made of; a task that acknowledged fewer than it was given",
         137: "a topic's policy that allows only smaller messages than the broker",
+        155: "a repeated micro-batch whose rows differ in one field, or exchanged one",
     },
     "Memory, time, data, secrets": {
         91: "huge messages and a long queue",

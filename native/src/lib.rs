@@ -4,7 +4,8 @@
 //!
 //! `wire` has numbers and sizes, `frame` what leads up to a payload, `batch` the messages in one,
 //! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together,
-//! `encode` goes the other way, and `python` is what Python sees of it.
+//! `encode` goes the other way, `hashes` tells what a task has written, and `python` is what Python
+//! sees of it.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod columns;
 pub mod decode;
 pub mod encode;
 pub mod frame;
+pub mod hashes;
 pub mod lz4;
 #[cfg(feature = "python")]
 mod python;

@@ -15,10 +15,11 @@ use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
 use crate::encode::{self, column_edges, Entry, Frames, Producer};
 use crate::frame;
+use crate::hashes;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 8;
+const CONTRACT: u32 = 9;
 
 type Object = Py<PyAny>;
 
@@ -46,6 +47,19 @@ fn scan_receipts<'py>(
     let (end, producer, numbers) = frame::scan_receipts(data, at, limit);
     let numbers = array_type(py)?.call1(("q", Plain::copied(py, &numbers)?))?;
     Ok((end, producer, numbers))
+}
+
+/// hash_values(values, seed) -> numbers of 64 bits
+#[pyfunction]
+fn hash_values<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    seed: u64,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let column = Column::new(values)?;
+    let slices: Vec<Option<&[u8]>> = column.slices().collect();
+    let found = py.detach(|| hashes::hash_values(slices.into_iter(), seed));
+    Plain::copied(py, &found)
 }
 
 fn array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
@@ -736,6 +750,15 @@ impl Plain for i32 {
     }
 }
 
+impl Plain for u64 {
+    const SIZE: usize = 8;
+
+    #[inline]
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_ne_bytes());
+    }
+}
+
 impl Plain for i64 {
     const SIZE: usize = 8;
 
@@ -754,6 +777,7 @@ fn pulsar_spark_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Columns>()?;
     module.add_class::<Memory>()?;
     module.add_class::<SendEncoder>()?;
+    module.add_function(wrap_pyfunction!(hash_values, module)?)?;
     module.add_function(wrap_pyfunction!(scan_messages, module)?)?;
     module.add_function(wrap_pyfunction!(scan_receipts, module)?)
 }

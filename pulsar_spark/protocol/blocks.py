@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 8
-"""Version of this contract and of `send_encoder.SendEncoder`.
+CONTRACT: Final = 9
+"""Version of this contract, of `send_encoder.SendEncoder` and of the values' hashes.
 
 Compiled code with another version is refused.
 """

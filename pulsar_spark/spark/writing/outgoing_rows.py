@@ -19,6 +19,7 @@ from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
+from pulsar_spark.spark.writing.row_digest import Digest, digest_of
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 _MICROS = 1000
@@ -57,6 +58,7 @@ class RowConverter:
         ids_grow: bool = False,
         takes_fields: bool = True,
         unbatched_fields: bool = False,
+        digests: bool = False,
     ) -> None:
         self._columns = columns
         self._topic = topic
@@ -71,6 +73,8 @@ class RowConverter:
         """Rows split so far."""
         self.brings_sequence_ids = False
         """Whether any row had a sequence id so far."""
+        self.digest = Digest() if digests else None
+        """That of the rows converted so far, if it is wanted."""
 
     def split(self, batch: pa.RecordBatch) -> list[TopicRows]:
         """Return the rows of a record batch by topic, in their order.
@@ -140,6 +144,15 @@ class RowConverter:
         )
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
         properties = _properties(self._column(batch, names.PROPERTIES), part)
+        if self.digest is not None:
+            self.digest += digest_of(
+                part.topic,
+                encoded.payloads,
+                keys=encoded.keys if encoder.typed_keys else self._column(batch, names.KEY),
+                ordering_keys=self._column(batch, names.ORDERING_KEY),
+                event_times=event_times,
+                properties=properties,
+            )
         if self._takes_fields:
             self._encode_fields(columns, batch, event_times, properties)
         if columns.fields is None:

@@ -30,9 +30,10 @@ from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.exactly_once import SinkOptions, Turn, check_persistent
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
+from pulsar_spark.spark.writing.row_digest import DIGEST_VERSION, Digest
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 from pulsar_spark.spark.writing.schemas import Target, target_for
-from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written
+from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written, digest_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,9 +57,11 @@ class PulsarCommitMessage(WriterCommitMessage):
     acknowledged id, as text. `duplicates` are acknowledged messages that a broker with
     deduplication already had, and did not store.
     `forgetful` are topics without deduplication whose rows rely on it.
-    `txn` is the transaction of all messages, with exactly-once and if there are any. `driver` is
-    the one that let the task write, if it checked the sink, `announced` whether the task could
-    announce its transaction, and `query` the id of the stream's query, if Spark told it.
+    `txn` is the transaction of all messages, with exactly-once and if there are any. `digest` is
+    that of the rows, with exactly-once. `schemas` has each topic that was written, without its
+    partition, with the version of its schema that producers were told, as hex digits; "" is none.
+    `driver` is the one that let the task write, if it checked the sink, `announced` whether the
+    task could announce its transaction, and `query` the id of the stream's query, if Spark told it.
     """
 
     messages: int
@@ -71,6 +74,8 @@ class PulsarCommitMessage(WriterCommitMessage):
     driver: str | None = None
     announced: bool = False
     query: str | None = None
+    digest: Digest | None = None
+    schemas: tuple[tuple[str, str], ...] = ()
 
 
 class TaskWriter:
@@ -103,6 +108,7 @@ class TaskWriter:
             ids_grow=producer.resumes,
             takes_fields=producer.takes_fields,
             unbatched_fields=producer.takes_unbatched_fields,
+            digests=options.exactly_once is not None,
         )
         self._targets: dict[str, Target] = dict(targets or {})
         self._encoders: dict[str, RowEncoder] = {}
@@ -207,6 +213,11 @@ class TaskWriter:
             for writer in self._writers.values()
             for topic, message_id in writer.last_message_ids.items()
         }
+        schemas = {
+            (str(TopicName.parse(writer.topic).partitioned), producer.schema_version.hex())
+            for writer in self._writers.values()
+            for producer in writer.producers
+        }
         return PulsarCommitMessage(
             messages=rows,
             acknowledged=sum(count.acknowledged for count in counts),
@@ -218,6 +229,8 @@ class TaskWriter:
             driver=None if self._turn is None else self._turn.driver,
             announced=self._turn is not None and self._turn.announcing is not None,
             query=self._unit.query,
+            digest=self._rows.digest,
+            schemas=tuple(sorted(schemas)),
         )
 
     def _check_duplicates(self) -> None:
@@ -352,6 +365,7 @@ def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Targ
 def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
     """Add up the counts of all tasks, without ids; None is a failed task."""
     written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
+    digests = [task.digest for task in written if task.digest is not None]
     return PulsarCommitMessage(
         messages=sum(task.messages for task in written),
         acknowledged=sum(task.acknowledged for task in written),
@@ -359,6 +373,8 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         last_ids=(),
         duplicates=sum(task.duplicates for task in written),
         forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
+        digest=sum(digests, Digest()) if digests else None,
+        schemas=tuple(sorted({pair for task in written for pair in task.schemas})),
     )
 
 
@@ -377,7 +393,11 @@ def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnI
 
 def written_by(messages: Sequence[WriterCommitMessage | None]) -> Written:
     """Return what all tasks have written."""
-    return Written(sum_up(messages).messages)
+    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
+    total = sum_up(messages)
+    digest = "" if total.digest is None else f"{DIGEST_VERSION}:{total.digest.total:016x}"
+    schemas = sorted({f"{topic} {version}" for task in written for topic, version in task.schemas})
+    return Written(total.messages, digest, digest_of("\n".join(schemas)) if digest else "")
 
 
 def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:

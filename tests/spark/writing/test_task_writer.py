@@ -40,6 +40,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import task_writer
 from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.row_digest import Digest
 from pulsar_spark.spark.writing.row_encoder import EncodedRows, RowEncoder
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
 from pulsar_spark.testing import EmbeddedBroker
@@ -425,10 +426,88 @@ def test_no_two_tasks_have_producers_of_one_name(
     assert row["__producerName"] == expected
 
 
+EXACTLY_ONCE = {
+    "deliveryGuarantee": "exactly-once",
+    "sinkId": "s",
+    "sinkStateTopic": "public/default/state",
+}
+
+
+@pytest.mark.fault(155)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pulsar.producer.batchingEnabled": "false"},
+        {"pulsar.producer.compressionType": "ZSTD"},
+        {"pulsar.producer.batchingMaxMessages": "2"},
+        {"keyEncoding": "bytes"},
+        {"topic": "public/default/t"},
+        {"topic": "persistent://public/default/t"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("keys", [None, [b"k", b"l", b""], [b"k", None, b""], [b"\xff", None, b""]])
+def test_a_digest_does_not_depend_on_how_the_rows_are_sent(
+    broker: EmbeddedBroker, options: dict[str, str], keys: list[bytes | None] | None
+) -> None:
+    broker.create_topic("t", 2)
+    columns: dict[str, list[Any]] = {"value": [b"a", None, b"c" * 1000]}
+    if keys is not None:
+        columns |= {"__key": keys, "__eventTime": [5, None, 7]}
+    expected = write(broker, columns, EXACTLY_ONCE).digest
+    assert expected is not None
+    assert expected.rows == 3
+    done = write(broker, columns, EXACTLY_ONCE | options, batch_rows=2)
+    assert done.digest == expected
+    columns["value"][0] = b"b"
+    assert write(broker, columns, EXACTLY_ONCE | options).digest != expected
+
+
+@pytest.mark.fault(155)
+def test_tasks_add_up_to_the_digest_of_all_rows(broker: EmbeddedBroker) -> None:
+    for topic in ("t", "u"):
+        broker.create_topic(topic)
+    values_ = [b"%d" % number for number in range(100)]
+    topics = ["t", "u"] * 50
+    whole = write(broker, {"value": values_, "__topic": topics}, EXACTLY_ONCE)
+    tasks = [
+        write(broker, {"value": values_[part], "__topic": topics[part]}, EXACTLY_ONCE)
+        for part in (slice(30, None), slice(0, 7), slice(7, 30), slice(0, 0))
+    ]
+    total = task_writer.sum_up([*tasks, None])
+    assert (total.digest, total.schemas) == (whole.digest, whole.schemas)
+    assert total.schemas == ((full("t"), ""), (full("u"), ""))
+    assert tasks[-1].digest == Digest()
+    for guarantee in ("at-least-once", "none"):
+        done = write(broker, {"value": [b"a"]}, {"deliveryGuarantee": guarantee})
+        assert done.digest is None
+        assert task_writer.sum_up([done]).digest is None
+
+
+@pytest.mark.fault(155)
+def test_a_commit_message_names_the_schema_that_producers_were_told(
+    broker: EmbeddedBroker,
+) -> None:
+    for partitions in (0, 3):
+        topic = f"t{partitions}"
+        broker.create_topic(topic, partitions)
+        columns: dict[str, list[Any]] = {"text": ["a", "b", "c"]}
+        options = {**EXACTLY_ONCE, "topic": topic, "valueFormat": "json"}
+        first = write(broker, columns, options)
+        ((name, version),) = first.schemas
+        assert name == full(topic)
+        assert bytes.fromhex(version)
+        assert write(broker, columns, options).schemas == first.schemas
+        one = {**EXACTLY_ONCE, "topic": f"{topic}-partition-0"} if partitions else options
+        assert write(broker, columns, {**options, **one}).schemas == first.schemas
+
+
 @pytest.mark.fault(98)
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
 def test_a_commit_message_is_plain_data(pickler: Any) -> None:
-    message = PulsarCommitMessage(1, 2, 3, (("t", "1:2:3:4"),))
+    message = PulsarCommitMessage(
+        1, 2, 3, (("t", "1:2:3:4"),), digest=Digest(1, 2**63), schemas=(("t", "00"),)
+    )
     assert pickler.loads(pickler.dumps(message)) == message
 
 
