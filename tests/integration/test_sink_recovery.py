@@ -19,7 +19,13 @@ from pulsar_spark.errors import PulsarError, SinkStateError, TransactionExpired
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import attempts, exactly_once, fenced_topic, task_writer
+from pulsar_spark.spark.writing import (
+    attempts,
+    decision_log,
+    exactly_once,
+    fenced_topic,
+    task_writer,
+)
 from pulsar_spark.spark.writing.attempts import Attempt, announce, attempts_topic
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
@@ -88,7 +94,7 @@ def expect(broker: Broker, sink: Sink, *batches: int) -> None:
     assert found == Counter(value for batch in batches for value in whole(batch))
 
 
-# --- what killed tasks and drivers leave open -------------------------------------------------------
+# --- what killed tasks and drivers leave open -----------------------------------------------------
 
 
 @pytest.mark.fault(165)
@@ -183,14 +189,10 @@ def test_a_task_that_is_killed_holds_nobody_once_a_driver_starts(
     broker: Broker, sink: Sink, module: object, point: str
 ) -> None:
     writer = checked(sink)
-    with (
-        other_process("killed"),
-        dying_at(module, point),
-        pytest.MonkeyPatch.context() as patched,
-        pytest.raises(Died),
-    ):
+    with other_process("killed"), dying_at(module, point), pytest.MonkeyPatch.context() as patched:
         patched.setattr(task_writer.TaskWriter, "abort", lambda self: None)
-        sink.write(1, 0, writer)
+        with pytest.raises(Died):
+            sink.write(1, 0, writer)
     checked(sink)
     expect(broker, sink, 0)
 
@@ -266,11 +268,14 @@ def test_a_task_without_rows_announces_nothing(broker: Broker, sink: Sink) -> No
 def test_announcements_are_acknowledged(broker: Broker, sink: Sink) -> None:
     for batch in (1, 2, 3):
         sink.run(batch)
-    with ClientContext(parse_write_options(sink.options, Scope.STREAM_WRITE).client) as context:
-        with fenced_topic.FencedTopic(context, attempts_topic(state_topic(sink)), "") as log:
-            log.attach()
-            end = log.end()
-            left = log.read(end.done, end.last) if end.done is not None else []
+    with (
+        ClientContext(parse_write_options(sink.options, Scope.STREAM_WRITE).client) as context,
+        fenced_topic.FencedTopic(context, attempts_topic(state_topic(sink)), "") as log,
+    ):
+        log.attach()
+        end = log.end()
+        assert end.done is not None
+        left = log.read(end.done, end.last)
     assert len(left) <= 1
 
 
@@ -339,7 +344,7 @@ def test_5000_attempts_are_aborted_in_a_moment(broker: Broker, sink: Sink) -> No
     logging.getLogger(__name__).info("5,000 attempts were aborted in %.1f s", took)
 
 
-# --- records ----------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(166)
@@ -382,28 +387,11 @@ def test_records_that_are_gone_are_told_before_the_first_row(broker: Broker, sin
 def test_a_sink_that_has_begun_and_written_nothing_begins(broker: Broker) -> None:
     topic = broker.create_transactional_topic(partitions=0)
     sink = Sink(broker.service_url, topic, topic.rpartition("/")[2])
-    for module, point in (
-        (exactly_once, "records-fenced"),
-        (attempts, "attempts-fenced"),
-    ):
-        with pytest.MonkeyPatch.context() as patched:
-            if point == "records-fenced":
-                from pulsar_spark.spark.writing import decision_log
-
-                module = decision_log
-            patched.setattr(module, "reach", raising_at(point))
-            with pytest.raises(Died):
-                checked(sink)
+    for module, point in ((decision_log, "records-fenced"), (attempts, "attempts-fenced")):
+        with dying_at(module, point), pytest.raises(Died):
+            checked(sink)
     sink.run(0)
     expect(broker, sink, 0)
-
-
-def raising_at(point: str) -> Callable[[str], None]:
-    def die(reached: str) -> None:
-        if reached == point:
-            raise Died
-
-    return die
 
 
 @pytest.mark.slow
@@ -443,7 +431,7 @@ def test_a_backlog_quota_by_age_does_not_lock_a_sink_out(
     expect(broker, sink, 0, 1)
 
 
-# --- two drivers, and runs --------------------------------------------------------------------------
+# --- two drivers, and runs ------------------------------------------------------------------------
 
 
 @pytest.mark.fault(167)

@@ -108,8 +108,7 @@ def outcome(
     place = place_of(state, "s", "t", first_stays=first_stays)
     try:
         return REPEATED if is_repeat(state, place, mine) else NEW
-    except SinkStateError as error:
-        assert error.topic == "t"
+    except SinkStateError:
         return REFUSED
 
 
@@ -207,8 +206,8 @@ def test_an_error_names_both_causes_and_the_ways_on() -> None:
 # --- records ------------------------------------------------------------------------------------
 
 
-def replayed(records: list[dict[str, Any]], **options: bool) -> SinkState:
-    state = SinkState(**options)
+def replayed(records: list[dict[str, Any]], *, gaps: bool = False) -> SinkState:
+    state = SinkState(gaps=gaps)
     for number, record in enumerate(records):
         as_stored = json.loads(json.dumps({"v": 2, "sink": "s", **record}))
         state.replay(Position(1, number), as_stored, "t")
