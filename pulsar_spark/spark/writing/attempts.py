@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import start
 from pulsar_spark.engine.options import ProducerOptions
@@ -95,30 +96,39 @@ def this_process() -> str:
     return _token_of(os.getpid())
 
 
-def announce(context: ClientContext, where: Announcing, attempt: Attempt) -> None:
-    """Announce a transaction that nothing has been sent in.
+class Announcer(Closing):
+    """Announces one transaction. Begins to connect at once, while the caller begins it."""
 
-    Raises SinkStateError if a newer driver has started, or has decided on the task's unit.
-    """
-    producer = TopicProducer(context, where.topic, ProducerOptions(batching_enabled=False))
-    try:
-        producer.open()
-        _check_epoch(producer, where)
+    def __init__(self, context: ClientContext, where: Announcing) -> None:
+        self._context = context
+        self._where = where
+        self._timeout = context.options.operation_timeout
+        options = ProducerOptions(batching_enabled=False)
+        self._producer = TopicProducer(context, where.topic, options)
+        self._opening = start(self._producer.open_operation, self._timeout, context.timers)
+
+    def announce(self, attempt: Attempt) -> None:
+        """Announce a transaction that nothing has been sent in.
+
+        Raises SinkStateError if a newer driver has started, or has decided on the task's unit.
+        """
+        self._opening.result()
+        self._check_epoch()
         record = {"v": _VERSION, **attempt._asdict(), "txn": list(attempt.txn)}
         record["process"] = this_process()
-        producer.send(single_entry(MessageFields(packed(record)), None, None))
-        producer.flush(context.options.operation_timeout)
+        self._producer.send(single_entry(MessageFields(packed(record)), None, None))
+        self._producer.flush(self._timeout)
         # It may have been sent again, in another registration.
-        _check_epoch(producer, where)
-    finally:
-        # The task need not wait until the broker has answered.
-        start(producer.abort_operation, _CLOSE_SECONDS, context.timers)
-    reach("task-announced")
+        self._check_epoch()
+        reach("task-announced")
 
+    def _check_epoch(self) -> None:
+        if self._producer.topic_epoch != self._where.epoch:
+            raise overtaken(self._where.topic)
 
-def _check_epoch(producer: TopicProducer, where: Announcing) -> None:
-    if producer.topic_epoch != where.epoch:
-        raise overtaken(where.topic)
+    def close(self) -> None:
+        """Leave the topic; the task need not wait until the broker has answered."""
+        start(self._producer.abort_operation, _CLOSE_SECONDS, self._context.timers)
 
 
 class Attempts:

@@ -120,8 +120,8 @@ def is_repeat(state: SinkState, place: Place, mine: Decision) -> bool:
     if done is None:
         if unit.batch:
             logger.warning(
-                "the sink has no records yet: %s is the first one that is written exactly once. If "
-                "there were some, %s was deleted, and rows of this batch can be there already",
+                "the sink has no records of a micro-batch yet: %s is the first one that is written "
+                "exactly once. If there were some on %s, rows of this batch can be there already",
                 unit,
                 place.topic,
             )

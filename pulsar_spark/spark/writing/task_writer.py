@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
-from pulsar_spark.spark.writing.attempts import Attempt, announce
+from pulsar_spark.spark.writing.attempts import Announcer, Attempt
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.exactly_once import SinkOptions, Turn, check_persistent
@@ -300,21 +301,21 @@ class TaskWriter:
             return None
         check_persistent(TopicName.parse(topic))
         if self._txn is None:
-            timeout = self._context.options.operation_timeout
-            self._txn = ClientTransaction(
-                self._context.coordinators, sink.transaction_timeout, timeout
-            )
-            reach("task-begun")
-            self._announce(sink, self._txn.txn_id, topic)
+            self._txn = self._begun(sink, topic)
         return self._txn
 
-    def _announce(self, sink: SinkOptions, txn: TxnId, topic: str) -> None:
-        """Let drivers know of the transaction, before anything takes part in it."""
-        if self._turn is None or self._turn.announcing is None:
-            return
-        unit = str(self._unit)
-        attempt = Attempt(txn, sink.sink_id, unit, topic, time.time())
-        announce(self._context, self._turn.announcing, attempt)
+    def _begun(self, sink: SinkOptions, topic: str) -> ClientTransaction:
+        """Begin the task's transaction, and let drivers know before anything takes part in it."""
+        where = None if self._turn is None else self._turn.announcing
+        with nullcontext() if where is None else Announcer(self._context, where) as announcer:
+            coordinators = self._context.coordinators
+            timeout = self._context.options.operation_timeout
+            self._txn = txn = ClientTransaction(coordinators, sink.transaction_timeout, timeout)
+            reach("task-begun")
+            if announcer is not None:
+                unit = str(self._unit)
+                announcer.announce(Attempt(txn.txn_id, sink.sink_id, unit, topic, time.time()))
+        return txn
 
     def _log_loss(self, error: PulsarError) -> None:
         """Log the first of the errors that no guarantee makes fatal."""
