@@ -529,11 +529,23 @@ class TransactionExpired(PulsarError):
     tells_outcome = True
 
 
+class TopicLost(PulsarError):
+    """A micro-batch or batch write was not written: a topic of it does not take its rows any more.
+
+    Cause: the topic was terminated, deleted or made again between the tasks and the commit.
+
+    Remedy: run it again, to another topic if this one is terminated.
+    """
+
+    tells_outcome = True
+
+
 class TornBatch(PulsarError):
-    """Some transactions of a micro-batch or batch write were committed, others were lost.
+    """A part of a micro-batch or batch write was committed, the rest was lost.
 
     Cause: the driver ended while it committed, and was down for longer than `transactionTimeout`,
-    or a topic moved during a commit and Pulsar's coordinator left it out.
+    a topic moved during a commit and Pulsar's coordinator left it out, or a topic was terminated,
+    deleted or made again during a commit.
 
     Remedy: repair it by hand, as delivery.md says.
     """

@@ -38,6 +38,11 @@ _KINDS: dict[int, type[Subscription]] = {
 
 COMPACTION = "__compaction"
 
+_NO_MORE = (
+    "org.apache.bookkeeper.mledger.ManagedLedgerException$ManagedLedgerTerminatedException: "
+    "Managed ledger was already terminated"
+)
+
 EARLIEST_PLACE: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
 LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
 
@@ -121,7 +126,12 @@ class Topic:
         return entry.place
 
     def end_transaction(self, txn: TxnId, *, commit: bool) -> None:
-        """Show a transaction's messages to consumers, or drop them; a marker uses an entry id."""
+        """Show a transaction's messages to consumers, or drop them; a marker uses an entry id.
+
+        Raises Refusal if the topic is terminated.
+        """
+        if self.terminated:
+            raise Refusal(pb.PersistenceError, _NO_MORE)
         self.transactions.end(txn, commit=commit)
         self.log.skip(1)
         for subscription in self.subscriptions.values():

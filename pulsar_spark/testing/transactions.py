@@ -55,11 +55,12 @@ class TransactionBuffer:
 
 
 class OpenTransaction:
-    """An open transaction: the names of its participants."""
+    """An open transaction: the names of its participants. `commits` is set when it has to end."""
 
-    __slots__ = ("partitions", "subscriptions")
+    __slots__ = ("commits", "partitions", "subscriptions")
 
     def __init__(self) -> None:
+        self.commits: bool | None = None
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
 
@@ -85,28 +86,47 @@ class Coordinator:
         return txn
 
     def add_partition(self, txn: TxnId, name: str) -> None:
-        """Add a topic; raises Refusal for an unknown transaction."""
-        self._known(txn).partitions[name] = None
+        """Add a topic; raises Refusal for an unknown transaction, or one that ends."""
+        self._open(txn).partitions[name] = None
 
     def add_subscription(self, txn: TxnId, topic: str, subscription: str) -> None:
         """Add a subscription of a topic."""
-        self._known(txn).subscriptions[topic, subscription] = None
+        self._open(txn).subscriptions[topic, subscription] = None
 
-    def end(self, txn: TxnId, *, commit: bool) -> None:
-        """Commit or abort a transaction, and forget it."""
+    def end(self, txn: TxnId, *, commit: bool) -> bool:
+        """Commit or abort a transaction, and forget it; false if it cannot end now.
+
+        That is so while a terminated topic takes part, which takes no marker: only the others end
+        it. A real coordinator tries again until that topic is deleted, and answers nothing.
+        """
         ending = self._known(txn)
+        if ending.commits not in (None, commit):
+            raise _wrong_status(txn, "COMMITTED" if commit else "ABORTED", ending)
+        ending.commits = commit
+        for name in list(ending.partitions):
+            topic = self._find(name)
+            if topic is None or not topic.terminated:
+                del ending.partitions[name]
+                if topic is not None:
+                    topic.end_transaction(txn, commit=commit)
+        if ending.partitions:
+            return False
         del self.open[txn]
-        for name in ending.partitions:
-            if (topic := self._find(name)) is not None:
-                topic.end_transaction(txn, commit=commit)
         for name, subscription in ending.subscriptions:
             topic = self._find(name)
             if topic is not None and (found := topic.subscriptions.get(subscription)) is not None:
                 found.end_transaction(txn, commit=commit)
+        return True
 
     def _expire(self, txn: TxnId) -> None:
-        if txn in self.open:
+        if txn in self.open and self.open[txn].commits is None:
             self.end(txn, commit=False)
+
+    def _open(self, txn: TxnId) -> OpenTransaction:
+        found = self._known(txn)
+        if found.commits is not None:
+            raise _wrong_status(txn, "OPEN", found)
+        return found
 
     def _known(self, txn: TxnId) -> OpenTransaction:
         found = self.open.get(txn)
@@ -117,3 +137,12 @@ class Coordinator:
                 f"`({txn.most_bits},{txn.least_bits})` not found",
             )
         return found
+
+
+def _wrong_status(txn: TxnId, wanted: str, found: OpenTransaction) -> Refusal:
+    status = "COMMITTING" if found.commits else "ABORTING"
+    return Refusal(
+        pb.InvalidTxnStatus,
+        f"{_PACKAGE}$InvalidTxnStatusException: Expect Txn `({txn.most_bits},{txn.least_bits})` to "
+        f"be in {wanted} status but it is in {status} status",
+    )

@@ -36,6 +36,7 @@ from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
     TopicNotFound,
+    TransactionOutcomeUnknown,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol.commands import TxnId
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _CLOSE_SECONDS = 5.0
+# A coordinator gives no answer while a topic, such as a terminated one, does not take part.
+_ABORT_SECONDS = 10.0
 _SHOWN = 100
 
 
@@ -182,14 +185,18 @@ class Attempts:
         spared = this_process() if spare_this_process else None
         left = [attempt for attempt in attempts if attempt.process != spared]
         wanted = dict.fromkeys(attempt.txn for attempt in left).keys() - set(but)
-        ends = self._context.coordinators.end_all(list(wanted), commit=False)
+        ends = self._context.coordinators.end_all(
+            list(wanted), commit=False, timeout=_ABORT_SECONDS
+        )
         reach("attempts-aborted")
         failed = {txn: error for txn, error in ends.items() if error is not None}
         if failed:
             logger.warning(
                 "%s end by their timeout: %s", names_of(list(failed)), next(iter(failed.values()))
             )
-        elif len(left) == len(attempts):
+        # Those that it gave no answer about are aborted when all their topics take part again.
+        unanswered = all(isinstance(one, TransactionOutcomeUnknown) for one in failed.values())
+        if unanswered and len(left) == len(attempts):
             log.acknowledge(Position.before(fence))
         log.leave()
         return Announcing(self.topic, log.epoch)

@@ -15,33 +15,45 @@ committed ones, so that a later message can be read says nothing about an earlie
 entries, markers and aborted ones among them, and other writers' too. No command asks a topic how a
 transaction ended, and markers are not delivered. But transactions that end close together on a
 partition are read with one subscription (`engine/consumers/read_back.py`).
+
+A terminated topic takes no marker: the coordinator tries without end, gives no answer, and readers
+never see the rows. It takes a deleted topic for one that needs no marker, and writes it to one that
+was made again, without the rows. So all topic partitions are asked about before the decision, while
+everything can still be aborted; what happens to a topic later is found when it is read back.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import compress
 
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
-from pulsar_spark.engine.context import ClientContext, ConnectionPool
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
+from pulsar_spark.engine.producers.terminated import terminated_topics
 from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import (
     AuthorizationError,
     ConsumerBusy,
     NotAllowed,
     PulsarError,
+    TopicLost,
     TopicNotFound,
     TornBatch,
     listed,
 )
-from pulsar_spark.spark.writing.sink_records import Decision, LastMessage, Withheld
+from pulsar_spark.spark.writing.sink_records import Decision, LastMessage, Unit, Withheld
 
 logger = logging.getLogger(__name__)
+
+TERMINATED = "was terminated"
+"""A reason of `lost_topics`. The coordinator gives no answer about such a topic's transactions."""
+_DELETED = "was deleted"
+_MADE_AGAIN = "was deleted and made again, or retention removed the rows"
 
 _LOOKS = 3
 _REMINDER_SECONDS = 300.0
@@ -58,12 +70,47 @@ def settle(context: ClientContext, topics: Iterable[str]) -> None:
     context.lookup.ask_many(topics, context.lookup.broker_operation)
 
 
-def confirm(context: ClientContext, decision: Decision, last: Decision | None = None) -> Decision:
+def lost_topics(context: ClientContext, ends: Iterable[LastMessage]) -> dict[str, str]:
+    """Return the topic partitions that cannot show their rows after a commit, each with the reason.
+
+    `ends` are of open transactions. What a policy or a permission forbids to ask is left out.
+    """
+    ledgers = list({(end.topic, end.position.ledger_id): None for end in ends})
+    found: dict[str, str] = {}
+    for (topic, _), answer in zip(ledgers, Probe(context.pool).ledger_ends(ledgers), strict=True):
+        if isinstance(answer, TopicNotFound):
+            found[topic] = _DELETED
+        elif answer is None:
+            found.setdefault(topic, _MADE_AGAIN)
+    others = list({topic: None for topic, _ in ledgers if topic not in found})
+    return found | dict.fromkeys(terminated_topics(context.pool, others), TERMINATED)
+
+
+def topic_lost(unit: Unit, lost: Mapping[str, str]) -> TopicLost:
+    """Return the error of a unit that was aborted because of `lost_topics`."""
+    what = listed([f"{topic} {why}" for topic, why in lost.items()], _SHOWN)
+    remedy = "Run it again: all of its rows are written anew."
+    if TERMINATED in lost.values():
+        remedy = (
+            "A terminated topic never takes rows again: write to another one, or delete it and "
+            "make it again. Then run it again: all of its rows are written anew."
+        )
+    return TopicLost(
+        f"{unit} not written, and nothing of it is visible: since its rows were sent, {what}",
+        remedy,
+        topic=next(iter(lost)),
+    )
+
+
+def confirm(
+    context: ClientContext, decision: Decision, last: Decision | None = None, *, just_now: bool
+) -> Decision:
     """Check that readers see a committed decision's messages; write markers that are missing.
 
     Also those that `last`, the decision before, has left. Returns the decision with those that they
     do not see yet: a transaction of another writer holds them, or their own, if the broker refused
-    the marker. Raises TornBatch if some were dropped.
+    the marker. Raises TornBatch if they will never see some. If it was not decided `just_now`,
+    they can have seen what is not there any more: then a warning tells it.
     """
     left_before = () if last is None else last.ends
     try:
@@ -74,18 +121,57 @@ def confirm(context: ClientContext, decision: Decision, last: Decision | None = 
             "%s is committed; whether readers see it is unknown: %s", decision.unit, error
         )
         return replace(decision, ends=())
+    older = set(left_before)
     if found.dropped:
-        older = [end for end in found.dropped if end in left_before]
-        unit = last.unit if last is not None and older else decision.unit
-        raise TornBatch(
-            f"{unit} torn: its transactions are committed, but brokers dropped what "
-            f"{_where(older or found.dropped)}",
-            "A topic moved while the transactions were committed, and its broker was not told. See "
-            "docs/delivery.md on how to repair it by hand.",
-            topic=found.dropped[0].topic,
+        raise _torn(
+            decision,
+            last,
+            [end for end in found.dropped if end in older] or found.dropped,
+            "brokers dropped what {}",
+            "A topic moved while the transactions were committed, and its broker was not told.",
         )
+    if found.terminated:
+        raise _torn(
+            decision,
+            last,
+            [end for end in found.terminated if end in older] or found.terminated,
+            f"readers will never see what {{}}, which {TERMINATED} before it was told of the "
+            "commit; they see the rest",
+            "Write to another topic.",
+        )
+    for missing, why in ((found.deleted, _DELETED), (found.removed, _MADE_AGAIN)):
+        if own := [end for end in missing if end not in older]:
+            if just_now or why is _DELETED:
+                raise _torn(
+                    decision, None, own, f"what {{}} is gone, which {why}; readers see the rest", ""
+                )
+            _warn_of_missing(decision.unit, own, why)
+        if last is not None and (before := [end for end in missing if end in older]):
+            _warn_of_missing(last.unit, before, why)
     withheld = None if last is None else _tell(last, found)
     return replace(decision, ends=tuple(found.held), withheld=withheld)
+
+
+def _torn(
+    decision: Decision, last: Decision | None, ends: Sequence[LastMessage], what: str, why: str
+) -> TornBatch:
+    """Return the error for rows that readers will not see; they can be what `last` has left."""
+    unit = last.unit if last is not None and ends[0] in last.ends else decision.unit
+    return TornBatch(
+        f"{unit} torn: its transactions are committed, but {what.format(_where(ends))}",
+        f"{why} See docs/delivery.md on how to repair it by hand.".lstrip(),
+        topic=ends[0].topic,
+    )
+
+
+def _warn_of_missing(unit: Unit, ends: Sequence[LastMessage], why: str) -> None:
+    logger.warning(
+        "%s is committed; whether readers saw what %s, which %s, is not known: compare what they "
+        "have with what was written",
+        unit,
+        _where(ends),
+        why,
+    )
 
 
 def _tell(last: Decision, found: _Check) -> Withheld | None:
@@ -124,8 +210,9 @@ def _tell(last: Decision, found: _Check) -> Withheld | None:
 class _Check:
     """Finds what readers do not see of committed transactions, after writing missing markers.
 
-    `held` is behind an open transaction, `dropped` is never delivered, `refused` are the errors of
-    markers. Raises AuthorizationError, ConsumerBusy and NotAllowed.
+    `held` is behind an open transaction, `dropped` is never delivered, `terminated` neither, as the
+    topic takes no marker; `deleted` was with its topic, `removed` with its ledger. `refused` are
+    the errors of markers. Raises AuthorizationError, ConsumerBusy and NotAllowed.
     """
 
     def __init__(
@@ -138,11 +225,14 @@ class _Check:
         self._probe = Probe(context.pool)
         self.held: list[LastMessage] = []
         self.dropped: list[LastMessage] = []
+        self.terminated: list[LastMessage] = []
+        self.deleted: list[LastMessage] = []
+        self.removed: list[LastMessage] = []
         self.refused: dict[LastMessage, PulsarError] = {}
         held = self._wait_for(left_before, ends)
         self._mark([end for end in held if not end.marked])
         # A marker that is there now, behind what another transaction holds, needs no wait.
-        hidden, passed = _look(self._context.pool, [end for end in held if end not in self.refused])
+        hidden, passed = self._look([end for end in held if end not in self.refused])
         self.held += [*self.refused, *(end._replace(marked=True) for end in hidden)]
         self.dropped += self._kept(passed)
 
@@ -155,8 +245,11 @@ class _Check:
         left = [*left_before, *ends]
         older = set(left_before)
         # An open transaction can end while this looks for it.
-        for _ in range(_LOOKS):
-            hidden, passed = _look(self._context.pool, left)
+        for looks in range(_LOOKS):
+            hidden, passed = self._look(left)
+            if not looks:
+                hidden, passed_now = self._without_terminated(hidden)
+                passed += passed_now
             dropped += passed
             is_held = _are_held(self._probe, hidden, _still_held(hidden, older))
             held += compress(hidden, is_held)
@@ -173,15 +266,53 @@ class _Check:
         answers = zip(ends, errors, strict=True)
         self.refused = {end: error for end, error in answers if error is not None}
 
+    def _look(self, ends: Sequence[LastMessage]) -> tuple[list[LastMessage], list[LastMessage]]:
+        """Return the messages behind which nothing can be read, and those that are passed over.
+
+        Adds those whose topic is gone to `deleted`.
+        """
+        found = read_back(self._context.pool, [(end.topic, end.position) for end in ends])
+        hidden, passed = [], []
+        for end, answer in zip(ends, found, strict=True):
+            if isinstance(answer, TopicNotFound):
+                self.deleted.append(end)
+                continue
+            what = value_of(answer)
+            if what is ReadBack.UNREACHED:
+                hidden.append(end)
+            elif what is ReadBack.DROPPED:
+                passed.append(end)
+        return hidden, passed
+
+    def _without_terminated(
+        self, hidden: Sequence[LastMessage]
+    ) -> tuple[list[LastMessage], list[LastMessage]]:
+        """Add hidden messages of terminated topics to `terminated`; return the others.
+
+        And those that are passed over now: their transactions can have ended before the topic.
+        """
+        over = terminated_topics(self._context.pool, list({end.topic: None for end in hidden}))
+        still, passed = self._look([end for end in hidden if end.topic in over])
+        self.terminated += still
+        return [end for end in hidden if end.topic not in over], passed
+
     def _kept(self, dropped: Sequence[LastMessage]) -> list[LastMessage]:
-        """Leave out what retention deleted: whole ledgers, and with them rows that were seen."""
+        """Leave out those whose ledger is gone, and add them to `removed`.
+
+        Retention deletes whole ledgers, and with them rows that were seen.
+        """
         ledgers = list({(end.topic, end.position.ledger_id): None for end in dropped})
         ledger_ends = dict(zip(ledgers, self._probe.ledger_ends(ledgers), strict=True))
-        return [
-            end
-            for end in dropped
-            if value_of(ledger_ends[end.topic, end.position.ledger_id]) is not None
-        ]
+        kept = []
+        for end in dropped:
+            answer = ledger_ends[end.topic, end.position.ledger_id]
+            if isinstance(answer, TopicNotFound):
+                self.deleted.append(end)
+            elif value_of(answer) is None:
+                self.removed.append(end)
+            else:
+                kept.append(end)
+        return kept
 
 
 def _still_held(hidden: Sequence[LastMessage], older: Set[LastMessage]) -> set[str]:
@@ -192,24 +323,6 @@ def _still_held(hidden: Sequence[LastMessage], older: Set[LastMessage]) -> set[s
     """
     before = {end.topic for end in hidden if end in older}
     return before & {end.topic for end in hidden if end not in older}
-
-
-def _look(
-    pool: ConnectionPool, ends: Sequence[LastMessage]
-) -> tuple[list[LastMessage], list[LastMessage]]:
-    """Return the messages behind which nothing can be read, and those that are passed over."""
-    found = read_back(pool, [(end.topic, end.position) for end in ends])
-    hidden, passed = [], []
-    for end, answer in zip(ends, found, strict=True):
-        if isinstance(answer, TopicNotFound):
-            # Deleted since then, and so are the rows.
-            continue
-        what = value_of(answer)
-        if what is ReadBack.UNREACHED:
-            hidden.append(end)
-        elif what is ReadBack.DROPPED:
-            passed.append(end)
-    return hidden, passed
 
 
 def _are_held(probe: Probe, hidden: Sequence[LastMessage], known: Set[str]) -> list[bool]:

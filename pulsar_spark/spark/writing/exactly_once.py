@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,7 +39,13 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.writing.attempts import Announcing, Attempts
-from pulsar_spark.spark.writing.commit_check import confirm, settle
+from pulsar_spark.spark.writing.commit_check import (
+    TERMINATED,
+    confirm,
+    lost_topics,
+    settle,
+    topic_lost,
+)
 from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
@@ -63,6 +69,8 @@ MAX_RUN_ID = 256
 # A coordinator's errors for a transaction that has ended, or is ending.
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
 _ABORT_SECONDS = 10.0
+# How long to wait for an answer that a terminated topic prevents.
+_STUCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +252,8 @@ def commit_unit(
     """Commit a unit's transactions, unless it is committed already; return whether these were.
 
     `driver` is the one whose tasks wrote them, `alone` whether they could not announce them.
-    Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. Even then a
-    recorded decision remains. Each error says what of the unit is visible.
+    Raises TopicLost, TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError.
+    Even then a recorded decision remains. Each error says what of the unit is visible.
     """
     try:
         with opened(client, options, driver) as sink:
@@ -274,7 +282,10 @@ def abort_unit(
         with opened(client, options) as sink:
             # After fencing, nobody who was about to decide on them still can.
             decided = () if sink.log.undone is None else sink.log.undone.transactions
-            _abort(sink.context, [txn for txn in transactions if txn not in decided])
+            rest = [txn for txn in transactions if txn not in decided]
+            # Those that end already would give no answer if a terminated topic takes part.
+            joined = sink.context.coordinators.add_partition_to_all(rest, sink.log.topic)
+            _abort(sink.context, [txn for txn in rest if not isinstance(joined[txn], _ENDED)])
             if announced:
                 sink.attempts.abort(but=decided)
     except PulsarError as error:
@@ -322,6 +333,9 @@ class OpenSink:
             return False
         if mine.transactions:
             self._check_alive(mine, driver)
+            if lost := lost_topics(self.context, mine.ends):
+                _abort_lost(self.context, mine, mine.transactions, lost)
+                raise topic_lost(mine.unit, lost)
         with _telling(f"whether {mine.unit} is committed is not known", self._how_to_know(mine)):
             if mine.transactions:
                 reach("before-decision")
@@ -363,9 +377,9 @@ class OpenSink:
         """Commit all transactions of the unfinished decision.
 
         With `taking_part`, the records' topic already takes part in all of them. Raises TornBatch
-        if some are committed and others gone. If some are gone and it is certain that none is
-        committed, aborts the others and raises TransactionExpired; with `again`, where the same
-        rows will be written anew, returns False instead.
+        if some are committed and others gone. If some are gone, or topics cannot show their rows,
+        and it is certain that none is committed, aborts the others and raises TransactionExpired
+        or TopicLost; with `again`, where the same rows will be written anew, returns False instead.
         """
         alive = list(decision.transactions)
         if not taking_part:
@@ -373,15 +387,14 @@ class OpenSink:
             _raise_other(joined.values(), _ENDED)
             alive = [txn for txn, error in joined.items() if error is None]
             gone = [txn for txn, error in joined.items() if error is not None]
-            if gone and self.log.nothing_committed():
-                # Committing the others would tear the unit.
-                _abort(self.context, alive)
-                return self._give_up(decision, gone, again=again)
+            lost = lost_topics(self.context, decision.ends) if alive else {}
+            if (gone or lost) and self._is_dropped(decision, alive, lost):
+                return self._give_up(decision, gone, lost, again=again)
         gone = self._commit_all(decision, alive)
         if not gone:
             reach("after-ends")
             with _telling(f"all of {decision.unit} is visible", "Do not write it again."):
-                self._finish(decision)
+                self._finish(decision, just_now=taking_part)
             reach("after-done")
             return True
         count, committed = len(decision.transactions), len(decision.transactions) - len(gone)
@@ -393,22 +406,38 @@ class OpenSink:
                 "repair it by hand.",
                 topic=self.log.topic,
             )
-        return self._give_up(decision, gone, again=again)
+        return self._give_up(decision, gone, {}, again=again)
 
-    def _give_up(self, decision: Decision, gone: Sequence[TxnId], *, again: bool) -> bool:
+    def _is_dropped(
+        self, decision: Decision, alive: Sequence[TxnId], lost: Mapping[str, str]
+    ) -> bool:
+        """Abort what is alive, if that is certain to leave nothing of a decision committed."""
+        if self.log.nothing_committed():
+            # Committing the others would tear the unit.
+            _abort_lost(self.context, decision, alive, lost)
+            return True
+        if len(alive) < len(decision.transactions):
+            return False
+        # Their markers hide whether a commit is on its way: if so, it tears the unit in any case.
+        _abort_lost(self.context, decision, alive, lost)
+        return not self.log.seen_markers()
+
+    def _give_up(
+        self, decision: Decision, gone: Sequence[TxnId], lost: Mapping[str, str], *, again: bool
+    ) -> bool:
         """Drop a decision of which nothing is committed; return False or raise, as `carry_out`."""
         self.log.void()
         if again:
             logger.warning("%s: nothing of its first writing is there; it is redone", decision.unit)
             return False
-        raise _expired(decision.unit, gone)
+        raise topic_lost(decision.unit, lost) if lost else _expired(decision.unit, gone)
 
-    def _finish(self, decision: Decision) -> None:
+    def _finish(self, decision: Decision, *, just_now: bool = True) -> None:
         """Record that a decision is carried out, and which messages readers do not see yet.
 
         Those that the last unit has left are looked for again: what held them can be gone now.
         """
-        self.log.finish(confirm(self.context, decision, self.log.done))
+        self.log.finish(confirm(self.context, decision, self.log.done, just_now=just_now))
 
     def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
         """Commit a decision's live transactions; return those that are certainly gone."""
@@ -467,6 +496,22 @@ def _abort(context: ClientContext, transactions: Sequence[TxnId]) -> None:
     for txn, error in ends.items():
         if error is not None:
             logger.warning("transaction %s ends by its time-out: %s", name_of(txn), error)
+
+
+def _abort_lost(
+    context: ClientContext,
+    decision: Decision,
+    transactions: Sequence[TxnId],
+    lost: Mapping[str, str],
+) -> None:
+    """Abort transactions of a decision; `lost` are its `lost_topics`.
+
+    The other topics of those that wrote to a terminated one learn of it at once.
+    """
+    stuck = {end.txn for end in decision.ends if lost.get(end.topic) == TERMINATED}
+    _abort(context, [txn for txn in transactions if txn not in stuck])
+    unanswered = [txn for txn in transactions if txn in stuck]
+    context.coordinators.end_all(unanswered, commit=False, timeout=_STUCK_SECONDS)
 
 
 def _raise_other(

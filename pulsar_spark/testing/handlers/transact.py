@@ -53,11 +53,11 @@ def add_subscriptions(session: Session, command: Incoming) -> None:
 
 
 def end(session: Session, command: Incoming) -> None:
-    """Commit or abort."""
+    """Commit or abort; there is no answer while the transaction cannot end."""
     body: pb.CommandEndTxn = command.body
     txn = transaction_of(body)
-    _coordinator(session, txn.most_bits).end(txn, commit=body.txn_action == pb.COMMIT)
-    _answer(session, "END_TXN_RESPONSE", body, txn)
+    if _coordinator(session, txn.most_bits).end(txn, commit=body.txn_action == pb.COMMIT):
+        _answer(session, "END_TXN_RESPONSE", body, txn)
 
 
 def end_on_partition(session: Session, command: Incoming) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
@@ -727,7 +728,7 @@ def test_rows_that_name_a_topic_without_transactions_are_an_error(broker: Embedd
     frame = pa.RecordBatch.from_pydict(
         {"__topic": ["non-persistent://public/default/n"], "value": ["x"]}
     )
-    schema = SCHEMA.add("__topic", "string")
+    schema = StructType([*SCHEMA.fields, StructField("__topic", StringType())])
     writer = PulsarBatchWriter(parse_write_options(sink.options), schema, overwrite=False)
     with pytest.raises(UnsupportedFeature, match="persistent topics"):
         writer.write(iter([frame.select(["value", "__topic"])]))

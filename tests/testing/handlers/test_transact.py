@@ -178,3 +178,25 @@ def test_a_cumulative_ack_of_a_transaction_takes_an_ordered_subscription(
     assert broker.subscriptions("t")["sub"].backlog == 3
     end(client, txn, pb.COMMIT)
     assert broker.subscriptions("t")["sub"].backlog == 0
+
+
+@pytest.mark.parametrize("action,other", [(pb.COMMIT, pb.ABORT), (pb.ABORT, pb.COMMIT)])
+def test_a_terminated_topic_keeps_a_transaction_from_ending_until_it_is_deleted(
+    broker: EmbeddedBroker, client: WireClient, action: int, other: int
+) -> None:
+    client.produce("t")
+    txn = begin(client)
+    client.request("ADD_PARTITION_TO_TXN", partitions=["t"], **txn)
+    client.publish(send_fields=txn)
+    broker.terminate_topic("t")
+    client.ask("END_TXN", txn_action=action, **txn)
+    client.nothing_came("END_TXN_RESPONSE")
+    refused = client.request("ADD_PARTITION_TO_TXN", partitions=["u"], **txn).body
+    assert refused.error == pb.InvalidTxnStatus
+    assert ("COMMITTING" if action == pb.COMMIT else "ABORTING") in refused.message
+    assert end(client, txn, other) == pb.InvalidTxnStatus
+    marker = client.request("END_TXN_ON_PARTITION", topic="t", txn_action=action, **txn).body
+    assert marker.error == pb.PersistenceError
+    broker.delete_topic("t")
+    assert end(client, txn, action) == 0
+    assert broker.open_transactions() == {}

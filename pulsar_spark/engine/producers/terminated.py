@@ -1,0 +1,72 @@
+"""Finds out which topics are terminated: they refuse every producer.
+
+No command asks for it, and a consumer is told only when it has received all. So a producer
+registers, which sends nothing, and leaves. PRODUCER creates a missing topic: ask only about topics
+that exist.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import partial
+
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.operations import Operation, run_many
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.retry import Deadline, is_retryable, retried
+from pulsar_spark.errors import (
+    BrokerError,
+    PulsarError,
+    QuotaExceeded,
+    QuotaExceededHold,
+    TopicTerminated,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+# A topic that does not answer is no reason to wait longer.
+_SECONDS = 10.0
+
+
+class _Nobody:
+    """The SessionOwner of a producer that sends nothing."""
+
+    waits_for_receipts = False
+
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        """There are none."""
+
+    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
+        """There is none."""
+
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
+        """It has answered, or the attempt fails."""
+
+
+def terminated_topics(pool: ConnectionPool, topics: Sequence[str]) -> set[str]:
+    """Return those of these topic partitions that are terminated.
+
+    If a policy, a permission or an error keeps the producer out, the topic is taken for open.
+    """
+    lookup = Lookup(pool)
+    attempts = [retried(partial(_attempt, lookup, topic)) for topic in topics]
+    answers = run_many(attempts, min(_SECONDS, pool.options.operation_timeout))
+    return {topic for topic, answer in zip(topics, answers, strict=True) if answer is True}
+
+
+def _attempt(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[bool]:
+    connection = yield from lookup.connection_operation(topic, deadline)
+    session = ProducerSession(_Nobody(), connection)
+    # A topic that requires encryption refuses others.
+    identity = Identity(topic, None, user_provided_name=False, encrypted=True)
+    try:
+        yield from session.open_operation(identity, deadline.attempt())
+    except TopicTerminated:
+        return True
+    except BrokerError as error:
+        if is_retryable(error) and not isinstance(error, QuotaExceeded | QuotaExceededHold):
+            raise
+        return False
+    session.close_quietly()
+    return False
