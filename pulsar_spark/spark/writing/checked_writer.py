@@ -18,9 +18,9 @@ from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     check_complete,
     deduplicates,
-    driver_of,
     ends_of,
     find_targets,
+    tasks_of,
     topics_of,
     transactions_of,
     write_task,
@@ -88,16 +88,13 @@ class CheckedWriter:
             digest_of("\n".join(sorted(topics_of(messages)))),
             tuple(ends_of(messages)),
         )
-        driver, announced = driver_of(messages)
-        return commit_unit(self._options.client, sink, decision, driver, alone=not announced)
+        return commit_unit(self._options.client, sink, decision, tasks_of(messages))
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Abort rows written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is not None:
-            _, announced = driver_of(messages)
-            transactions = transactions_of(messages)
-            abort_unit(self._options.client, sink, transactions, announced=announced)
+            abort_unit(self._options.client, sink, transactions_of(messages))
         return sink is not None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:

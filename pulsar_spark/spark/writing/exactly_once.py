@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
@@ -246,18 +248,15 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         raise refused.with_context(broker=error.broker) from error
 
 
-def commit_unit(
-    client: ClientOptions, options: SinkOptions, mine: Decision, driver: str | None, *, alone: bool
-) -> bool:
+def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tasks: Tasks) -> bool:
     """Commit a unit's transactions, unless it is committed already; return whether these were.
 
-    `driver` is the one whose tasks wrote them, `alone` whether they could not announce them.
     Raises TopicLost, TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError.
     Even then a recorded decision remains. Each error says what of the unit is visible.
     """
     try:
-        with opened(client, options, driver) as sink:
-            return sink.commit(mine, driver, alone=alone)
+        with opened(client, options, tasks.driver) as sink:
+            return sink.commit(mine, tasks)
     except PulsarError as error:
         if error.tells_outcome:
             raise
@@ -265,19 +264,11 @@ def commit_unit(
         raise error.telling(f"nothing of what {mine.unit} wrote now is visible") from error
 
 
-def abort_unit(
-    client: ClientOptions,
-    options: SinkOptions,
-    transactions: Sequence[TxnId],
-    *,
-    announced: bool,
-) -> None:
+def abort_unit(client: ClientOptions, options: SinkOptions, transactions: Sequence[TxnId]) -> None:
     """Abort a failed unit's transactions, except those whose commit was decided.
 
-    And those of attempts that are not known. Never raises: the remaining ones end by their timeout.
+    And those that its failed tasks have announced. Never raises: the others end by their timeout.
     """
-    if not transactions:
-        return
     try:
         with opened(client, options) as sink:
             # After fencing, nobody who was about to decide on them still can.
@@ -286,10 +277,22 @@ def abort_unit(
             # Those that end already would give no answer if a terminated topic takes part.
             joined = sink.context.coordinators.add_partition_to_all(rest, sink.log.topic)
             _abort(sink.context, [txn for txn in rest if not isinstance(joined[txn], _ENDED)])
-            if announced:
+            if sink.attempts.exist():
                 sink.attempts.abort(but=decided)
     except PulsarError as error:
         logger.warning("transactions that are left end by their time-out: %s", error)
+
+
+class Tasks(NamedTuple):
+    """What the tasks of a unit say about themselves.
+
+    `driver` let them write, if it checked the sink; `announced` is whether they announced their
+    transactions, of which the first one began at `begun` (seconds since 1970).
+    """
+
+    driver: str | None = None
+    announced: bool = False
+    begun: float = 0.0
 
 
 class OpenSink:
@@ -312,13 +315,13 @@ class OpenSink:
             self.log.state, options.sink_id, self.log.topic, first_stays=options.first_stays
         )
 
-    def commit(self, mine: Decision, driver: str | None = None, *, alone: bool = True) -> bool:
+    def commit(self, mine: Decision, tasks: Tasks) -> bool:
         """Decide on these transactions and commit them, unless the unit is already committed.
 
         Returns whether they were committed; otherwise they are aborted. See `commit_unit`.
         """
         undone = self.log.undone
-        if not alone:
+        if tasks.announced:
             kept = () if undone is None else undone.transactions
             self.attempts.abort(but={*mine.transactions, *kept})
         if undone is not None:
@@ -332,7 +335,7 @@ class OpenSink:
         if repeated:
             return False
         if mine.transactions:
-            self._check_alive(mine, driver)
+            self._check_alive(mine, tasks)
             if lost := lost_topics(self.context, mine.ends):
                 _abort_lost(self.context, mine, mine.transactions, lost)
                 raise topic_lost(mine.unit, lost)
@@ -468,13 +471,14 @@ class OpenSink:
             reach("between-ends")
         return ends
 
-    def _check_alive(self, mine: Decision, driver: str | None) -> None:
+    def _check_alive(self, mine: Decision, tasks: Tasks) -> None:
         """Raise, and record nothing, if a transaction has ended: by its timeout, or by a driver."""
         taking_part = self._coordinators.add_partition_to_all(mine.transactions, self.log.topic)
         gone = [txn for txn, error in taking_part.items() if isinstance(error, _ENDED)]
         if gone:
             _abort(self.context, [txn for txn in mine.transactions if txn not in gone])
-            if driver is not None and self.log.state.driver_before != driver:
+            is_other = tasks.driver not in (None, self.log.state.driver_before)
+            if is_other and time.time() < tasks.begun + self._options.transaction_timeout:
                 raise overtaken(self.log.topic)
             raise _expired(mine.unit, gone)
         _raise_other(taking_part.values(), ())

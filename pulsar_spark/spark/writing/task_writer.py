@@ -29,7 +29,7 @@ from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.attempts import Announcer, Attempt
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
-from pulsar_spark.spark.writing.exactly_once import SinkOptions, Turn, check_persistent
+from pulsar_spark.spark.writing.exactly_once import SinkOptions, Tasks, Turn, check_persistent
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_digest import DIGEST_VERSION, Digest
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
@@ -62,7 +62,8 @@ class PulsarCommitMessage(WriterCommitMessage):
     that of the rows, with exactly-once. `schemas` has each topic that was written, without its
     partition, with the version of its schema that producers were told, as hex digits; "" is none.
     `driver` is the one that let the task write, if it checked the sink, `announced` whether the
-    task could announce its transaction, and `query` the id of the stream's query, if Spark told it.
+    task could announce its transaction, which began at `begun` (seconds since 1970). `query` is the
+    id of the stream's query, if Spark told it.
     """
 
     messages: int
@@ -74,6 +75,7 @@ class PulsarCommitMessage(WriterCommitMessage):
     txn: TxnId | None = None
     driver: str | None = None
     announced: bool = False
+    begun: float = 0.0
     query: str | None = None
     digest: Digest | None = None
     schemas: tuple[tuple[str, str], ...] = ()
@@ -117,6 +119,7 @@ class TaskWriter:
         self._logged_loss = False
         self._forgetful: list[str] = []
         self._txn: ClientTransaction | None = None
+        self._begun_at = 0.0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a record batch; blocks while too many messages are unacknowledged.
@@ -229,6 +232,7 @@ class TaskWriter:
             txn=None if self._txn is None else self._txn.txn_id,
             driver=None if self._turn is None else self._turn.driver,
             announced=self._turn is not None and self._turn.announcing is not None,
+            begun=self._begun_at,
             query=self._unit.query,
             digest=self._rows.digest,
             schemas=tuple(sorted(schemas)),
@@ -310,11 +314,12 @@ class TaskWriter:
         with nullcontext() if where is None else Announcer(self._context, where) as announcer:
             coordinators = self._context.coordinators
             timeout = self._context.options.operation_timeout
+            self._begun_at = time.time()
             self._txn = txn = ClientTransaction(coordinators, sink.transaction_timeout, timeout)
             reach("task-begun")
             if announcer is not None:
                 unit = str(self._unit)
-                announcer.announce(Attempt(txn.txn_id, sink.sink_id, unit, topic, time.time()))
+                announcer.announce(Attempt(txn.txn_id, sink.sink_id, unit, topic, self._begun_at))
         return txn
 
     def _log_loss(self, error: PulsarError) -> None:
@@ -407,11 +412,14 @@ def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
     return next((message.query for message in written if message.query is not None), None)
 
 
-def driver_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[str | None, bool]:
-    """Return the driver whose tasks these are, and whether they have announced transactions."""
+def tasks_of(messages: Sequence[WriterCommitMessage | None]) -> Tasks:
+    """Return what successful tasks say about themselves."""
     written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
-    driver = next((message.driver for message in written if message.driver is not None), None)
-    return driver, any(message.announced for message in written)
+    return Tasks(
+        next((task.driver for task in written if task.driver is not None), None),
+        any(task.announced for task in written),
+        min((task.begun for task in written if task.txn is not None), default=0.0),
+    )
 
 
 def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
