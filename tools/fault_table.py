@@ -142,6 +142,11 @@ SECTIONS: dict[str, dict[int, str]] = {
         135: "sequence ids that start anew in each micro-batch",
         136: "rows that no message is made of; a task that acknowledged fewer than it was given",
         137: "a topic's policy that allows only smaller messages than the broker",
+        165: "what killed tasks and drivers of an exactly-once sink leave open",
+        166: "a sink's records that expire, are skipped or truncated, or exceed a quota",
+        167: "two drivers of one exactly-once sink",
+        168: "a batch write that a scheduler runs again",
+        169: "another query's or checkpoint's micro-batch under a number that is committed",
         155: "a repeated micro-batch whose rows differ in one field, or exchanged one",
     },
     "Memory, time, data, secrets": {

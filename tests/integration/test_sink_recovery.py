@@ -236,6 +236,19 @@ def test_a_driver_whose_transactions_another_one_aborted_is_told_so(
 
 
 @pytest.mark.fault(165)
+@pytest.mark.parametrize("known", [True, False], ids=["one task succeeded", "none succeeded"])
+def test_a_failed_write_aborts_what_its_killed_tasks_left_open(
+    broker: Broker, sink: Sink, known: bool
+) -> None:
+    writer = checked(sink)
+    with other_process("killed"):
+        sink.write(1, 0, writer)
+    messages = [sink.write(1, 1, writer)] if known else []
+    sink.writer().abort([*messages, None], 1)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165)
 def test_an_attempt_waits_for_one_answer_more() -> None:
     """It connects to announce itself while its transaction begins."""
     with EmbeddedBroker() as own:

@@ -112,6 +112,7 @@ def outcome(
         return REFUSED
 
 
+@pytest.mark.fault(169)
 @pytest.mark.parametrize(
     "mine,expected,told",
     [
@@ -145,6 +146,7 @@ def test_a_micro_batch_after_batch_1(
     assert bool(told) == bool(caplog.records)
 
 
+@pytest.mark.fault(169)
 @pytest.mark.parametrize("how", ["first_stays", "accepted"])
 @pytest.mark.parametrize(
     "mine,expected",
