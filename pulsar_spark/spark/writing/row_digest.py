@@ -1,9 +1,10 @@
 """The digest of rows that were written: whether two writings had the same rows.
 
-Each field of a row has a hash of 64 bits (`schema/arrow/value_hashes.py`) with the field's own
-seed, a field that the row does not have has 0. Their sum, mixed, is the row's hash, and the sum of
-these the digest's total, both modulo 2^64. So it counts how often a row is there, but not in which
-order, record batch or task. A change of any of this is a new DIGEST_VERSION.
+A row's hash has 64 bits: the hashes of its topic, event time, properties, key, ordering key and
+value, each with the field's own seed and onto the one before (`schema/arrow/value_hashes.py`). What
+a row does not have leaves it as it is. The digest's total is the sum of the rows' hashes modulo
+2^64. So it counts how often a row is there, but not in which order, record batch or task. A change
+of any of this is a new DIGEST_VERSION.
 """
 
 from __future__ import annotations
@@ -14,28 +15,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arithmetic import ZERO, number, zeros
-from pulsar_spark.schema.arrow.value_hashes import (
-    hash_column,
-    hash_numbers,
-    hash_values,
-    mixed,
-)
+from pulsar_spark.schema.arrow.arithmetic import ZERO, zeros
+from pulsar_spark.schema.arrow.value_hashes import hash_column, hash_numbers, hash_values
 
 DIGEST_VERSION = 1
 """Which algorithm made a digest: digests of different versions cannot be compared."""
 
-_INT64, _UINT64 = pa.int64(), pa.uint64()
+_UINT64 = pa.uint64()
 _WRAP = 2**64
 # A seed for each field: digits of pi.
 _TOPIC = 0x243F6A8885A308D3
-_KEY = 0x13198A2E03707344
-_ORDERING_KEY = 0xA4093822299F31D0
-_VALUE = 0x082EFA98EC4E6C89
-_EVENT_TIME = 0x452821E638D01377
-_PROPERTY_NAME = 0xBE5466CF34E90C6C
-_PROPERTY_VALUE = 0xC0AC29B7C97C50DD
-_NONE = number(0, _UINT64)
+_EVENT_TIME = 0x13198A2E03707344
+_PROPERTIES = 0xA4093822299F31D0
+_PROPERTY_NAME = 0x082EFA98EC4E6C89
+_PROPERTY_VALUE = 0x452821E638D01377
+_KEY = 0xBE5466CF34E90C6C
+_ORDERING_KEY = 0xC0AC29B7C97C50DD
+_VALUE = 0x3F84D5B5B5470917
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +63,31 @@ def digest_of(
     """
     if not len(values):
         return Digest()
-    found = pc.add(hash_values(values, _VALUE), hash_values([topic.encode()], _TOPIC)[0])
-    for column, seed in ((keys, _KEY), (ordering_keys, _ORDERING_KEY)):
-        if column is not None:
-            hashes = hash_column if isinstance(column, pa.Array) else hash_values
-            found = pc.add(found, hashes(column, seed))
+    hashes = pa.repeat(hash_values([topic.encode()], _TOPIC)[0], len(values))
     if event_times is not None:
         times = pc.fill_null(event_times, ZERO)
-        hashes = hash_numbers(times, _EVENT_TIME)
-        found = pc.add(found, pc.if_else(pc.equal(times, ZERO), _NONE, hashes))
+        there = pc.not_equal(times, ZERO)
+        hashes = pc.if_else(there, hash_numbers(times, _EVENT_TIME, hashes), hashes)
     if properties is not None:
-        found = pc.add(found, _of_properties(properties))
-    return Digest(len(found), pc.sum(mixed(found)).as_py())
+        sums, there = _property_sums(properties)
+        hashes = pc.if_else(there, hash_numbers(sums, _PROPERTIES, hashes), hashes)
+    for column, seed in ((keys, _KEY), (ordering_keys, _ORDERING_KEY), (values, _VALUE)):
+        if column is not None:
+            of = hash_column if isinstance(column, pa.Array) else hash_values
+            hashes = of(column, seed, hashes)
+    return Digest(len(hashes), pc.sum(hashes).as_py())
 
 
-def _of_properties(column: pa.MapArray) -> pa.Array:
-    """Return the sum of the hashes of each row's properties."""
+def _property_sums(column: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """Return the sum of the hashes of each row's properties, and whether it has any."""
     offsets = column.offsets
     start, end = offsets[0].as_py(), offsets[len(column)].as_py()
     names = hash_column(column.keys.slice(start, end - start), _PROPERTY_NAME)
-    values = hash_column(column.items.slice(start, end - start), _PROPERTY_VALUE)
-    sums = pc.cumulative_sum(mixed(pc.add(names, values)))
-    sums = pa.concat_arrays([zeros(1).cast(_UINT64), sums])
-    places = pc.subtract(offsets, offsets[0])
-    reached = sums.take(places)
-    found = pc.subtract(reached.slice(1), reached.slice(0, len(column)))
-    return found if not column.null_count else pc.if_else(column.is_valid(), found, _NONE)
+    hashes = hash_column(column.items.slice(start, end - start), _PROPERTY_VALUE, names)
+    sums = pa.concat_arrays([zeros(1).cast(_UINT64), pc.cumulative_sum(hashes)])
+    sums = sums.take(pc.subtract(offsets, offsets[0]))
+    ends, starts = offsets.slice(1), offsets.slice(0, len(column))
+    there = pc.not_equal(starts, ends)
+    if column.null_count:
+        there = pc.and_(there, column.is_valid())
+    return pc.subtract(sums.slice(1), sums.slice(0, len(column))), there

