@@ -252,6 +252,9 @@ def test_a_change_of_any_field_of_a_row_changes_it() -> None:
         FULL | {"__key": b"keyo", "__orderingKey": b"rder"},
         FULL | {"__key": None, "__orderingKey": b"key"},
     ]
+    # The same bytes in another field, alone.
+    changed += [EMPTY | {name: b"x"} for name in ("value", "__key", "__orderingKey")]
+    changed += [EMPTY | {"__messageProperties": [pair]} for pair in (("x", ""), ("", "x"))]
     alone = [of(row) for row in [FULL, *changed]]
     assert len(set(alone)) == len(alone)
     among = [of(EMPTY, row, EMPTY) for row in [FULL, *changed]]
@@ -272,9 +275,9 @@ def test_fields_that_two_rows_exchange_change_it() -> None:
     }
     base = of(first, second)
     names = list(KINDS)
-    for own, other in combinations(names, 2):
-        rows = [EMPTY | {own: row[own], other: row[other]} for row in (first, second)]
-        crossed = [rows[0] | {own: second[own]}, rows[1] | {own: first[own]}]
+    for name, with_it in combinations(names, 2):
+        rows = [EMPTY | {name: row[name], with_it: row[with_it]} for row in (first, second)]
+        crossed = [rows[0] | {name: second[name]}, rows[1] | {name: first[name]}]
         assert of(*crossed) != of(*rows)
     # All exchanges but the one of whole rows, which is none.
     seen = {base}
