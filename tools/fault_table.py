@@ -100,6 +100,10 @@ SECTIONS: dict[str, dict[int, str]] = {
         130: "a stream's subscription is removed, or its topic made again, while the query runs",
         131: "unread messages expire, are skipped or truncated, and no new ones come",
         132: "taken out of a stream's topics, and put back",
+        160: "terminated, deleted or made again between the tasks and an exactly-once commit",
+        161: "terminated, deleted or made again during an exactly-once commit",
+        162: "terminated, deleted or made again while a decided commit waits for its driver",
+        163: "what retention or an administrator removed of a commit before it was checked",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",

@@ -315,6 +315,8 @@ def test_where_a_ledger_ends_is_told_while_it_is_kept() -> None:
         assert probe.ledger_end(TOPIC, first.ledger_id) == LedgerEnd(3, behind)
         assert probe.ledger_end(TOPIC, second[0].ledger_id) == LedgerEnd(1, None)
         assert probe.ledger_end(TOPIC, second[0].ledger_id + 7) is None
+        ledgers = [first.ledger_id, second[0].ledger_id, second[0].ledger_id + 7]
+        assert probe.last_entries_in([(TOPIC, one) for one in ledgers]) == [3, 1, None]
         broker.trim(TOPIC, behind)
         assert probe.ledger_end(TOPIC, first.ledger_id) is None
         wait_until(lambda: not broker.subscriptions(TOPIC))

@@ -13,7 +13,9 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.errors import TopicLost, TopicTerminated, TornBatch
+from pulsar_spark.client.schema import StringSchema
+from pulsar_spark.engine.producers.terminated import terminated_topics
+from pulsar_spark.errors import TopicLost, TornBatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
@@ -22,14 +24,19 @@ from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import Broker, Embedded
+from tests.integration.brokers import Broker, Embedded, as_real
 from tests.integration.sink_job import SCHEMA
 from tests.integration.sinks import dying
 
 TASKS = 2
-CHANGES = ("terminated", "deleted", "made again", "made again and written to")
+CHANGES = [
+    "terminated",
+    "deleted",
+    pytest.param("made again", marks=pytest.mark.slow),
+    "made again and written to",
+]
 DELETIONS = CHANGES[1:]
-KINDS = ("stream", "batch")
+KINDS = ["stream", pytest.param("batch", marks=pytest.mark.slow)]
 NAMED = StructType([*SCHEMA.fields, StructField("__topic", StringType())])
 
 
@@ -220,6 +227,24 @@ def test_a_topic_that_takes_no_further_producer_is_committed_to(code: int) -> No
         assert own.internal_errors == ()
 
 
+@pytest.mark.fault(160)
+@pytest.mark.parametrize(
+    "policy,value",
+    [("schemaValidationEnforced", True), ("encryptionRequired", True), ("maxProducersPerTopic", 1)],
+)
+def test_a_terminated_topic_is_known_whatever_policy_it_has(
+    broker: Broker, policy: str, value: object
+) -> None:
+    real = as_real(broker)
+    namespace = real.create_namespace()
+    topic = real.create_topic(real.unique_topic(namespace=namespace))
+    with PulsarClient(real.service_url) as client:
+        client.create_producer(topic, schema=StringSchema()).send("x")
+        real.own.admin("POST", f"namespaces/{namespace}/{policy}", value)
+        real.terminate(topic)
+        assert terminated_topics(client._context.pool, [topic]) == {topic}
+
+
 # --- after the decision ---------------------------------------------------------------------------
 
 
@@ -243,6 +268,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Non
 AtPoint = Callable[[str, Callable[[], None]], None]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(161)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_topic_that_is_terminated_during_the_commit_tears_the_unit_at_every_start(
@@ -296,8 +322,7 @@ def test_a_decision_is_dropped_if_a_topic_changed_before_any_commit(
         sink.commit(sink.write(1), 1)
     change(broker, topics[0], how)
     if how == "terminated":
-        with pytest.raises(TopicTerminated):
-            sink.write(1)
+        # A terminated topic takes no rows.
         sink.topics = topics[1:]
     assert taken_by(lambda: sink.run(1)) < 30
     assert seen(broker, topics[1]) == rows(0, 1)
@@ -322,6 +347,7 @@ def test_a_decided_job_is_dropped_if_a_topic_changed_before_any_commit(
     assert seen(broker, topics[1]) == rows(1)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(162)
 @pytest.mark.parametrize("how", ["terminated", "deleted"])
 def test_a_topic_that_changed_when_some_was_committed_tears_the_unit(

@@ -179,6 +179,12 @@ class Probe:
         """As `ledger_end`, for many topics and ledgers, in the order of the questions."""
         return self._ask([(topic, self._ledger_end(topic, ledger)) for topic, ledger in questions])
 
+    def last_entries_in(
+        self, questions: Sequence[tuple[str, int]]
+    ) -> list[int | PulsarError | None]:
+        """Return the id of the last entry in ledgers of topics: `ledger_ends` without `next`."""
+        return self._ask([(topic, self._last_in(topic, ledger)) for topic, ledger in questions])
+
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         """Return how many entries topics have from positions on, as their brokers count.
 
@@ -240,6 +246,9 @@ class Probe:
         return _certain(
             lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
         )
+
+    def _last_in(self, topic: str, ledger_id: int) -> OperationFactory[int | None]:
+        return _certain(lambda deadline: self._last_in_operation(topic, ledger_id, deadline))
 
     def _count(self, topic: str, position: Position) -> OperationFactory[int]:
         return retried(lambda deadline: self._count_operation(topic, position, deadline))
@@ -315,14 +324,21 @@ class Probe:
         entries = _Entries()
         with ConsumerSession(connection, probe_request(topic, behind), entries) as session:
             yield from session.subscribe(deadline)
-            answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-            # A subscription that starts after a ledger has acknowledged that ledger's last entry.
-            done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
-            if done.ledger_id != ledger_id or done.entry_id < 0:
-                return _Answer(None, 1 if done.entry_id < 0 else _MOVED)
+            last = yield from _last_before(session, ledger_id, deadline)
+            if last.value is None:
+                return _Answer(None, last.needed)
             found = yield from _first_entry(session, entries, behind, deadline, patience)
         next_entry = None if found.value is None else found.value.start
-        return _Answer(LedgerEnd(done.entry_id, next_entry), found.needed)
+        return _Answer(LedgerEnd(last.value, next_entry), found.needed)
+
+    def _last_in_operation(
+        self, topic: str, ledger_id: int, deadline: Deadline
+    ) -> Operation[_Answer[int]]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        behind = Position(ledger_id, _MAX_ENTRY_ID)
+        with ConsumerSession(connection, probe_request(topic, behind)) as session:
+            yield from session.subscribe(deadline)
+            return (yield from _last_before(session, ledger_id, deadline))
 
     def _from_time_operation(
         self, topic: str, time: int, deadline: Deadline, patience: EntryWait
@@ -500,6 +516,18 @@ class _Entries(ProbeHandler):
 def _only(results: Sequence[T | PulsarError]) -> T:
     (result,) = results
     return value_of(result)
+
+
+def _last_before(
+    session: ConsumerSession, ledger_id: int, deadline: Deadline
+) -> Operation[_Answer[int]]:
+    """Return an operation for the last entry of a ledger, behind which a subscription starts."""
+    answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+    # It has acknowledged that entry.
+    done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
+    if done.ledger_id != ledger_id or done.entry_id < 0:
+        return _Answer(None, 1 if done.entry_id < 0 else _MOVED)
+    return _Answer(done.entry_id)
 
 
 def _first_entry(

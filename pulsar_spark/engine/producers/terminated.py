@@ -18,12 +18,14 @@ from pulsar_spark.engine.producers.producer_session import Identity, ProducerSes
 from pulsar_spark.engine.retry import Deadline, is_retryable, retried
 from pulsar_spark.errors import (
     BrokerError,
+    IncompatibleSchema,
     PulsarError,
     QuotaExceeded,
     QuotaExceededHold,
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 
 # A topic that does not answer is no reason to wait longer.
 _SECONDS = 10.0
@@ -55,15 +57,22 @@ def terminated_topics(pool: ConnectionPool, topics: Sequence[str]) -> set[str]:
     return {topic for topic, answer in zip(topics, answers, strict=True) if answer is True}
 
 
-def _attempt(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[bool]:
+def _attempt(
+    lookup: Lookup, topic: str, deadline: Deadline, schema: SchemaInfo | None = None
+) -> Operation[bool]:
     connection = yield from lookup.connection_operation(topic, deadline)
     session = ProducerSession(_Nobody(), connection)
     # A topic that requires encryption refuses others.
     identity = Identity(topic, None, user_provided_name=False, encrypted=True)
+    identity.schema = None if schema is None else schema.to_pb()
     try:
         yield from session.open_operation(identity, deadline.attempt())
     except TopicTerminated:
         return True
+    except IncompatibleSchema:
+        # A policy can require the topic's schema.
+        found = None if schema else (yield from lookup.schema_operation(topic, None, deadline))
+        return found is not None and (yield from _attempt(lookup, topic, deadline, found.schema))
     except BrokerError as error:
         if is_retryable(error) and not isinstance(error, QuotaExceeded | QuotaExceededHold):
             raise

@@ -6,7 +6,7 @@ two brokers compete for a topic that moves, the coordinator takes the topic for 
 leaves it out (Pulsar, TransactionBufferHandlerImpl.endTxn). There the transaction stays open. It
 holds the read position, until a later transaction's low watermark aborts it: its rows are lost.
 
-So topics are looked up before a commit, which ends any competition for them, and after it the last
+So topics are asked for before a commit, which ends any competition for them, and after it the last
 message of each transaction on each partition is read. A missing marker is written again, which
 only superusers may do.
 
@@ -18,7 +18,7 @@ partition are read with one subscription (`engine/consumers/read_back.py`).
 
 A terminated topic takes no marker: the coordinator tries without end, gives no answer, and readers
 never see the rows. It takes a deleted topic for one that needs no marker, and writes it to one that
-was made again, without the rows. So all topic partitions are asked about before the decision, while
+was made again, without the rows. So all topic partitions are asked before the decision, while
 everything can still be aborted; what happens to a topic later is found when it is read back.
 """
 
@@ -62,22 +62,16 @@ _SHOWN = 3
 _clock = time.time
 
 
-def settle(context: ClientContext, topics: Iterable[str]) -> None:
-    """Have each topic partition served by some broker.
-
-    Errors are left to the commit, which meets them too.
-    """
-    context.lookup.ask_many(topics, context.lookup.broker_operation)
-
-
 def lost_topics(context: ClientContext, ends: Iterable[LastMessage]) -> dict[str, str]:
     """Return the topic partitions that cannot show their rows after a commit, each with the reason.
 
     `ends` are of open transactions. What a policy or a permission forbids to ask is left out.
+    Afterwards each topic partition is served by some broker.
     """
     ledgers = list({(end.topic, end.position.ledger_id): None for end in ends})
+    answers = Probe(context.pool).last_entries_in(ledgers)
     found: dict[str, str] = {}
-    for (topic, _), answer in zip(ledgers, Probe(context.pool).ledger_ends(ledgers), strict=True):
+    for (topic, _), answer in zip(ledgers, answers, strict=True):
         if isinstance(answer, TopicNotFound):
             found[topic] = _DELETED
         elif answer is None:
@@ -122,28 +116,36 @@ def confirm(
         )
         return replace(decision, ends=())
     older = set(left_before)
+    rest = "readers see the rest"
+    if found.held:
+        rest += " when the open transactions before it have ended"
     if found.dropped:
         raise _torn(
             decision,
             last,
             [end for end in found.dropped if end in older] or found.dropped,
             "brokers dropped what {}",
-            "A topic moved while the transactions were committed, and its broker was not told.",
+            "A topic moved while the transactions were committed, and its broker was not told: "
+            f"{rest}.",
         )
     if found.terminated:
         raise _torn(
             decision,
             last,
             [end for end in found.terminated if end in older] or found.terminated,
-            f"readers will never see what {{}}, which {TERMINATED} before it was told of the "
-            "commit; they see the rest",
+            f"readers will never see what {{}}: the topic {TERMINATED} before it was told of the "
+            f"commit; {rest}",
             "Write to another topic.",
         )
     for missing, why in ((found.deleted, _DELETED), (found.removed, _MADE_AGAIN)):
         if own := [end for end in missing if end not in older]:
             if just_now or why is _DELETED:
                 raise _torn(
-                    decision, None, own, f"what {{}} is gone, which {why}; readers see the rest", ""
+                    decision,
+                    None,
+                    own,
+                    f"what {{}} is gone: the topic {why}; {rest}",
+                    "",
                 )
             _warn_of_missing(decision.unit, own, why)
         if last is not None and (before := [end for end in missing if end in older]):
@@ -166,8 +168,8 @@ def _torn(
 
 def _warn_of_missing(unit: Unit, ends: Sequence[LastMessage], why: str) -> None:
     logger.warning(
-        "%s is committed; whether readers saw what %s, which %s, is not known: compare what they "
-        "have with what was written",
+        "%s is committed, and it is not known whether readers have seen what %s: the topic %s. "
+        "Compare what they have with what was written",
         unit,
         _where(ends),
         why,
@@ -302,7 +304,7 @@ class _Check:
         Retention deletes whole ledgers, and with them rows that were seen.
         """
         ledgers = list({(end.topic, end.position.ledger_id): None for end in dropped})
-        ledger_ends = dict(zip(ledgers, self._probe.ledger_ends(ledgers), strict=True))
+        ledger_ends = dict(zip(ledgers, self._probe.last_entries_in(ledgers), strict=True))
         kept = []
         for end in dropped:
             answer = ledger_ends[end.topic, end.position.ledger_id]

@@ -45,7 +45,6 @@ from pulsar_spark.spark.writing.commit_check import (
     TERMINATED,
     confirm,
     lost_topics,
-    settle,
     topic_lost,
 )
 from pulsar_spark.spark.writing.crash_points import armed, reach
@@ -446,7 +445,6 @@ class OpenSink:
         """Commit a decision's live transactions; return those that are certainly gone."""
         self.log.mark(alive)
         reach("after-markers")
-        settle(self.context, {end.topic for end in decision.ends})
         ends = self._end_all(alive)
         _raise_other(ends.values(), (*_ENDED, TransactionOutcomeUnknown))
         wanted = decision.transactions

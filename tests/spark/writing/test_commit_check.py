@@ -13,7 +13,7 @@ import pytest
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.errors import AuthorizationError, TornBatch
+from pulsar_spark.errors import AuthorizationError, TopicLost, TornBatch
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
@@ -23,7 +23,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
 from tests.integration.sink_job import TASKS, Sink, rows, whole
-from tests.spark.writing.test_exactly_once import TOPIC, broker, seen, sink, written
+from tests.spark.writing.test_exactly_once import TOPIC, broker, die_at, seen, sink, written
 
 __all__ = ["broker", "sink"]
 
@@ -187,8 +187,9 @@ def test_the_open_transaction_of_another_writer_holds_no_commit_up(
         other = client.new_transaction(60_000)
         producer.send(b"other", txn=other)
         sink.run(0)
-        # What is read, what holds its first message, and what is read with the markers written.
-        assert broker.faults.seen("SUBSCRIBE", "t") == 3
+        # Whether the ledger is there, what is read, what holds its first message, and what is read
+        # with the markers written.
+        assert broker.faults.seen("SUBSCRIBE", "t") == 4
         assert seen(broker) == Counter(["first"])
         other.commit()
     assert seen(broker) == Counter([*whole(0), "first", "other"])
@@ -267,14 +268,6 @@ def test_a_role_that_may_not_read_is_told_and_writes_all_the_same(
     assert seen(broker) == Counter(whole(0))
 
 
-def test_a_topic_that_was_deleted_meanwhile_tears_nothing(
-    broker: EmbeddedBroker, sink: Sink
-) -> None:
-    messages = written(sink, 0)
-    broker.delete_topic("t")
-    sink.writer().commit(list(messages), 0)
-
-
 def test_the_marker_is_written_again_on_the_partition_that_lacks_it(
     broker: EmbeddedBroker,
     sink: Sink,
@@ -329,19 +322,31 @@ def test_the_last_chunk_of_a_message_is_read_back(monkeypatch: pytest.MonkeyPatc
         assert broker.internal_errors == ()
 
 
-def test_rows_that_retention_or_compaction_removed_tear_nothing(
-    broker: EmbeddedBroker, sink: Sink
+def test_rows_that_retention_or_compaction_removed_after_their_commit_tear_nothing(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = [sink.write(0, 0)]
-    # A ledger that is deleted while its transaction is open is more than a broker would do.
+    die_at(monkeypatch, sink, "after-ends")
     broker.roll_ledger("t")
     broker.trim("t")
     broker.compact("t")
-    messages += [sink.write(0, task) for task in range(1, TASKS)]
-    sink.writer().commit(list(messages), 0)
-    assert seen(broker) == Counter(whole(0)) - Counter(rows(0, 0))
+    sink.run(0)
     broker.compact("t")
     sink.run(1)
+    assert seen(broker) == Counter(whole(1))
+
+
+def test_rows_that_retention_removed_before_their_commit_are_not_committed(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    messages = [sink.write(0, 0)]
+    broker.roll_ledger("t")
+    broker.trim("t")
+    messages += [sink.write(0, task) for task in range(1, TASKS)]
+    with pytest.raises(TopicLost, match=r"batch 0 not written, .* retention removed the rows"):
+        sink.writer().commit(list(messages), 0)
+    assert broker.open_transactions() == {}
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
 
 
 # --- what it costs --------------------------------------------------------------------------------
@@ -354,10 +359,12 @@ def test_a_commit_asks_about_a_partition_once_however_many_tasks_wrote_to_it(
     messages = [sink.write(0, task) for task in range(tasks)]
     broker.faults.forget()
     sink.writer().commit(list(messages), 0)
-    asked = ("SUBSCRIBE", "FLOW", "GET_LAST_MESSAGE_ID", "CONSUMER_STATS")
-    assert [broker.faults.seen(kind, "t") for kind in asked] == [1, 1, 1, 0]
     # Before the commit, and after it.
-    assert broker.faults.seen("LOOKUP", "t") == 2
+    asked = ("LOOKUP", "SUBSCRIBE", "GET_LAST_MESSAGE_ID")
+    assert [broker.faults.seen(kind, "t") for kind in asked] == [3, 2, 2]
+    # Only before it, and only after it.
+    only_once = ("PRODUCER", "FLOW", "CONSUMER_STATS")
+    assert [broker.faults.seen(kind, "t") for kind in only_once] == [1, 1, 0]
     assert broker.faults.seen("MESSAGE", "t") == tasks
 
 
@@ -373,7 +380,7 @@ def test_what_others_wrote_between_two_tasks_is_not_read(
     messages += [sink.write(0, task) for task in range(1, TASKS)]
     broker.faults.forget()
     sink.writer().commit(list(messages), 0)
-    assert broker.faults.seen("SUBSCRIBE", "t") == 2
+    assert broker.faults.seen("SUBSCRIBE", "t") == 3
     assert broker.faults.seen("MESSAGE", "t") == TASKS
 
 
