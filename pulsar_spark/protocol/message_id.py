@@ -189,6 +189,11 @@ class Position(NamedTuple):
             return cls(ledger_id, entry_id, 0)
         return cls(ledger_id, entry_id + 1, 0)
 
+    @property
+    def begins_ledger(self) -> bool:
+        """Whether nothing of its ledger is before it; true for EARLIEST_POSITION too."""
+        return self.entry_id <= 0 and self.batch_index <= 0
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """Parse "ledger:entry:batchIndex", as written by `str()`.

@@ -2,8 +2,9 @@
 
 Whatever happens to the topic, to its subscription and to the query: no message is read twice, and
 each one is read, or the stream said that the partition lost messages. It says so only if something
-happened that can lose some. It cannot know what it never saw: messages of a partition of which it
-had read nothing, and those that were gone from a topic that is there when it starts again.
+happened that can lose some. It cannot know what it never saw: messages of a partition at which it
+had never looked, or that was empty and was deleted, and those that were gone from a topic that is
+there when it starts again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.errors import DataLossError, TopicNotFound
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.options.stream import Caps
 from tests.integration.brokers import Broker, Embedded
 from tests.integration.streams import POINTS, Checkpoint, Feed, remove_subscription, run_query
@@ -96,7 +96,7 @@ class Episode:
     def delete(self) -> None:
         if self.exists:
             for name in self.names:
-                self._note(name)
+                self._note(name, begun=True)
             self.broker.delete_topic(self.topic)
             self.exists = False
 
@@ -134,12 +134,17 @@ class Episode:
             self._note(name)
             what(name)
 
-    def _note(self, name: str) -> None:
-        """Something happens to a partition that can lose its messages."""
+    def _note(self, name: str, *, begun: bool = False) -> None:
+        """Something happens to a partition that can lose its messages.
+
+        The query knows of it if it has looked at the partition, or, if it must have `begun`, read
+        something of it.
+        """
         self.may_lose.add(name)
         end = self.checkpoint.end_of(self.checkpoint.last)
-        begun = end is not None and end.positions.get(name, EARLIEST_POSITION) != EARLIEST_POSITION
-        counts = self.harmed if begun else self.unknown
+        position = None if end is None else end.positions.get(name)
+        is_known = position is not None and not (begun and position.begins_ledger)
+        counts = self.harmed if is_known else self.unknown
         counts[name] = len(self.sent.get(name, ()))
 
     # --- the query --------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Steps:
         at = EARLIEST_POSITION
         if committed is not None:
             at = committed.positions.get(partition, at)
-        return at != EARLIEST_POSITION
+        return not at.begins_ledger
 
     # --- steps of topics ------------------------------------------------------------------------
 
@@ -114,10 +114,9 @@ class Steps:
             self.unread[self.partitions_of(topic)[-1]] = []
 
     def trim(self) -> None:
-        written = sorted(partition for partition in self.unread if self.is_begun(partition))
-        if not written:
+        if not self.unread:
             return
-        partition = self.rng.choice(written)
+        partition = self.rng.choice(sorted(self.unread))
         self.broker.trim(partition)
         if self.unread[partition]:
             (self.must if partition in self.seen else self.may).add(partition)

@@ -20,7 +20,7 @@ from tests.integration.streams import (
     drained,
     remove_subscription,
 )
-from tests.spark.streams import NO_CAPS, Make
+from tests.spark.streams import NO_CAPS, Make, Query
 from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
 
@@ -432,6 +432,117 @@ def test_a_topic_that_was_read_loses_all_its_ledgers_without_a_word(
         if restarts:
             query = query.restarted()
         assert query.batch() == []
+    assert "lost" not in caplog.text
+    assert "subscription" not in caplog.text
+
+
+# --- topic partitions of which nothing was read ---------------------------------------------------
+
+BEGINNINGS = ["earliest", "latest", "json", "time", "partition", "topic", "capped", "held"]
+
+
+def unread_partition(
+    broker: Broker, make: Make, feed: Feed, beginning: str
+) -> tuple[Query, str, list[bytes]]:
+    """Return a query that has read nothing of a partition, that, and what is there.
+
+    It looked at the partition when it started, or when that was new.
+    """
+    topic = create_fleeting(broker, {"partition": 1, "capped": 2}.get(beginning, 0))
+    if beginning in ("earliest", "latest", "json", "time"):
+        options = {
+            "earliest": {"startingOffsets": "earliest"},
+            "latest": {},
+            "json": {"startingOffsets": f'{{"{topic}": "earliest"}}'},
+            "time": {"startingTime": "-1h"},
+        }[beginning]
+        query = make(topic, subscription="mine", **options)
+        assert query.batch() == []
+        return query, topic, []
+    options = {"startingOffsets": "earliest", "subscription": "mine"}
+    if beginning == "capped":
+        query = make(topic, **options)
+        stored = {name: feed(name, [0, 0]) for name in broker.partitions_of(topic, 2)}
+        (read,) = query.batch(Caps(max_messages=1))
+        (name,) = (name for name, values in stored.items() if read not in values)
+        return query, name, stored[name]
+    if beginning == "held":
+        query = make(topic, **options)
+        assert query.batch() == []
+        stored = {topic: feed(topic, [0, 0])}
+        assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []
+        return query, topic, stored[topic]
+    if beginning == "partition":
+        query = make(topic, **options)
+        old = feed(broker.partitions_of(topic, 1)[0], [3])
+        assert query.batch() == old
+        broker.add_partitions(topic, 2)
+        assert query.batch() == []
+        return query, broker.partitions_of(topic, 2)[1], []
+    other = f"{topic}-other"
+    query = make(None, topicsPattern=f"{topic}.*", **options)
+    old = feed(topic, [3])
+    assert query.batch() == old
+    broker.create_topic(other)
+    assert query.batch() == []
+    return query, other, []
+
+
+@pytest.mark.fault(150)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize(
+    "beginning,how",
+    [("earliest", "expired"), ("earliest", "skipped")]
+    + [(beginning, "truncated") for beginning in BEGINNINGS],
+)
+def test_what_a_subscription_passes_before_anything_was_read_is_a_loss(
+    broker: Broker,
+    make: Make,
+    feed: Feed,
+    beginning: str,
+    how: str,
+    restarts: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query, name, _ = unread_partition(broker, make, feed, beginning)
+    if restarts:
+        query.source.close()
+    feed(name, [5, 0])
+    pass_over(broker, name, how)
+    if how != "truncated":
+        reload(broker, name)
+    if restarts:
+        query = query.restarted()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"are gone") as caught:
+            query.batch()
+        assert caught.value.topic == name
+        query = query.restarted()
+    query = query.restarted(loose=True)
+    # What other partitions still had.
+    assert len(query.batch()) == (beginning == "capped")
+    assert caplog.text.count("data was lost") == 1
+    new = feed(name, [2])
+    assert query.batch() == new
+    assert query.batch() == []
+
+
+@pytest.mark.fault(150)
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_what_came_before_anything_was_read_is_read_after_restarts_without_an_alarm(
+    broker: Broker, make: Make, feed: Feed, beginning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    query, name, there = unread_partition(broker, make, feed, beginning)
+    # Brokers move the subscription of an empty topic to each new ledger.
+    for again in range(3):
+        broker.unload(name) if again % 2 else broker.roll_ledger(name)
+        query = query.restarted()
+        assert beginning in ("capped", "held") or query.batch() == []
+    new = there + feed(name, [5, 0])
+    query = query.restarted()
+    found = query.batch()
+    assert [value for value in found if value in new] == new
+    assert query.batch() == []
     assert "lost" not in caplog.text
     assert "subscription" not in caplog.text
 

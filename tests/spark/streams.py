@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.spark.options.stream import Caps, StreamOptions, parse_stream_options
@@ -57,10 +58,16 @@ class Query:
         batches = [batch for partition in partitions for batch in reader.read(partition)]
         return [row["value"] for row in rows_of(batches)]
 
-    def restarted(self) -> Query:
-        """Return the query as it is after a restart from its checkpoint."""
+    def restarted(self, *, loose: bool = False) -> Query:
+        """Return the query as it is after a restart from its checkpoint.
+
+        If `loose`, it continues after a data loss from now on.
+        """
         assert self.committed is not None
         self.source.close()
+        if loose:
+            read = replace(self.options.read, fail_on_data_loss=False)
+            self.options, self.reader = replace(self.options, read=read), None
         again = Query(self.options, StreamOffset.from_json(self.committed.to_json()))
         self.source = again.source
         return again

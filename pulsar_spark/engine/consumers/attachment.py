@@ -33,7 +33,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ class Attachment:
     def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:
         """Whether this last message cannot be right: it is before one that is known.
 
-        An empty topic is only suspicious after a while.
+        An empty topic is only suspicious after a while: that it has a ledger says nothing.
         """
-        if known != EARLIEST_POSITION:
+        if not known.begins_ledger:
             return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
         return last.entry_id < 0 and time.monotonic() >= self._doubt_at
 

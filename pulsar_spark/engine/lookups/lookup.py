@@ -60,8 +60,8 @@ class RegisteredSchema(NamedTuple):
 class Extent(NamedTuple):
     """Where a topic partition begins and ends.
 
-    `first` is its first entry, None if the broker does not tell; `last` its last readable message,
-    -1:-1 if there is none.
+    `first` is its first entry, the next one if it is empty, None if the broker does not tell; `last`
+    its last readable message, -1:-1 if there is none.
     """
 
     first: Position | None
@@ -228,8 +228,10 @@ class Lookup:
             if last.entry_id < 0:
                 yield from session.confirm(deadline)
         first = cursor_of(answer)
-        # Such a subscription begins at a ledger's start, unless its cursor was moved.
-        return Extent(first if first is not None and first.entry_id == 0 else None, last)
+        # Such a subscription begins at a ledger's start, unless its cursor was moved; on a topic
+        # that was emptied, behind what is gone.
+        is_first = first is not None and (first.entry_id == 0 or last.entry_id < 0)
+        return Extent(first if is_first else None, last)
 
     # --- questions ----------------------------------------------------------------------------
 

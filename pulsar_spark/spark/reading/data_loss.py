@@ -64,9 +64,13 @@ def judge(
 def keeps_from(first: Position | None, position: Position) -> bool:
     """Whether a topic retains the entry at a position, given its first entry (None if it is empty).
 
-    Entries are retained as a whole, wherever the position is inside.
+    Entries are retained as a whole, wherever the position is inside. So are ledgers, which may
+    begin with unused ids.
     """
-    return first is not None and first[:2] <= position[:2]
+    if first is None:
+        return False
+    is_there = position.begins_ledger and first.ledger_id == position.ledger_id
+    return is_there or first[:2] <= position[:2]
 
 
 def report_loss(error: PulsarError, *, fail: bool) -> None:

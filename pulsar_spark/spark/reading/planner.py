@@ -236,25 +236,37 @@ class Planner:
         return firsts
 
     def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
-        """Return where a stream starts on each topic partition.
+        """Return where a stream starts on each topic partition: in a ledger, if that is known.
 
         Raises DataLossError for a deleted message id, unless failOnDataLoss is off.
         """
-        last_ids = self.last_ids(list(bounds))
+        extents = self._extents(list(bounds))
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
         found = self._times_of_starts(bounds)
         starts: dict[str, Start] = {}
         for topic, bound in bounds.items():
-            last_end = entry_end(last_ids[topic])
+            last_end = entry_end(extents[topic].last)
             if bound.kind is BoundKind.ID:
                 self._check_start(topic, bound, first[topic], last_end)
-            if bound.kind is BoundKind.LATEST:
-                starts[topic] = Start(last_end)
-                continue
-            since = bound.millis if bound.kind is BoundKind.TIME else None
-            starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
+            start, since = last_end, None
+            if bound.kind is not BoundKind.LATEST:
+                start = _start(bound, found.get(topic), last_end)
+                since = bound.millis if bound.kind is BoundKind.TIME else None
+            if start == EARLIEST_POSITION:
+                start = self._beginning(extents[topic])
+            starts[topic] = Start(start, since)
         return starts
+
+    def beginnings(self, partitions: Sequence[str]) -> dict[str, Position]:
+        """Return where topic partitions begin, EARLIEST_POSITION where that is not known."""
+        extents = self._extents(partitions)
+        return {topic: self._beginning(extent) for topic, extent in extents.items()}
+
+    def _beginning(self, extent: Extent) -> Position:
+        # The compacted view may begin before it.
+        compacted = self._options.reader.read_compacted
+        return EARLIEST_POSITION if compacted or extent.first is None else extent.first
 
     def ranges(self, topics: Topics, pushed: PushedFilters | None = None) -> list[ReadRange]:
         """Return what is read of each topic partition; an empty range may end before its start.

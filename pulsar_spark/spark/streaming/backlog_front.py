@@ -290,9 +290,11 @@ class Front:
         elif self._complete and fit >= self.slots and not self._shortened:
             self.cut, self.exhausted = self.end, True
         else:
-            self.cut, self.exhausted = min(self._place(fit), self.end), False
-            if not fit:
-                self.cut = self.start
+            self.cut, self.exhausted = self.start, False
+            if fit:
+                # Behind an entry, never at the start of the next ledger: that is acknowledged.
+                last = self._place(fit - 1)
+                self.cut = min(Position(last.ledger_id, last.entry_id + 1), self.end)
 
     # --- by index -------------------------------------------------------------------------------
 

@@ -236,12 +236,17 @@ class StreamSource:
 
     def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
         positions: dict[str, Position] = {}
+        firsts = self._firsts(spans)
         for topic, span in spans.items():
+            known = start.positions.get(topic, EARLIEST_POSITION)
+            begin = span.start if known == EARLIEST_POSITION else known
+            if begin != known:
+                firsts.setdefault(topic, begin)
             if span.start < span.end:
                 positions[topic] = span.end
-            elif topic in start.positions:
-                positions[topic] = start.positions[topic]
-            # A new partition without messages would only make an empty batch.
+            elif topic in start.positions or begin != EARLIEST_POSITION:
+                # A restarted query has to know where a new partition began.
+                positions[topic] = begin
         left_out = self._follow().left_out
         positions.update((topic, start.positions[topic]) for topic in left_out)
         first = self._first and start == self._initial
@@ -249,7 +254,8 @@ class StreamSource:
             self.last = start
             return start
         self._first = False
-        self._batch_at = time.monotonic()
+        if first or any(span.start < span.end for span in spans.values()):
+            self._batch_at = time.monotonic()
         self.last = StreamOffset(
             name,
             positions,
@@ -267,7 +273,7 @@ class StreamSource:
                 }.items()
                 if topic in positions and positions[topic] < end
             },
-            firsts=self._firsts(spans),
+            firsts=firsts,
         )
         return self.last
 
@@ -318,6 +324,8 @@ class StreamSource:
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
+            if begin == EARLIEST_POSITION:
+                begin = end.firsts.get(topic, EARLIEST_POSITION)
             if stop < begin:
                 # The topic was created again meanwhile, and `stop` is a position on the new one.
                 begin = EARLIEST_POSITION

@@ -31,14 +31,17 @@ _REQUIRED = frozenset({"version", "subscription", "positions"})
 class StreamOffset:
     """Topic partition → the position after the last message read; and the subscription's name.
 
+    Where nothing was read, the position is where the topic partition began; EARLIEST_POSITION if
+    that is not known, as in a compacted view and in what earlier versions of this package wrote.
     Topic partitions that the query's options no longer include keep theirs; earlier versions of
     this package take them for deleted, as they did before.
     `starts` are the positions where the query started; only its first offset has them, because
     Spark does not store where the first batch starts. `published_from`: if the query starts by
     time, earlier messages (in milliseconds) of a partition are skipped. `ends` are the topic
     partitions' ends when a batch did not read everything: so a restarted query knows that there
-    were more messages. `firsts` are the batch's first entries where it goes on in later ledgers: so
-    a task knows whether a ledger that is gone had more to read.
+    were more messages. `firsts` are the batch's first entries where it goes on in later ledgers, so
+    a task knows whether a ledger that is gone had more to read; and where new topic partitions
+    begin.
     """
 
     subscription: str

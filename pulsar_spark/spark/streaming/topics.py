@@ -73,6 +73,8 @@ class StreamTopics:
         self._judged: dict[str, tuple[Position | None, int]] = {}
         # Where the subscription was when nothing before it was unread.
         self._held_at: dict[str, Position] = {}
+        # Where those begin of which nothing was read, until the checkpoint says it.
+        self._begins: dict[str, Position] = {}
         # Those of a restarted query that were not looked at yet.
         self._restarted: set[str] = set()
         # Those of the checkpoint that are not to be read now.
@@ -97,15 +99,15 @@ class StreamTopics:
         partitions = [topic for names in found.topics.values() for topic in names]
         for topic in partitions:
             if topic not in self._subscriptions:
-                begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
+                begun = not positions.get(topic, EARLIEST_POSITION).begins_ledger
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
                 existed = begun or (topic in positions and not renamed)
                 self._subscriptions.add(topic, EARLIEST, must_exist=existed)
                 if begun:
                     self._restarted.add(topic)
-                    if ends and topic in ends:
-                        self._unread[topic] = ends[topic]
+                if ends and topic in ends:
+                    self._unread[topic] = ends[topic]
         for topic in set(self._subscriptions.topics).difference(partitions):
             self._subscriptions.remove(topic)
         self._leave_out(topic for topic in positions if not self._options.includes(topic))
@@ -159,12 +161,34 @@ class StreamTopics:
                 self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
         spans: dict[str, Span] = {}
         ends = self.ends(positions)
+        begins = self._begin(positions, ends)
         for topic, end in ends.items():
-            position = positions.get(topic, EARLIEST_POSITION)
+            position = begins.get(topic, positions.get(topic, EARLIEST_POSITION))
             spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
         self._look_back(positions, ends)
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
+
+    def _begin(self, positions: Positions, ends: Mapping[str, TopicEnd]) -> dict[str, Position]:
+        """Return where topic partitions begin of which nothing was read or is in the checkpoint.
+
+        From there on the subscription keeps their messages, so one that has passed it shows a loss.
+        """
+        new = [
+            topic
+            for topic, end in ends.items()
+            if positions.get(topic, EARLIEST_POSITION) == EARLIEST_POSITION and end.done is not None
+        ]
+        begins = self._planner.beginnings([topic for topic in new if topic not in self._begins])
+        for topic, first in begins.items():
+            done = ends[topic].done
+            if first == EARLIEST_POSITION or done is None:
+                continue
+            # A checkpoint of an earlier version may know of an entry, but no beginning.
+            end = self._unread.get(topic, EARLIEST_POSITION)
+            entry = done if end.begins_ledger else Position(end.ledger_id, end.entry_id - 1)
+            self._begins[topic] = self._held_at[topic] = min(first, done, entry)
+        return {topic: self._begins[topic] for topic in new if topic in self._begins}
 
     def ends(self, positions: Positions) -> dict[str, TopicEnd]:
         """Return the ends of all topic partitions and their subscriptions' positions.
@@ -378,9 +402,9 @@ class StreamTopics:
     def _vanished(self, topic: str, position: Position) -> None:
         self._subscriptions.remove(topic)
         seen = self.seen.pop(topic, None)
-        for kept in (self._judged, self._unread, self._compacted, self._held_at):
+        for kept in (self._judged, self._unread, self._compacted, self._held_at, self._begins):
             kept.pop(topic, None)
-        if position == seen == EARLIEST_POSITION:
+        if position.begins_ledger and seen == EARLIEST_POSITION:
             logger.info("%s: was deleted, and was empty", topic)
             return
         stands = "" if position == EARLIEST_POSITION else ", where the query stands"

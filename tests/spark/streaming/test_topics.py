@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pulsar_spark.errors import DataLossError, TopicNotFound
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
 from tests.spark.topics import full, store_many
@@ -41,7 +45,8 @@ def test_new_partitions_are_read_from_their_earliest_message_in_the_next_batch(
     end = query.source.latest(start, NO_CAPS)
     # This does not change an existing plan.
     assert query.source.plan(start, start) == []
-    assert set(end.positions) - set(start.positions) == {full("t-partition-4")}
+    new_ones = {full(f"t-partition-{number}") for number in (3, 4, 5)}
+    assert set(end.positions) - set(start.positions) == new_ones
     assert query.batch() == new
     assert query.batch() == []
     wait_until(lambda: backlogs(broker, "t-partition-4") == [0])
@@ -60,7 +65,9 @@ def test_new_topics_of_a_pattern_are_read_from_their_earliest_message(
     broker.create_topic("a-2", 2)
     new = store_many(broker, "a-2-partition-1", 10)
     assert query.batch() == new
-    assert set(query.start().positions) == {full("a-1"), full("a-2-partition-1")}
+    assert set(query.start().positions) == {
+        full(name) for name in ("a-1", "a-2-partition-0", "a-2-partition-1")
+    }
 
 
 def test_a_stream_waits_for_topics_that_do_not_exist_if_it_is_told_to(
@@ -341,7 +348,7 @@ def test_an_empty_topic_that_goes_is_no_loss(
     store_many(broker, "t-3", 10)
     assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []
     broker.delete_topic("t-3")
-    with pytest.raises(DataLossError, match="what was on it from its beginning on, cannot be read"):
+    with pytest.raises(DataLossError, match=r"what was on it from 3:0:0 on, .*cannot be read"):
         query.batch()
 
 
@@ -412,7 +419,7 @@ def test_what_was_never_read_of_a_topic_that_is_made_again_is_a_loss(
     store_many(broker, "t", 3)
     if restarts:
         query = query.restarted()
-    with pytest.raises(DataLossError, match="from its beginning up to"):
+    with pytest.raises(DataLossError, match="from 1:0:0 up to"):
         query.batch()
 
 
@@ -429,7 +436,7 @@ def test_what_expires_before_anything_was_read_is_a_loss(
     broker.roll_ledger("t")
     broker.expire_messages("t", "mine", -1e9)
     broker.trim("t")
-    with pytest.raises(DataLossError, match=r"from its beginning up to the topic's end are gone"):
+    with pytest.raises(DataLossError, match=r"from 1:0:0 up to the topic's end are gone"):
         query.batch()
 
 
@@ -488,6 +495,157 @@ def test_unread_messages_that_expire_with_their_ledger_are_a_loss(
     assert loose.batch() == more
     assert "(5 entries at" in caplog.text
     assert loose.batch() == []
+
+
+# --- topic partitions of which nothing was read ---------------------------------------------------
+
+
+def as_before(offset: StreamOffset, **known: Position) -> StreamOffset:
+    """Return an offset as earlier versions wrote it, without beginnings, with these known ends."""
+    positions = {
+        topic: EARLIEST_POSITION if position.begins_ledger else position
+        for topic, position in offset.positions.items()
+    }
+    ends = {full(name): end for name, end in known.items()}
+    body = replace(offset, positions=positions, ends=ends, firsts={}).to_json()
+    assert "-1:-1:0" in body["positions"].values()
+    return StreamOffset.from_json(body)
+
+
+@pytest.mark.fault(150)
+def test_a_checkpoint_without_beginnings_goes_on_and_gets_them(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        broker.create_topic(name)
+    query = make(None, topics="a,b", startingOffsets="earliest")
+    assert query.batch() == []
+    query.committed = as_before(query.start())
+    stored = store_many(broker, "a", 10)
+    query = query.restarted()
+    assert query.batch() == stored
+    assert query.start().positions[full("b")].begins_ledger
+    assert query.start().positions[full("b")] != EARLIEST_POSITION
+    before = query.start()
+    assert query.batch() == []
+    assert query.start() == before
+    assert caplog.text == ""
+    query.source.close()
+    store_many(broker, "b", 5)
+    broker.roll_ledger("b")
+    broker.trim("b")
+    with pytest.raises(DataLossError, match="are gone"):
+        query.restarted().batch()
+
+
+@pytest.mark.fault(150)
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_checkpoint_without_beginnings_may_know_what_was_there(
+    broker: EmbeddedBroker, make: Make, gone: bool
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    assert query.batch() == []
+    query.committed = as_before(query.start(), t=Position(1, 10))
+    stored = store_many(broker, "t", 10, batch_size=1)
+    query.source.close()
+    broker.roll_ledger("t")
+    for name in broker.subscriptions("t"):
+        broker.expire_messages("t", name, -1e9)
+    if not gone:
+        assert query.restarted().batch() == stored
+        return
+    broker.trim("t")
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="are gone"):
+            query.restarted().batch()
+
+
+@pytest.mark.fault(150)
+@pytest.mark.parametrize("ledgers", [1, 2])
+def test_the_first_batch_of_a_new_partition_that_is_repeated_knows_where_it_began(
+    broker: EmbeddedBroker, make: Make, ledgers: int
+) -> None:
+    broker.create_topic("t", 1)
+    query = make(startingOffsets="earliest")
+    assert query.batch() == []
+    broker.add_partitions("t", 2)
+    new = "t-partition-1"
+    stored = []
+    for _ in range(ledgers):
+        stored += store_many(broker, new, 5)
+        broker.roll_ledger(new)
+    stored += store_many(broker, new, 5)
+    start, end = query.start(), query.source.latest(query.start(), NO_CAPS)
+    assert full(new) not in start.positions
+    end = StreamOffset.from_json(end.to_json())
+    assert query.read(start, end) == stored
+    broker.trim(new)
+    # Some of it is still there.
+    query = query.restarted()
+    query.source.learn(end)
+    with pytest.raises(DataLossError, match="between planning and reading"):
+        query.read(start, end)
+
+
+@pytest.mark.fault(61, 150)
+@pytest.mark.parametrize("how", ["kept", "skipped", "removed", "rolled"])
+def test_markers_in_front_of_the_first_message_are_no_loss(
+    broker: EmbeddedBroker, make: Make, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == []
+    query.source.close()
+    if how == "rolled":
+        broker.roll_ledger("t")
+    broker.skip_entries("t", 3)
+    stored = store_many(broker, "t", 10, batch_size=1)
+    if how == "skipped":
+        broker.expire_messages("t", "mine", -1e9)
+    elif how == "removed":
+        broker.remove_subscription("t", "mine")
+    query = query.restarted()
+    assert query.batch() == stored
+    assert query.batch() == []
+    assert "lost" not in caplog.text
+    told = caplog.text.count("was removed or emptied by others")
+    assert told == (how in ("skipped", "removed"))
+    wait_until(lambda: backlogs(broker, "t") == [0])
+
+
+@pytest.mark.fault(150)
+def test_a_new_partition_that_is_empty_does_not_put_off_a_waiting_batch(
+    broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr(
+        "pulsar_spark.spark.streaming.source.time",
+        SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed),
+    )
+    broker.create_topic("t", 1)
+    query = make(startingOffsets="earliest")
+    old = store_many(broker, "t-partition-0", 3)
+    assert query.batch() == old
+    new = store_many(broker, "t-partition-0", 3)
+    wait = Caps(min_messages=100, max_delay=60.0)
+    passed += 50.0
+    broker.add_partitions("t", 2)
+    assert query.batch(wait) == []
+    assert full("t-partition-1") in query.start().positions
+    passed += 20.0
+    assert query.batch(wait) == new
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTime"])
+def test_a_compacted_view_begins_wherever_compacted_entries_are(
+    broker: EmbeddedBroker, make: Make, option: str
+) -> None:
+    broker.create_topic("t")
+    value = "earliest" if option == "startingOffsets" else "-1h"
+    query = make(readCompacted="true", **{option: value})
+    assert query.batch() == []
+    assert query.start().positions == {full("t"): EARLIEST_POSITION}
 
 
 # --- topics that are left out ---------------------------------------------------------------------
