@@ -18,13 +18,14 @@ PACKAGE = ROOT / "pulsar_spark"
 ALLOWED: dict[str, set[str]] = {
     "policies": set(),
     "errors": {"policies"},
-    "protocol": {"errors"},
-    "engine": {"policies", "errors", "protocol"},
-    "schema": {"errors", "protocol", "engine"},
-    "client": {"errors", "protocol", "engine", "schema"},
-    "spark": {"errors", "protocol", "engine", "schema"},
+    "logs": {"errors"},
+    "protocol": {"errors", "logs"},
+    "engine": {"policies", "errors", "logs", "protocol"},
+    "schema": {"errors", "logs", "protocol", "engine"},
+    "client": {"errors", "logs", "protocol", "engine", "schema"},
+    "spark": {"errors", "logs", "protocol", "engine", "schema"},
     "progress": {"errors", "protocol", "engine", "schema", "spark"},
-    "testing": {"errors", "protocol"},
+    "testing": {"errors", "logs", "protocol"},
     "cli": {"errors", "protocol", "engine", "schema", "client", "spark", "progress", "testing"},
     "__main__": {"cli"},
     "__init__": {"errors", "protocol", "engine", "schema", "client", "spark"},
@@ -152,6 +153,16 @@ def imported_at_once(path: Path) -> Iterator[str]:
         left += ast.iter_child_nodes(node)
     tree.body = kept
     return imported_by(tree, path)
+
+
+def test_all_lines_of_logs_are_escaped() -> None:
+    """Only the package itself has another logger, for lines of its own."""
+    for module in MODULES:
+        if module in ("pulsar_spark/logs.py", "pulsar_spark/__init__.py"):
+            continue
+        for node in ast.walk(ast.parse((ROOT / module).read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
+                assert ast.unparse(node.args[0]) == "'pulsar_spark'", f"{module}:{node.lineno}"
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -10,8 +9,9 @@ from collections.abc import Callable
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
+from pulsar_spark.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_WAITING = 50_000
 """Maximum number of queued callbacks; then the sender waits."""

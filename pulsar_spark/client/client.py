@@ -8,7 +8,6 @@ UnsupportedFeature.
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 import secrets
 import threading
@@ -74,11 +73,12 @@ from pulsar_spark.engine.options import (
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ROUTING = {
     PartitionsRoutingMode.UseSinglePartition: SINGLE_PARTITION,

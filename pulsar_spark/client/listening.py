@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,11 +19,12 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
 )
+from pulsar_spark.logs import get_logger
 
 if TYPE_CHECKING:
     from pulsar_spark.client.consumer import PulsarConsumer
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
 """The type of `subscribe`'s `message_listener`."""

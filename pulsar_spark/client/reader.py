@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,11 +27,12 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Length of one wait; after each the reader checks whether it was closed.
 _SLICE = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +10,9 @@ from pulsar_spark.client.message import Message
 from pulsar_spark.client.reader import PulsarReader
 from pulsar_spark.client.values import MessageValues, checked, key_of
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 EntryCallback = Callable[[str, Any], object]
 """Callback of a table view: it gets a key and its value."""

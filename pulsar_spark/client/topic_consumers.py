@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,11 +20,12 @@ from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _CLOSE_SECONDS = 2.0
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable
 
 from pulsar_spark.errors import ClosedError
+from pulsar_spark.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 IDLE_SECONDS = 5.0
 """The thread ends after this long without a timer."""

@@ -6,7 +6,6 @@ The compiled one if it is installed, otherwise pure Python. ``PULSAR_SPARK_IMPL=
 
 from __future__ import annotations
 
-import logging
 import os
 from functools import cache
 from importlib import import_module
@@ -14,10 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from pulsar_spark.errors import MissingDependency, OptionError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import block_decoder, blocks
 from pulsar_spark.protocol.blocks import BlockDecoder, BlockOptions, Decompress
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 VARIABLE = "PULSAR_SPARK_IMPL"
 PYTHON, NATIVE = "python", "native"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, DataType, StructType
 
 from pulsar_spark.errors import OptionError, SchemaMismatch, listed
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
 from pulsar_spark.schema.codec import (
@@ -22,7 +22,7 @@ from pulsar_spark.schema.codec import (
 from pulsar_spark.schema.table.names import VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SHOWN = 3
 _RAW = "valueFormat=raw reads the values as bytes."

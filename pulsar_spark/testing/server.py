@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import socket
 import time
@@ -11,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pulsar_spark.errors import ConnectError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing.faults import FaultHost, Faults
@@ -20,7 +20,7 @@ from pulsar_spark.testing.topic import Clock
 from pulsar_spark.testing.topic_store import TopicStore
 from pulsar_spark.testing.transactions import Coordinator
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _BACKLOG = 1024
 # Ports that no operating system uses for outgoing connections: while the broker is down, a client

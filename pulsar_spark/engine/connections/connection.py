@@ -53,6 +53,7 @@ from pulsar_spark.errors import (
     from_server_error,
     redact,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
@@ -81,7 +82,7 @@ from pulsar_spark.protocol.versions import (
     without_checksums,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CLIENT_VERSION = f"pulsar-spark-{__version__}"
 

@@ -12,7 +12,6 @@ import contextlib
 import http.client
 import io
 import json
-import logging
 import queue
 import random
 import threading
@@ -60,8 +59,9 @@ from pulsar_spark.errors import (
     UnknownServerError,
     from_server_error,
 )
+from pulsar_spark.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 THREADS = 8
 """How many requests of one client run at a time, each on a thread."""

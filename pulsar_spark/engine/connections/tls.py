@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import logging
 import select
 import socket
 import ssl
@@ -24,9 +23,10 @@ from pulsar_spark.engine.options import ClientOptions, TlsOptions
 from pulsar_spark.engine.pem import BEGIN, pem_content, read_pem
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TlsError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.blocks import Buffer
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _TRUST = "pulsar.client.tlsTrustCertsFilePath"
 _CERTIFICATE = "pulsar.client.tlsCertificateFilePath"

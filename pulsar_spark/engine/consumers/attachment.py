@@ -7,7 +7,6 @@ each. Subclasses choose the subscription and handle deliveries; see `subscriptio
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -31,11 +30,12 @@ from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUSY_SECONDS = 10.0
 """Wait this long for another consumer to go: it may be ours, on a connection the broker keeps."""

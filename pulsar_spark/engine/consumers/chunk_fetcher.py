@@ -7,7 +7,6 @@ delivered to another consumer of the subscription, or are before its start.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +18,11 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
 from pulsar_spark.errors import ClosedError, IncompleteMessage
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _WARN_SECONDS = 60.0
 

@@ -7,7 +7,6 @@ little before the last chunk; otherwise from the message's publish time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeAlias
@@ -16,9 +15,10 @@ from pulsar_spark.engine.consumers.entries import LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import IncompleteMessage
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # How many searches by time may fail, if data loss is not an error.
 _MAX_VAIN_SEARCHES = 100

@@ -9,7 +9,6 @@ to redeliver everything. Entries taken before have an old `generation` and must 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -51,6 +50,7 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
@@ -64,7 +64,7 @@ from pulsar_spark.protocol.message_id import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_RECONNECT_DELAY = 30.0
 _FOREVER = 10 * 365 * 86_400.0

@@ -6,7 +6,6 @@ entry raises an error with its topic, id and reason; it is neither acknowledged 
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_bits
 from pulsar_spark.protocol.blocks import Buffer
@@ -34,7 +34,7 @@ from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_pa
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_CROWDED_OUT = 10_000
 _MAX_GIVEN_UP = 10_000

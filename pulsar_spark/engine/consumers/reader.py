@@ -43,6 +43,7 @@ from pulsar_spark.errors import (
     PulsarError,
     UnsupportedFeature,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
@@ -54,7 +55,7 @@ from pulsar_spark.protocol.message_id import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FIRST_IDLE = 0.5
 _MAX_IDLE = 5.0

@@ -8,7 +8,6 @@ named, if any, and with growing pauses while that fails.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -29,9 +28,10 @@ from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MAX_RECONNECT_DELAY = 5.0
 _PATIENCE = 15.0

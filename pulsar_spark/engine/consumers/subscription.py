@@ -19,7 +19,6 @@ with growing pauses while that fails; a question reattaches them at once.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -51,6 +50,7 @@ from pulsar_spark.errors import (
     PulsarError,
     SubscriptionNotFound,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import (
@@ -60,7 +60,7 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -60,8 +60,8 @@ class RegisteredSchema(NamedTuple):
 class Extent(NamedTuple):
     """Where a topic partition begins and ends.
 
-    `first` is its first entry, the next one if it is empty, None if the broker does not tell; `last`
-    its last readable message, -1:-1 if there is none.
+    `first` is its first entry, or the next one if it is empty; None if the broker does not tell.
+    `last` is its last readable message, -1:-1 if there is none.
     """
 
     first: Position | None

@@ -8,7 +8,6 @@ pattern are only polled.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -22,11 +21,12 @@ from pulsar_spark.engine.operations import Operation, run, start
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _CLOSE_SECONDS = 5.0
 # The broker's answer if it does not announce the feature flag.

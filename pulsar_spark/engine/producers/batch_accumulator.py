@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,10 +20,11 @@ from pulsar_spark.engine.producers.inflight_window import (
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import entry_of
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, batch_entry, single_entry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Roughly what a message needs in a batch besides payload, key and properties.
 _OVERHEAD = 16

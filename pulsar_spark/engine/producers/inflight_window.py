@@ -6,7 +6,6 @@ order, many at a time, and call the callbacks of their messages.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -29,11 +28,12 @@ from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per message: with an error, or with its id."""

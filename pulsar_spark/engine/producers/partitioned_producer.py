@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from array import array
 from collections import deque
@@ -33,12 +32,13 @@ from pulsar_spark.errors import (
     ProducerBusy,
     PulsarError,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Extra time for an operation beyond its own deadline, whose error is clearer.
 _GRACE = 1.0

@@ -15,7 +15,6 @@ anything blocks or a callback runs).
 
 from __future__ import annotations
 
-import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +57,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicTerminated,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
@@ -66,7 +66,7 @@ from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
 from pulsar_spark.protocol.sends import OutgoingEntry, single_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ABORT_SECONDS = 1.0
 

@@ -9,7 +9,6 @@ broker's answer decides how messages are encoded, and tells whether messages are
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from array import array
@@ -49,6 +48,7 @@ from pulsar_spark.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.policies import no_topic
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -74,7 +74,7 @@ from pulsar_spark.protocol.sends import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUSY_SECONDS = 15.0
 """How long to retry a producer name in use: a broker may not have noticed a dead connection yet."""

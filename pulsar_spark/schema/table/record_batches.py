@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_spark.errors import CorruptMessage, PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import (
@@ -37,7 +37,7 @@ from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder,
 if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_ROWS = 10_000
 MAX_BYTES = 4 * 1024 * 1024

@@ -8,17 +8,17 @@ process that cannot read this setting, so its default counts here.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 
 from pulsar_spark.engine.pem import is_path
 from pulsar_spark.errors import printable, without_credentials
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.options.java import IGNORED_PREFIX
 from pulsar_spark.spark.options.parsers import keys_by_name
 from pulsar_spark.spark.options.table import BY_NAME
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SHOWN = 100
 

@@ -6,18 +6,18 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
 from pulsar_spark.spark.options.table import BY_NAME, EVERY_VALUE, OPTIONS, Option, Scope
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SHOWN = 100
 

@@ -9,13 +9,13 @@ move it there when everything before was read, too.
 
 from __future__ import annotations
 
-import logging
 from enum import Enum, auto
 
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class LossVerdict(Enum):

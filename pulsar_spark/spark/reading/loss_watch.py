@@ -11,19 +11,18 @@ entry may be missing, and nobody can tell why.
 
 from __future__ import annotations
 
-import logging
-
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.data_loss import extent, keeps_from, report_loss
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class LossWatch:

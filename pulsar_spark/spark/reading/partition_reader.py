@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import TopicNotFound
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import SchemaVersions
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
@@ -20,7 +20,7 @@ from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def read_partition(

@@ -6,7 +6,6 @@ leaves no trace.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
@@ -40,7 +40,7 @@ from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
 from pulsar_spark.spark.value_types import ValueType, check_alike, value_type
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

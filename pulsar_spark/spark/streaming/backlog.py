@@ -8,7 +8,6 @@ exact. Samples are reused for later batches while they are still unread.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.streaming.entry_samples import strata
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SAMPLE_SECONDS = 3.0
 """Timeout of a round of requests; what is unknown then remains unknown."""

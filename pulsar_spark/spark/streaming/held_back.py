@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -11,9 +10,10 @@ from functools import partial
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import start
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import Position
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0

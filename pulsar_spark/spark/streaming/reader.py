@@ -5,7 +5,6 @@ Spark pickles a reader to its tasks, with the options and the projection only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.columns import project
 from pulsar_spark.spark.options.stream import StreamOptions
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
@@ -23,7 +23,7 @@ from pulsar_spark.spark.value_types import ValueType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class PulsarStreamReader(DataSourceStreamReader):

@@ -7,7 +7,6 @@ back while it exists. Only Spark's offsets hold the stream's position.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from pulsar_spark.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.table.runs import RowFilter
@@ -37,7 +37,7 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.spark.streaming.topics import Span, StreamTopics
 from pulsar_spark.spark.value_types import ValueType
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A subscription of a generated name that cannot be removed for one of these was never made.
 _NEVER_MADE = (ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from pulsar_spark.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import entry_end
@@ -25,7 +25,7 @@ from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge, kee
 from pulsar_spark.spark.reading.planner import FoundTopics, Planner
 from pulsar_spark.spark.streaming.held_back import HeldWatch
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # With up to this many topics, each is asked for its partitions every time; with more, once a
 # second.

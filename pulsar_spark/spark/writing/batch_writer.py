@@ -6,7 +6,6 @@ when others fail. With transactions (`exactly_once`) it is all or nothing.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import OptionError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.checked_writer import CheckedWriter
 from pulsar_spark.spark.writing.sink_records import Unit
@@ -27,7 +27,7 @@ from pulsar_spark.spark.writing.task_writer import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):

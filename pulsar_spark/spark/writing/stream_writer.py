@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import InvalidRow
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.compat import (
     ArrowStreamWriterBase,
     batches_behind,
@@ -46,7 +47,7 @@ from pulsar_spark.spark.writing.task_writer import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Spark has all rows of a batch in memory; this limits our copy.
 _ROWS_AT_ONCE = 1000

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.engine.consumers import attachment
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.source import CommitWatch
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
