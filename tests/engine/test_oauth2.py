@@ -11,7 +11,7 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -278,43 +278,10 @@ def test_an_answer_in_chunks_is_read_and_its_lines_are_bounded(
         tracemalloc.stop()
 
 
-class Proxy:
-    """Notes what it gets, and answers as an issuer would."""
-
-    def __init__(self) -> None:
-        self.got: list[str] = []
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                proxy.got.append(f"{self.command} {self.path} {self.headers} {body!r}")
-                token = {"token_endpoint": "http://localhost:9/token", "access_token": "theirs"}
-                say(403 if self.command == "CONNECT" else 200, token)(self)
-
-            do_GET = do_POST = do_CONNECT = answer
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> Proxy:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        finish(self._thread)
-
-
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
     """A proxy that the environment names for everything."""
-    with Proxy() as running:
+    with Issuer(None) as running:
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -328,25 +295,26 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     "host", ["localhost", "LOCALHOST", "127.0.0.1", "127.0.0.53", "127.255.255.254", "[::1]"]
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_local_issuer_is_asked_without_a_proxy(proxy: Proxy, scheme: str, host: str) -> None:
+def test_a_local_issuer_is_asked_without_a_proxy(proxy: Issuer, scheme: str, host: str) -> None:
     auth = OAuth2Auth(OAuth2Options(f"{scheme}://{host}:9", private_key=KEY))
     refused(auth, ConnectError, "cannot be asked")
-    assert proxy.got == []
+    assert proxy.headers == []
 
 
 @pytest.mark.fault(147)
-def test_a_local_issuer_that_is_there_gives_its_own_token(proxy: Proxy) -> None:
+def test_a_local_issuer_that_is_there_gives_its_own_token(proxy: Issuer) -> None:
     with Issuer(None) as issuer:
         assert made(issuer, None).auth_data() == b"token-1"
-    assert proxy.got == []
+    assert proxy.headers == []
 
 
 @pytest.mark.fault(147)
-def test_a_proxy_sees_of_another_issuer_only_its_name(proxy: Proxy) -> None:
+def test_a_proxy_sees_of_another_issuer_only_its_name(proxy: Issuer) -> None:
     auth = OAuth2Auth(OAuth2Options("https://issuer.invalid", private_key=KEY))
     refused(auth, ConnectError, "cannot be asked")
-    assert {asked.split()[1] for asked in proxy.got} == {"issuer.invalid:443"}
-    assert SECRET not in str(proxy.got)
+    assert set(proxy.paths) == {"issuer.invalid:443"}
+    assert not proxy.asked
+    assert SECRET not in " ".join(map(str, proxy.headers))
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://", "nothing"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from pulsar_spark.client import PulsarClient
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.streams import Feed, feeding, streaming
+from tests.spark.readings import Reading
 from tests.spark.streams import Make
 from tests.support.real_broker import OwnBroker
 
@@ -96,6 +99,20 @@ def make(broker: Broker) -> Iterator[Make]:
 def feed(broker: Broker) -> Iterator[Feed]:
     with feeding(broker) as made:
         yield made
+
+
+@pytest.fixture(params=[False, True], ids=["entries", "columns"])
+def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reading]]:
+    """Read ranges as tasks do: `read(topic, end, start=…)`, by entries and by columns."""
+    opened: list[Reading] = []
+
+    def reading(topic: str, end: Position, **more: Any) -> Reading:
+        opened.append(Reading(broker.service_url, topic, end, columns=request.param, **more))
+        return opened[-1]
+
+    yield reading
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from tests.integration.brokers import Broker
-from tests.spark.readings import Reading
+from tests.spark.readings import Reading, behind
 from tests.spark.streams import NO_CAPS, Make
 from tests.spark.topics import rows_of
 
@@ -32,19 +32,6 @@ def client(broker: Broker, official_client: Callable[..., Any]) -> Any:
     return official_client(broker.service_url)
 
 
-@pytest.fixture(params=[False, True], ids=["entries", "columns"])
-def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reading]]:
-    opened: list[Reading] = []
-
-    def reading(topic: str, end: Position, **more: Any) -> Reading:
-        opened.append(Reading(broker.service_url, topic, end, columns=request.param, **more))
-        return opened[-1]
-
-    yield reading
-    for one in opened:
-        one.close()
-
-
 def write(
     client: Any, topic: str, entries: int = ENTRIES, *, keys: int = ENTRIES
 ) -> list[tuple[int, int]]:
@@ -55,10 +42,6 @@ def write(
     ]
     producer.close()
     return [(found.ledger_id(), found.entry_id()) for found in ids]
-
-
-def behind(places: list[tuple[int, int]]) -> Position:
-    return Position(places[-1][0], places[-1][1] + 1)
 
 
 @pytest.mark.fault(55)

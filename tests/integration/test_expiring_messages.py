@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker
 from tests.integration.streams import Feed
-from tests.spark.readings import Reading
+from tests.spark.readings import Reading, behind
 from tests.spark.streams import NO_CAPS, Make
 from tests.support.waiting import wait_until
 
@@ -63,28 +63,11 @@ def witnessed(client: PulsarClient, topic: str) -> None:
     client.subscribe(topic, WITNESS, initial_position=InitialPosition.Earliest).close()
 
 
-@pytest.fixture(params=[False, True], ids=["entries", "columns"])
-def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reading]]:
-    opened: list[Reading] = []
-
-    def reading(topic: str, end: Position, **more: Any) -> Reading:
-        opened.append(Reading(broker.service_url, topic, end, columns=request.param, **more))
-        return opened[-1]
-
-    yield reading
-    for one in opened:
-        one.close()
-
-
 def places_of(client: PulsarClient, topic: str, count: int) -> list[tuple[int, int]]:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(b"%d" % number) for number in range(count)]
     producer.close()
     return [(found.ledger_id(), found.entry_id()) for found in ids]
-
-
-def behind(places: list[tuple[int, int]]) -> Position:
-    return Position(places[-1][0], places[-1][1] + 1)
 
 
 @pytest.mark.parametrize("more", [0, 5])

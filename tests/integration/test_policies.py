@@ -370,14 +370,17 @@ def test_a_stream_needs_two_consumers_and_subscriptions_more_than_its_tasks(
         query = query.restarted()
 
 
-@pytest.mark.fault(141)
-@pytest.mark.parametrize(
+only_one = pytest.mark.parametrize(
     "policies,kind",
     [
         (TopicPolicies(max_consumers=1), ConsumerBusy),
         (TopicPolicies(max_subscriptions=1), NotAllowed),
     ],
 )
+
+
+@pytest.mark.fault(141)
+@only_one
 def test_a_stream_that_cannot_read_beside_its_subscription_fails_at_its_start(
     broker: Broker, feed: Feed, make: Make, policies: TopicPolicies, kind: type[PulsarError]
 ) -> None:
@@ -428,13 +431,7 @@ def exactly_once(broker: Broker, topic: str, records: str, **options: str) -> Pu
 
 
 @pytest.mark.fault(143)
-@pytest.mark.parametrize(
-    "policies,kind",
-    [
-        (TopicPolicies(max_consumers=1), ConsumerBusy),
-        (TopicPolicies(max_subscriptions=1), NotAllowed),
-    ],
-)
+@only_one
 def test_a_sink_that_could_not_read_its_records_is_refused_before_the_first_row(
     broker: Broker, policies: TopicPolicies, kind: type[PulsarError]
 ) -> None:

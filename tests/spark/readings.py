@@ -77,3 +77,8 @@ class Reading:
     def close(self) -> None:
         self.reader.close()
         self.context.close()
+
+
+def behind(places: list[tuple[int, int]]) -> Position:
+    """Return the position behind the last of some entries."""
+    return Position(places[-1][0], places[-1][1] + 1)

@@ -32,7 +32,10 @@ def say(status: int, body: object, **headers: str) -> Answer:
 
 
 class Issuer:
-    """Issues token-1, token-2, … unless `on_token` or `on_discovery` say otherwise."""
+    """Issues token-1, token-2, … unless `on_token` or `on_discovery` say otherwise.
+
+    As a proxy it opens no connections.
+    """
 
     def __init__(self, authority: Authority | None, **certificate: Any) -> None:
         self.asked: list[dict[str, list[str]]] = []
@@ -60,6 +63,11 @@ class Issuer:
                     "expires_in": issuer.expires_in,
                 }
                 (issuer.on_token or say(200, token))(self)
+
+            def do_CONNECT(self) -> None:
+                issuer.paths.append(self.path)
+                issuer.headers.append(self.headers)
+                say(403, {})(self)
 
             def log_message(self, *_: object) -> None:
                 pass

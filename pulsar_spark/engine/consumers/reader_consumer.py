@@ -267,18 +267,19 @@ class ReaderConsumer:
     def on_ended(self, ended: Ended) -> None:
         """Prepare to resubscribe after a session ended; raises permanent errors."""
         session = self._session
-        self.leave()
-        if ended.error is not None and not is_retryable(ended.error):
-            raise ended.error
-        if session is None:
-            return
         if ended.overrun:
             logger.info(
                 "%s: the broker sent more than the memory limit allows; subscribing again",
                 self.topic,
             )
-            self._moved_to = session.connection.address
-        elif ended.moved_to is not None:
+            self.leave_for_another()
+        else:
+            self.leave()
+        if ended.error is not None and not is_retryable(ended.error):
+            raise ended.error
+        if session is None:
+            return
+        if ended.moved_to is not None:
             self._moved_to = self._pool.assigned_broker(ended.moved_to, session.connection)
         if self._moved_to is None:
             # Many readers may have lost the same broker now.
