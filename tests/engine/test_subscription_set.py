@@ -164,3 +164,39 @@ def test_coming_back_holds_no_thread_while_a_broker_does_not_answer(
     wait_until(
         lambda: all(broker.subscriptions(partition(n))["s"].consumers for n in range(3)),
     )
+
+
+@pytest.mark.fault(150)
+def test_what_an_emptied_topics_subscription_had_passed_is_part_of_the_next_answer(
+    broker: EmbeddedBroker, held: SubscriptionSet
+) -> None:
+    topic = partition(1)
+    assert good(held.ends()[topic]).unread is None
+    for _ in range(3):
+        add_plain(broker, topic, b"1")
+    broker.expire_messages(topic, "s", -1e9)
+    broker.trim(topic, Position(2, 3))
+    looks = broker.faults.seen("GET_LAST_MESSAGE_ID", topic)
+    broker.close_clients(topic, producers=False)
+    wait_until(lambda: broker.faults.seen("GET_LAST_MESSAGE_ID", topic) > looks)
+    # Somebody moves it to the start of what is there now.
+    broker.roll_ledger(topic)
+    add_plain(broker, topic, b"2")
+    found = good(held.ends()[topic])
+    assert found.unread == Position(2, 3)
+
+
+@pytest.mark.fault(130)
+def test_a_subscription_is_made_again_although_an_attempt_to_attach_is_under_way(
+    broker: EmbeddedBroker, context: ClientContext, held: SubscriptionSet
+) -> None:
+    held.ends()
+    asked = broker.faults.delay("SUBSCRIBE", 0.5, answer=True, topic=TOPIC, times=None)
+    seen = broker.faults.seen("SUBSCRIBE")
+    for number in range(3):
+        broker.remove_subscription(partition(number), "s")
+    # They ask in the background whether it exists.
+    wait_until(lambda: broker.faults.seen("SUBSCRIBE") >= seen + 3)
+    found = held.create_again([partition(number) for number in range(3)])
+    asked.remove()
+    assert all(isinstance(end, TopicEnd) for end in found.values()), found

@@ -122,7 +122,13 @@ class Episode:
         self._harm(self._remove)
 
     def reset(self) -> None:
-        self._harm(lambda name: self.broker.reset_subscription(name, SUBSCRIPTION, to_end=False))
+        self._harm(self._reset)
+
+    def _reset(self, name: str) -> None:
+        # If the query did not look before, nothing shows any more what the subscription passed.
+        if name in self.harmed:
+            self.unknown[name] = self.harmed.pop(name)
+        self.broker.reset_subscription(name, SUBSCRIPTION, to_end=False)
 
     def _remove(self, name: str) -> None:
         if SUBSCRIPTION in self.broker.subscriptions(name):

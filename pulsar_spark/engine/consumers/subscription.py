@@ -204,7 +204,8 @@ class DurableConsumer(AttachedConsumer):
         before = max(known, self._done)
         if attachment.reached is None and _hides_deleted(last, done, before):
             attachment.reached = yield from self._reached(attachment, deadline)
-        end = Position(last.ledger_id, last.entry_id + 1)
+        # Of an empty topic, the subscription itself may tell how far it went; until it is moved.
+        end = done if last.entry_id < 0 else Position(last.ledger_id, last.entry_id + 1)
         later = [at for at in (attachment.reached, end) if at and at.entry_id > 0 and at > before]
         with self._lock:
             self._done = done or self._done
@@ -375,7 +376,10 @@ class SubscriptionSet:
         for name in names:
             self._consumers[name].initial = EARLIEST
             self._consumers[name].must_exist = False
-        return self.ends(names)
+        results = self.ends(names)
+        # Some may have waited for an attempt to attach that was under way, and knew nothing of it.
+        late = [name for name in names if isinstance(results[name], SubscriptionNotFound)]
+        return {**results, **self.ends(late)}
 
     def create_partitions(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:
         """As `ends`, for partitions that the broker may have to create.
