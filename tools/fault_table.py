@@ -104,6 +104,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         161: "terminated, deleted or made again during an exactly-once commit",
         162: "terminated, deleted or made again while a decided commit waits for its driver",
         163: "what retention or an administrator removed of a commit before it was checked",
+        150: "what a stream never read expires, is skipped or truncated, while it runs or is down",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",
@@ -168,6 +169,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         147: "proxies of the environment, which are asked about a local issuer",
         148: "control characters and line breaks in what a broker says, and in its names",
         149: "credentials in the URL of a checkpoint, which an exactly-once sink is known by",
+        151: "control characters and line breaks in lines of logs",
         98: "pickling of everything that Spark ships; nothing unpickled from a broker",
         99: "unknown, misspelt, contradictory options",
         125: "what a catalog adds to the options of a table, or keeps back of them",

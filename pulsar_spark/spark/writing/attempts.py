@@ -18,7 +18,6 @@ A transaction whose attempt dies before it has announced it holds nobody: no top
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 from collections.abc import Collection, Iterator
@@ -39,6 +38,7 @@ from pulsar_spark.errors import (
     TransactionOutcomeUnknown,
     UnsupportedFeature,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.outgoing_batches import MessageFields
@@ -52,7 +52,7 @@ from pulsar_spark.spark.writing.fenced_topic import (
     read_all,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _VERSION = 1
 _CLOSE_SECONDS = 5.0

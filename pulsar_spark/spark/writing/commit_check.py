@@ -24,7 +24,6 @@ everything can still be aborted; what happens to a topic later is found when it 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -46,9 +45,10 @@ from pulsar_spark.errors import (
     TornBatch,
     listed,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.writing.sink_records import Decision, LastMessage, Unit, Withheld
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TERMINATED = "was terminated"
 """A reason of `lost_topics`. The coordinator gives no answer about such a topic's transactions."""

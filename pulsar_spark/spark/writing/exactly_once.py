@@ -14,7 +14,6 @@ checked (`commit_check`).
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from pulsar_spark.errors import (
     TransactionOutcomeUnknown,
     UnsupportedFeature,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.writing.attempts import Announcing, Attempts
@@ -59,7 +59,7 @@ from pulsar_spark.spark.writing.sink_records import (
     one_spelling,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STATE_PREFIX = "__spark_sink-"
 """Prefix of the default local names of records' topics."""

@@ -7,7 +7,6 @@ alive cannot write after a newer one has read. A durable subscription retains wh
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -31,13 +30,14 @@ from pulsar_spark.errors import (
     SinkStateError,
     TopicNotFound,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SUBSCRIPTION = "pulsar-spark-sink"
 """The name of the subscription that retains what is needed."""

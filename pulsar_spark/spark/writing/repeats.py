@@ -7,14 +7,14 @@ and by what it has written.
 
 from __future__ import annotations
 
-import logging
 import shlex
 from dataclasses import dataclass
 
 from pulsar_spark.errors import SinkStateError
+from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.writing.sink_records import Decision, SinkState, Unit, Written
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

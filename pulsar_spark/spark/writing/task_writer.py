@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ from pulsar_spark.engine.producers.partitioned_producer import PartitionedProduc
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
 from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, listed
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -39,7 +39,7 @@ from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ROWS_OF_A_NAME = 1000
 # What Spark tells the tasks of a stream, those of writes in foreachBatch too.
