@@ -9,6 +9,7 @@ against values that were made to have equal ones.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
 from zlib import crc32
@@ -24,7 +25,6 @@ from pulsar_spark.schema.arrow.arrays import from_words, integers
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 
 _INT64, _UINT64 = pa.int64(), pa.uint64()
-_MASK = 2**64 - 1
 _SHORT = 16
 # Odd numbers.
 _PER_BYTE = 0x9E3779B97F4A7C15
@@ -81,18 +81,37 @@ def python_hashes(
     if words is None:
         words = zeros(len(values)).cast(_UINT64)
     present, nulls = without_nulls(values)
-    told = from_words(array("Q", map(_told, present)), _UINT64)
-    lengths = integers(sizes_of(present), _INT64).cast(_UINT64)
-    told = pc.add(told, pc.multiply(lengths, number(_PER_BYTE, _UINT64)))
+    sizes = sizes_of(present)
+    lengths = integers(sizes, _INT64).cast(_UINT64)
+    told = pc.add(_told(present, sizes), pc.multiply(lengths, number(_PER_BYTE, _UINT64)))
     hashes = hash_numbers(told, seed, words)
     return hashes if nulls is None else pc.if_else(nulls, words, hashes)
 
 
-def _told(value: bytes) -> int:
-    if len(value) > _SHORT:
-        return extend_crc32c(value) << 32 | crc32(value)
-    both = int.from_bytes(value, "little")
-    return (both & _MASK) * _PER_HEAD + (both >> 64) & _MASK
+def _told(values: Sequence[bytes], sizes: Sequence[int]) -> pa.Array:
+    if max(sizes, default=0) <= _SHORT:
+        return _two_numbers(values)
+    if min(sizes) > _SHORT:
+        return _checksums(values)
+    is_long = pc.greater(integers(sizes, _INT64), number(_SHORT))
+    return pc.if_else(is_long, _checksums(values), _two_numbers(values))
+
+
+def _checksums(values: Sequence[bytes]) -> pa.Array:
+    high, low = (
+        from_words(array("I", map(function, values)), pa.uint32()).cast(_UINT64)
+        for function in (extend_crc32c, crc32)
+    )
+    return pc.bit_wise_or(pc.shift_left(high, number(32, _UINT64)), low)
+
+
+def _two_numbers(values: Sequence[bytes]) -> pa.Array:
+    """Return what tells a short value, and anything for others."""
+    numbers = array("Q", b"".join([value[:_SHORT].ljust(_SHORT, b"\0") for value in values]))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    heads, tails = (from_words(numbers[start::2], _UINT64) for start in (0, 1))
+    return pc.add(pc.multiply(heads, number(_PER_HEAD, _UINT64)), tails)
 
 
 def hash_numbers(column: pa.Array, seed: int, words: pa.Array) -> pa.Array:
