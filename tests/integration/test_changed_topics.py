@@ -15,11 +15,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.producers.terminated import terminated_topics
-from pulsar_spark.errors import TopicLost, TornBatch
+from pulsar_spark.errors import TopicLost, TopicTerminated, TornBatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import exactly_once
+from pulsar_spark.spark.writing import exactly_once, task_writer
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
@@ -27,6 +27,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, as_real
 from tests.integration.sink_job import SCHEMA
 from tests.integration.sinks import dying
+from tests.support.waiting import wait_until
 
 TASKS = 2
 CHANGES = [
@@ -209,6 +210,33 @@ def test_asking_whether_a_topic_is_there_does_not_make_it(
 
 
 @pytest.mark.fault(160)
+def test_asking_makes_no_topic_if_the_role_may_not_read_either() -> None:
+    with EmbeddedBroker() as own:
+        broker = Embedded(own)
+        topics = [broker.create_topic() for _ in range(2)]
+        sink = Sink(broker, topics, "stream")
+        messages = sink.write(0)
+        own.delete_topic(topics[0])
+        with own.faults.error("SUBSCRIBE", pb.AuthorizationError, topic=topics[0], times=None):
+            sink.commit(messages, 0)
+        assert topics[0] not in own.topics()
+
+
+@pytest.mark.fault(160)
+@pytest.mark.parametrize("code", [pb.ConsumerBusy, pb.NotAllowedError])
+def test_a_terminated_topic_that_allows_no_consumer_is_known_if_it_exists(code: int) -> None:
+    with EmbeddedBroker() as own:
+        broker = Embedded(own)
+        topics = [broker.create_topic() for _ in range(2)]
+        sink = Sink(broker, topics, "stream", **{"pulsar.client.operationTimeoutMs": "2000"})
+        messages = sink.write(0)
+        own.terminate_topic(topics[0])
+        refused = own.faults.error("SUBSCRIBE", code, topic=topics[0], times=None)
+        with refused, pytest.raises(TopicLost, match=topics[0]):
+            sink.commit(messages, 0)
+
+
+@pytest.mark.fault(160)
 @pytest.mark.parametrize(
     "code",
     [pb.AuthorizationError, pb.ProducerBusy, pb.NotAllowedError, pb.MetadataError,
@@ -243,6 +271,25 @@ def test_a_terminated_topic_is_known_whatever_policy_it_has(
         real.own.admin("POST", f"namespaces/{namespace}/{policy}", value)
         real.terminate(topic)
         assert terminated_topics(client._context.pool, [topic]) == {topic}
+
+
+@pytest.mark.fault(160)
+def test_a_task_that_finds_a_topic_terminated_waits_for_no_answer(
+    broker: Broker, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_writer, "_ABORT_SECONDS", 60.0)
+    sink = Sink(broker, topics, "stream")
+    change(broker, topics[1], "terminated")
+
+    def write() -> None:
+        with pytest.raises(TopicTerminated):
+            sink.write(0)
+
+    assert taken_by(write) < 30
+    # Its transaction holds the other topic no more.
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer(topics[0]).send(b"after")
+    wait_until(lambda: seen(broker, topics[0]) == Counter(["after"]), "it is held")
 
 
 # --- after the decision ---------------------------------------------------------------------------

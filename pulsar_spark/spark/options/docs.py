@@ -58,6 +58,7 @@ def _scope(scope: Scope) -> str:
         Scope.WRITES: "write",
         Scope.READ: "batch read",
         Scope.STREAM_READ: "stream read",
+        Scope.WRITE: "batch write",
     }
     return words[scope]
 

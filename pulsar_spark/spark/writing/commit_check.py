@@ -71,13 +71,17 @@ def lost_topics(context: ClientContext, ends: Iterable[LastMessage]) -> dict[str
     ledgers = list({(end.topic, end.position.ledger_id): None for end in ends})
     answers = Probe(context.pool).last_entries_in(ledgers)
     found: dict[str, str] = {}
+    others: dict[str, None] = {}
     for (topic, _), answer in zip(ledgers, answers, strict=True):
         if isinstance(answer, TopicNotFound):
             found[topic] = _DELETED
         elif answer is None:
             found.setdefault(topic, _MADE_AGAIN)
-    others = list({topic: None for topic, _ in ledgers if topic not in found})
-    return found | dict.fromkeys(terminated_topics(context.pool, others), TERMINATED)
+        elif isinstance(answer, int | ConsumerBusy | NotAllowed):
+            # It exists: asking whether it is terminated does not make it.
+            others[topic] = None
+    others = {topic: None for topic in others if topic not in found}
+    return found | dict.fromkeys(terminated_topics(context.pool, list(others)), TERMINATED)
 
 
 def topic_lost(unit: Unit, lost: Mapping[str, str]) -> TopicLost:
@@ -305,12 +309,16 @@ class _Check:
         """
         ledgers = list({(end.topic, end.position.ledger_id): None for end in dropped})
         ledger_ends = dict(zip(ledgers, self._probe.last_entries_in(ledgers), strict=True))
+        # On a topic without any entry left, a deleted ledger seems to be there.
+        extents = self._context.lookup.extents(topic for topic, _ in ledgers)
         kept = []
         for end in dropped:
-            answer = ledger_ends[end.topic, end.position.ledger_id]
-            if isinstance(answer, TopicNotFound):
+            answer, extent = ledger_ends[end.topic, end.position.ledger_id], extents[end.topic]
+            if isinstance(answer, TopicNotFound) or isinstance(extent, TopicNotFound):
                 self.deleted.append(end)
-            elif value_of(answer) is None:
+                continue
+            first = value_of(extent).first
+            if value_of(answer) is None or (first is not None and end.position < first):
                 self.removed.append(end)
             else:
                 kept.append(end)

@@ -50,7 +50,7 @@ from pulsar_spark.spark.writing.commit_check import (
 from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
-from pulsar_spark.spark.writing.repeats import Place, is_repeat, place_of
+from pulsar_spark.spark.writing.repeats import SinkPlace, is_repeat, place_of
 from pulsar_spark.spark.writing.sink_records import (
     Decision,
     Unit,
@@ -169,7 +169,7 @@ class Turn:
     """
 
     driver: str
-    place: Place
+    place: SinkPlace
     announcing: Announcing | None
 
 
@@ -307,7 +307,7 @@ class OpenSink:
         self._coordinators = context.coordinators
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SinkPlace:
         """What may follow in the sink."""
         options = self._options
         return place_of(

@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SinkPlace:
     """What a sink has committed last, as far as it decides which unit may follow; plain data.
 
     A repeated unit may have other rows than those that were committed if `first_stays`, an option
@@ -101,16 +101,16 @@ _CAUSES = (
 )
 
 
-def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> Place:
+def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> SinkPlace:
     """Return a sink's place."""
     last = None if state.done is None else state.done.unit
-    return Place(sink_id, topic, last, first_stays, state.accepted)
+    return SinkPlace(sink_id, topic, last, first_stays, state.accepted)
 
 
-def is_repeat(state: SinkState, place: Place, mine: Decision) -> bool:
+def is_repeat(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
     """Whether a unit is committed already, so that its rows must be dropped.
 
-    Raises as `Place.check`, and SinkStateError for other rows than those that were committed.
+    Raises as `SinkPlace.check`, and SinkStateError for other rows than those that were committed.
     """
     unit, done = mine.unit, state.done
     place.check(unit)
@@ -147,7 +147,7 @@ def is_repeat(state: SinkState, place: Place, mine: Decision) -> bool:
     return False
 
 
-def _compare(place: Place, unit: Unit, done: Written, mine: Written) -> bool:
+def _compare(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> bool:
     """Return True: the unit is committed, and what comes again is the same, or may be another."""
     same = done.is_same(mine)
     if same:

@@ -114,7 +114,7 @@ class Written(NamedTuple):
         return self.digest.partition(":")[0]
 
 
-class Run(NamedTuple):
+class CommittedRun(NamedTuple):
     """A run that is committed, and when, in seconds since 1970."""
 
     name: str
@@ -201,7 +201,7 @@ class SinkState:
     undone: Decision | None = None
     """The last decision, if it may not be carried out yet."""
     undone_at: Position = EARLIEST_POSITION
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, CommittedRun] = field(default_factory=dict)
     """What is remembered of the committed runs, in their order."""
     accepted: bool = False
     """Whether the user has accepted what the last unit wrote, whatever comes in its place."""
@@ -261,7 +261,7 @@ class SinkState:
         """A decision is carried out."""
         self.undone, self.done, self.accepted = None, done, False
         if done.unit.run is not None:
-            self.runs[done.unit.run] = Run(done.unit.run, done.written, done.at)
+            self.runs[done.unit.run] = CommittedRun(done.unit.run, done.written, done.at)
             if len(self.runs) > RUNS:
                 del self.runs[next(iter(self.runs))]
 
@@ -273,7 +273,7 @@ class SinkState:
         if record["part"] != len(self._parts) - 1 or record["part"] != record["parts"] - 1:
             return
         runs = [run for _, part in self._parts for run in part["runs"]]
-        self.runs = {name: Run(name, Written(*what), at) for name, at, *what in runs}
+        self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
         self.undone, self.accepted = None, record["accepted"]
         self.done = None if record["done"] is None else decision_of(record["done"])
         self._begin(self._parts[0][0], record["at"])

@@ -18,7 +18,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
-from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, listed
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, TopicTerminated, listed
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -47,6 +47,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 # A transaction that is not aborted within this time ends by its timeout.
 _ABORT_SECONDS = 10.0
+_UNANSWERED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +175,18 @@ class TaskWriter:
                 self._log_loss(dropped)
         return self._commit_message()
 
-    def abort(self) -> None:
-        """Leave the brokers without waiting for receipts, and abort the transaction."""
+    def abort(self, *, terminated: bool = False) -> None:
+        """Leave the brokers without waiting for receipts, and abort the transaction.
+
+        If it has a `terminated` topic, the coordinator does that without an answer.
+        """
         for writer in self._writers.values():
             writer.abort()
         if self._txn is not None:
             txn = self._txn.txn_id
-            ends = self._context.coordinators.end_all([txn], commit=False, timeout=_ABORT_SECONDS)
-            if (error := ends[txn]) is not None:
+            seconds = _UNANSWERED_SECONDS if terminated else _ABORT_SECONDS
+            ends = self._context.coordinators.end_all([txn], commit=False, timeout=seconds)
+            if (error := ends[txn]) is not None and not terminated:
                 logger.warning("transaction %s ends by its timeout: %s", name_of(txn), error)
 
     def _leave(self) -> None:
@@ -488,8 +493,8 @@ def write_task(
                 if batch.num_rows:
                     writer.write(batch)
             return writer.finish()
-        except BaseException:
-            writer.abort()
+        except BaseException as error:
+            writer.abort(terminated=isinstance(error, TopicTerminated))
             raise
 
 

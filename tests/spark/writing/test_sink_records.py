@@ -14,9 +14,9 @@ from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.writing import sink_records
 from pulsar_spark.spark.writing.repeats import is_repeat, place_of
 from pulsar_spark.spark.writing.sink_records import (
+    CommittedRun,
     Decision,
     LastMessage,
-    Run,
     SinkState,
     Unit,
     Withheld,
@@ -232,7 +232,7 @@ def test_a_decision_is_recorded_whole() -> None:
 
 def test_a_state_is_recorded_whole_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_records, "_RUNS_OF_A_PART", 2)
-    runs = {str(run): Run(str(run), Written(run, *SAME), 1.0) for run in range(5)}
+    runs = {str(run): CommittedRun(str(run), Written(run, *SAME), 1.0) for run in range(5)}
     state = SinkState(done=decision(run="4"), accepted=True, runs=runs)
     records = [{"n": number, **one} for number, one in enumerate(base_records(state), 4)]
     assert len(records) == 3
@@ -251,7 +251,7 @@ def replace_transactions(done: Decision) -> Decision:
 
 def test_a_base_without_its_last_parts_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_records, "_RUNS_OF_A_PART", 2)
-    runs = {str(run): Run(str(run), Written(run, *SAME), 1.0) for run in range(5)}
+    runs = {str(run): CommittedRun(str(run), Written(run, *SAME), 1.0) for run in range(5)}
     parts = list(base_records(SinkState(runs=runs)))
     first = [{"n": 1, **one} for one in base_records(SinkState(done=decision(0)))]
     torn = [{"n": number, **one} for number, one in enumerate(parts[:2], 2)]
