@@ -212,6 +212,19 @@ def test_a_driver_that_dies_while_it_aborts_leaves_that_to_the_next_one(
 
 
 @pytest.mark.fault(165)
+def test_a_driver_that_dies_before_its_decision_leaves_its_tasks_to_the_next_one(
+    broker: Broker, sink: Sink
+) -> None:
+    with other_process("killed"):
+        writer = checked(sink)
+        written = [sink.write(1, task, writer) for task in range(TASKS)]
+        with dying_at(exactly_once, "before-decision"), pytest.raises(Died):
+            sink.writer().commit(list(written), 1)
+    checked(sink)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165)
 def test_a_write_in_the_same_process_is_not_taken_for_a_killed_one(
     broker: Broker, sink: Sink
 ) -> None:
@@ -394,7 +407,7 @@ def test_records_that_are_gone_are_told_before_the_first_row(broker: Broker, sin
     for _ in range(2):
         with pytest.raises(SinkStateError, match="records of the sink are missing") as caught:
             checked(sink)
-        assert "sink --reset" in caught.value.remedy
+        assert f"{state_topic(sink)} --reset " in caught.value.remedy
     expect(broker, sink, 0, 1)
 
 

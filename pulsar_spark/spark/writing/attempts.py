@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -46,6 +46,7 @@ from pulsar_spark.protocol.sends import single_entry
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.fenced_topic import (
     FencedTopic,
+    Found,
     exists,
     overtaken,
     packed,
@@ -134,12 +135,18 @@ class Announcer(Closing):
         start(self._producer.abort_operation, _CLOSE_SECONDS, self._context.timers)
 
 
-class Attempts:
-    """The driver's access to the announcements of a sink; may be used once."""
+class Attempts(Closing):
+    """The driver's access to the announcements of a sink. A context manager; aborts once."""
 
     def __init__(self, context: ClientContext, state_topic: str) -> None:
         self.topic = attempts_topic(state_topic)
         self._context = context
+        self._log = FencedTopic(context, self.topic, _WHAT)
+        self._needed_from = EARLIEST_POSITION
+
+    def close(self) -> None:
+        """Leave the topic; the announcements that are still needed stay."""
+        self._log.close()
 
     def exist(self) -> bool:
         """Whether a driver has read announcements before. Creates nothing."""
@@ -155,11 +162,10 @@ class Attempts:
 
         Returns where the driver's tasks can announce theirs; None, after a warning, if that is not
         possible. With `spare_this_process` those that were begun in this very process are not
-        aborted: it is alive.
+        aborted: it is alive. Announcements of what is not aborted stay, until `forget`.
         """
         try:
-            with FencedTopic(self._context, self.topic, _WHAT) as log:
-                return self._abort(log, but, spare_this_process)
+            return self._abort(but, spare_this_process)
         except BrokerError as error:
             if error.retryable:
                 raise
@@ -172,19 +178,21 @@ class Attempts:
             )
             return None
 
-    def _abort(
-        self, log: FencedTopic, but: Collection[TxnId], spare_this_process: bool
-    ) -> Announcing:
+    def forget(self) -> None:
+        """What was excepted is decided on, so that its announcements are no longer needed."""
+        if self._needed_from > EARLIEST_POSITION:
+            self._log.acknowledge(self._needed_from)
+
+    def _abort(self, but: Collection[TxnId], spare_this_process: bool) -> Announcing:
+        log = self._log
         # Without announcements, transactions end by their timeout: no reason to refuse to write.
         log.attach(anew=True)
         fence = log.append({"v": _VERSION, "fence": True})
         reach("attempts-fenced")
         begin = log.end().done or EARLIEST_POSITION
-        found = [*log.unprotected, *log.read(begin, fence)]
-        attempts = list(_attempts_in(payload for _, payload in found))
+        found = list(_attempts_in([*log.unprotected, *log.read(begin, fence)]))
         spared = this_process() if spare_this_process else None
-        left = [attempt for attempt in attempts if attempt.process != spared]
-        wanted = dict.fromkeys(attempt.txn for attempt in left).keys() - set(but)
+        wanted = {one.txn for _, one in found if one.process != spared}.difference(but)
         ends = self._context.coordinators.end_all(
             list(wanted), commit=False, timeout=_ABORT_SECONDS
         )
@@ -195,9 +203,11 @@ class Attempts:
                 "%s end by their timeout: %s", names_of(list(failed)), next(iter(failed.values()))
             )
         # Those that it gave no answer about are aborted when all their topics take part again.
-        unanswered = all(isinstance(one, TransactionOutcomeUnknown) for one in failed.values())
-        if unanswered and len(left) == len(attempts):
-            log.acknowledge(Position.before(fence))
+        unsure = TransactionOutcomeUnknown
+        left = {txn for txn, error in failed.items() if not isinstance(error, unsure)}
+        needed = [at for at, one in found if one.txn in left or one.process == spared]
+        self._needed_from = min(needed, default=Position.before(fence))
+        log.acknowledge(min([at for at, one in found if one.txn in but] + [self._needed_from]))
         log.leave()
         return Announcing(self.topic, log.epoch)
 
@@ -213,14 +223,14 @@ def announced(context: ClientContext, state_topic: str) -> list[Attempt]:
     except TopicNotFound:
         return []
     found = read_all(context, topic, EARLIEST_POSITION, last)
-    return list(_attempts_in(payload for _, payload in found))
+    return [attempt for _, attempt in _attempts_in(found)]
 
 
-def _attempts_in(payloads: Iterator[bytes]) -> Iterator[Attempt]:
-    for payload in payloads:
+def _attempts_in(found: Iterable[Found]) -> Iterator[tuple[Position, Attempt]]:
+    for position, payload in found:
         try:
             record = json.loads(payload)
             if record.pop("v") == _VERSION and "txn" in record:
-                yield Attempt(TxnId(*record.pop("txn")), **record)
+                yield position, Attempt(TxnId(*record.pop("txn")), **record)
         except (ValueError, KeyError, TypeError, AttributeError):
             logger.warning("an announcement is not one of this package: %r", payload[:_SHOWN])

@@ -180,8 +180,10 @@ def opened(
     """Take a sink over: fence other drivers, and read its records; missing ones only to go on."""
     with ClientContext.shared(client) as context:
         topic = find_records(context, options)
-        attempts = Attempts(context, topic)
-        with DecisionLog(context, topic, options.ids, driver) as log:
+        with (
+            Attempts(context, topic) as attempts,
+            DecisionLog(context, topic, options.ids, driver) as log,
+        ):
             log.open(had_attempts=attempts.exist, anew=anew)
             yield OpenSink(context, options, log, attempts)
 
@@ -342,6 +344,7 @@ class OpenSink:
             if mine.transactions:
                 reach("before-decision")
                 self.log.decide(mine)
+                self.attempts.forget()
                 reach("after-decision")
                 self.carry_out(mine, taking_part=True)
             else:
