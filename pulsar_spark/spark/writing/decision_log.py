@@ -49,7 +49,7 @@ def read_state(context: ClientContext, topic: str, *, gaps: bool = False) -> Sin
     last = context.lookup.last_message_id(topic)
     state = _state_of(read_all(context, topic, EARLIEST_POSITION, last), topic, gaps=gaps)
     if not (state.whole or gaps):
-        raise records_missing(topic)
+        raise records_missing(topic, state.sink_id)
     return state
 
 
@@ -112,7 +112,7 @@ class DecisionLog(Closing):
             self.state = self._read(EARLIEST_POSITION, end.last)
         is_first = not self.state.based and self.state.undone is None
         if not self.state.whole or (is_first and had_attempts()):
-            raise records_missing(self.topic)
+            raise records_missing(self.topic, self._sink_ids[0])
         is_old = time.time() - self.state.age_of_base > _FRESH_SECONDS
         is_retained = start <= self.state.base_at and not self._log.unprotected
         if self.undone is None and (self.state.number == 0 or is_old or not is_retained):

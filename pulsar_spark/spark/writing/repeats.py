@@ -7,12 +7,17 @@ and by what it has written.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from pulsar_spark.errors import SinkStateError
 from pulsar_spark.logs import get_logger
-from pulsar_spark.spark.writing.sink_records import Decision, SinkState, Unit, Written
+from pulsar_spark.spark.writing.sink_records import (
+    Decision,
+    SinkState,
+    Unit,
+    Written,
+    sink_command,
+)
 
 logger = get_logger(__name__)
 
@@ -71,10 +76,7 @@ class SinkPlace:
 
     def command(self, option: str) -> str:
         """Return the command line that changes the sink."""
-        return (
-            f"python -m pulsar_spark sink --service-url URL --option sinkStateTopic={self.topic} "
-            f"--{option} {shlex.quote(self.sink_id)}"
-        )
+        return sink_command(option, self.topic, self.sink_id)
 
     def refused(self, unit: Unit, done: Written, mine: Written) -> SinkStateError:
         """Return the error for a unit that repeats another one with other rows."""

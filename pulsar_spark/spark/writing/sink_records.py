@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -238,7 +239,7 @@ class SinkState:
                 # It was sent twice.
                 return
             if self.number and number != self.number + 1 and not self.gaps:
-                raise records_missing(topic)
+                raise records_missing(topic, self.sink_id)
             self.number = number
         if kind == "decided":
             self.undone, self.undone_at = decision_of(record), position
@@ -283,14 +284,23 @@ class SinkState:
         self.based, self.base_at, self.age_of_base, self.records = True, position, at, 1
 
 
-def records_missing(topic: str) -> SinkStateError:
+def sink_command(action: str, topic: str, sink_id: str | None) -> str:
+    """Return the command line that changes a sink with these records."""
+    return (
+        f"python -m pulsar_spark sink --service-url URL --option sinkStateTopic={topic} "
+        f"--{action} {'ID' if sink_id is None else shlex.quote(sink_id)}"
+    )
+
+
+def records_missing(topic: str, sink_id: str | None) -> SinkStateError:
     """Return the error for a sink whose records are not all there."""
     return SinkStateError(
         "records of the sink are missing, so what is committed is not known: they expired, or were "
         "skipped or truncated. Nothing was written",
         "Compare the last micro-batch, or the last runs, with the topic. Then begin anew on "
-        "purpose: python -m pulsar_spark sink --reset ID, which may write what was committed last "
-        "once more. To keep records, give them a namespace without message TTL (sinkStateTopic).",
+        "purpose, which may write what was committed last once more: "
+        f"{sink_command('reset', topic, sink_id)}. To keep records, give them a namespace without "
+        "message TTL (sinkStateTopic).",
         topic=topic,
     )
 
