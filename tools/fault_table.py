@@ -153,6 +153,8 @@ SECTIONS: dict[str, dict[int, str]] = {
         168: "a batch write that a scheduler runs again",
         169: "another query's or checkpoint's micro-batch under a number that is committed",
         155: "a repeated micro-batch whose rows differ in one field, or exchanged one",
+        180: "an open transaction holds a topic, and somebody asks whose it is",
+        181: "a sink is repaired by hand: finished, aborted, accepted or reset",
     },
     "Memory, time, data, secrets": {
         91: "huge messages and a long queue",

@@ -24,6 +24,7 @@ from pulsar_spark.errors import (
     PulsarError,
     SinkStateError,
     TopicNotFound,
+    listed,
     printable,
 )
 
@@ -37,7 +38,7 @@ _DESCRIPTION = """\
 Show the exactly-once sinks of the namespace of --topic (public/default without one), or of the
 topic of --option sinkStateTopic=TOPIC: the last micro-batch or run that was committed, and one that
 is decided but may not be committed yet. The other commands take the sink over from its query or
-job: don't use them while it runs.
+job: don't use them while it runs. ID is the sinkId, or the checkpoint's location.
 
 --finish ID commits what was decided, as the next start of the query or the next write would. If its
 transactions have timed out and none was committed, it is dropped instead, with an error.
@@ -78,10 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.writing.exactly_once import find_records
 
+    if arguments.yes and arguments.reset is None:
+        raise OptionError("--yes is for --reset", "Leave it out.")
     values = resolved(given_options(arguments), Scope.WRITE)
     topic, client = single_topic(values), client_options(values)
     action = next((name for name in _ACTIONS if getattr(arguments, name) is not None), None)
     states: list[str] | None = None
+    changed: dict[str, object] = {}
     if action is not None:
         with ClientContext(client) as context:
             sink = _known(context, values, topic, getattr(arguments, action), action)
@@ -90,20 +94,22 @@ def run(arguments: argparse.Namespace) -> int:
             print_error("nothing was changed")
             return 1
         with progress(action, quiet=arguments.json):
-            _change(client, sink, action)
+            changed = _change(client, sink, action)
     with ClientContext(client) as context:
         if states is None:
-            states = _state_topics(context, values, topic)
-        rows = []
+            states = state_topics(context, values["sinkStateTopic"], topic)
+        rows, whole = [], True
         with progress("reading", total=len(states), quiet=arguments.json) as bar:
             for name in states:
-                rows.append(_row(context, name))
+                row, is_whole = _row(context, name)
+                rows.append(row | changed)
+                whole = whole and is_whole
                 bar.advance()
     if arguments.json:
         print_json(rows)
     else:
-        print_table(_COLUMNS, [tuple(row.values()) for row in rows])
-    return 0 if all(row["sink"] is not None for row in rows) else 1
+        print_table((*_COLUMNS, *changed), [tuple(row.values()) for row in rows])
+    return 0 if whole else 1
 
 
 def _agreed(sink_id: str) -> bool:
@@ -114,18 +120,20 @@ def _agreed(sink_id: str) -> bool:
     return input(question).strip().lower() in ("y", "yes")
 
 
-def _change(client: ClientOptions, sink: SinkOptions, action: str) -> None:
+def _change(client: ClientOptions, sink: SinkOptions, action: str) -> dict[str, object]:
+    """Change a sink; return what is to be told of it besides its state."""
     from pulsar_spark.spark.writing.exactly_once import opened
 
     with opened(client, sink, anew=action == "reset") as found:
+        if action == "abort":
+            return {"aborted": len(found.abort_open())}
         if action == "finish":
             found.finish()
-        elif action == "abort":
-            found.abort_open()
         elif action == "reset":
             found.reset()
         else:
-            found.log.accept()
+            found.accept()
+    return {}
 
 
 def _known(
@@ -143,48 +151,77 @@ def _known(
         raise OptionError("no topic is given", "Give --topic TOPIC, one that it writes to.")
     timeout = values["transactionTimeout"]
     sink = sink_options(given, None, state_topic, topic, timeout)
-    others = []
+    places = [sink]
     if one_spelling(given) != given:
-        others.append(sink_options(None, given, state_topic, topic, timeout))
-    for found in (sink, *others):
-        known = _recorded(context, find_records(context, found), action)
-        if known is not None and known_as(known) in found.ids:
-            return found
-        sink = found
+        places.append(sink_options(None, given, state_topic, topic, timeout))
+    for place in places:
+        recorded = _recorded(context, find_records(context, place))
+        if recorded is not None and known_as(recorded) in place.ids:
+            return place
+    # Records can be where an earlier version put them, for another notation of the checkpoint.
+    wanted, others = one_spelling(known_as(given)), []
+    for name in state_topics(context, state_topic, topic):
+        try:
+            recorded = _recorded(context, name)
+        except SinkStateError:
+            continue
+        if recorded is not None and one_spelling(recorded) == wanted:
+            return sink_options(recorded, None, name, topic, timeout)
+        others += [] if recorded is None else [recorded]
+    if action == "reset":
+        for place in places:
+            if _has_attempts(context, place):
+                return place
     raise SinkStateError(
         f"there are no records of a sink with the sinkId {sink.sink_id!r}"
-        + ("" if known is None else f", but of {known!r}"),
+        + (f", but of {listed(map(repr, others))}" if others else ""),
         "See which sinks there are: sink --list. If a sink has sinkStateTopic, give that too: "
         "--option sinkStateTopic=TOPIC.",
         topic=sink.state_topic,
     )
 
 
-def _recorded(context: ClientContext, topic: str, action: str) -> str | None:
-    """Return the id of the sink whose records are on a topic."""
+def _recorded(context: ClientContext, topic: str) -> str | None:
+    """Return the id of the sink whose records are on a topic, also if some are missing.
+
+    Raises SinkStateError for messages that are not records.
+    """
     from pulsar_spark.spark.writing.decision_log import read_state
 
     try:
-        return read_state(context, topic, gaps=action == "reset").sink_id
+        return read_state(context, topic, gaps=True).sink_id
     except TopicNotFound:
         return None
 
 
-def _state_topics(context: ClientContext, values: Values, topic: str | None) -> list[str]:
+def _has_attempts(context: ClientContext, sink: SinkOptions) -> bool:
+    """Whether a sink without any records was used before: its tasks have announced themselves."""
+    from pulsar_spark.spark.writing.attempts import announced, attempts_topic
+
+    if _recorded(context, sink.state_topic) is not None:
+        return False
+    try:
+        context.lookup.last_message_id(attempts_topic(sink.state_topic))
+    except TopicNotFound:
+        return False
+    return {attempt.sink for attempt in announced(context, sink.state_topic)} <= {*sink.ids}
+
+
+def state_topics(context: ClientContext, given: str | None, topic: str | None) -> list[str]:
+    """Return the topics of records: the given one, or all in the namespace of a topic.
+
+    Also those that are gone, while the topic beside them is there.
+    """
     from pulsar_spark.protocol.topic_name import TopicName
     from pulsar_spark.spark.writing.attempts import ATTEMPTS_SUFFIX
     from pulsar_spark.spark.writing.exactly_once import STATE_PREFIX
 
-    if values["sinkStateTopic"] is not None:
-        return [str(TopicName.parse(values["sinkStateTopic"]))]
+    if given is not None:
+        return [str(TopicName.parse(given))]
     namespace = _NAMESPACE if topic is None else TopicName.parse(topic).namespace_name
     names = context.lookup.topics_of_namespace(namespace)
-    return [
-        name
-        for name in names
-        if TopicName.parse(name).local_name.startswith(STATE_PREFIX)
-        and not name.endswith(ATTEMPTS_SUFFIX)
-    ]
+    ours = [name for name in names if TopicName.parse(name).local_name.startswith(STATE_PREFIX)]
+    return list(dict.fromkeys(name.removesuffix(ATTEMPTS_SUFFIX) for name in ours))
 
 
 _COLUMNS = (
@@ -202,15 +239,25 @@ _COLUMNS = (
 )
 
 
-def _row(context: ClientContext, topic: str) -> dict[str, object]:
+def _row(context: ClientContext, topic: str) -> tuple[dict[str, object], bool]:
+    """Return what a sink's records say, or why they do not, and whether they are all there."""
+    from pulsar_spark.spark.writing.attempts import Attempts
     from pulsar_spark.spark.writing.decision_log import read_state
+    from pulsar_spark.spark.writing.sink_records import records_missing
 
     row: dict[str, object] = dict.fromkeys(_COLUMNS) | {"transactions": 0, "topic": topic}
     try:
+        row["sink"] = _recorded(context, topic)
         state = read_state(context, topic)
+        is_first = not state.based and state.undone is None
+        if state.sink_id is not None and is_first and Attempts(context, topic).exist():
+            raise records_missing(topic)
+    except TopicNotFound as error:
+        return row | {"unfinished": f"the sink's records are gone: {error.what}"}, False
     except PulsarError as error:
-        return row | {"unfinished": error.what}
-    row["sink"] = state.sink_id
+        return row | {"unfinished": error.what}, False
+    if state.sink_id is None:
+        return row | {"unfinished": "the sink's records are gone: the topic is empty"}, False
     if (done := state.done) is not None:
         row["kind"] = "batch writes" if done.unit.batch is None else "stream"
         row["query"] = done.unit.query
@@ -222,4 +269,4 @@ def _row(context: ClientContext, topic: str) -> dict[str, object]:
     if state.undone is not None:
         row["unfinished"] = str(state.undone.unit)
         row["transactions"] = len(state.undone.transactions)
-    return row
+    return row, True

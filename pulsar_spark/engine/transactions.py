@@ -114,6 +114,24 @@ class Coordinators:
         results = run_many([factory(txn) for txn in transactions], self._timeout)
         return dict(zip(transactions, results, strict=True))
 
+    def are_open(self, transactions: Sequence[TxnId]) -> dict[TxnId, bool | None]:
+        """Return whether each of these transactions is open; None where that cannot be told.
+
+        No command asks for a transaction's state. Adding no partition to it is refused once it has
+        ended, and changes nothing before.
+        """
+
+        def factory(txn: TxnId) -> OperationFactory[None]:
+            return lambda deadline: self.add_partitions_operation(txn, [], deadline)
+
+        results = run_many([factory(txn) for txn in transactions], self._timeout)
+        return {
+            txn: None
+            if isinstance(result, PulsarError) and not isinstance(result, TransactionNotFound)
+            else not isinstance(result, PulsarError)
+            for txn, result in zip(transactions, results, strict=True)
+        }
+
     def commit_on_partitions(self, pairs: Sequence[tuple[TxnId, str]]) -> list[PulsarError | None]:
         """Write the markers of committed transactions to topic partitions that lack them.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -85,9 +85,9 @@ class Coordinator:
         self._clock.call_later(max(ttl_millis / 1000, _LEAST_SECONDS), lambda: self._expire(txn))
         return txn
 
-    def add_partition(self, txn: TxnId, name: str) -> None:
-        """Add a topic; raises Refusal for an unknown transaction, or one that ends."""
-        self._open(txn).partitions[name] = None
+    def add_partitions(self, txn: TxnId, names: Iterable[str]) -> None:
+        """Add topics; raises Refusal for an unknown transaction, or one that ends."""
+        self._open(txn).partitions.update(dict.fromkeys(names))
 
     def add_subscription(self, txn: TxnId, topic: str, subscription: str) -> None:
         """Add a subscription of a topic."""

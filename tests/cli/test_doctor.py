@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import socket
 import sys
 import threading
@@ -19,10 +20,15 @@ from pulsar_spark.cli.doctor.examination import Examination
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.spark.writing import attempts
+from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
+from tests.integration.sink_job import Sink
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.issuer import Issuer, say
 from tests.support.web_service import WebService, refuse
@@ -470,6 +476,152 @@ def test_an_open_transaction_is_shown_while_it_holds_reading_back(
         txn.commit()
         step = examine(broker.service_url, "--topic", "orders").steps["read"]
         assert "open transaction" not in step["detail"] + step["remedy"]
+
+
+def left_open(sink: Sink, batch: int = 1) -> TxnId:
+    """Let a task of a sink write; its driver is killed before it can commit."""
+    checked = sink.writer()
+    checked.check()
+    (txn,) = transactions_of([sink.write(batch, 0, checked)])
+    return txn
+
+
+def remedy_of(examine: Examine, broker: EmbeddedBroker, topic: str, *more: str) -> str:
+    """Return what the doctor says of an open transaction; it changes nothing."""
+    before = [(name, broker.stats(name).messages_in) for name in broker.topics()]
+    still_open = broker.open_transactions()
+    report = examine(broker.service_url, "--topic", topic, *more)
+    assert report.status == 0
+    assert "open transaction holds the read position" in report.steps["read"]["detail"]
+    assert [(name, broker.stats(name).messages_in) for name in broker.topics()] == before
+    assert broker.open_transactions() == still_open
+    return str(report.steps["read"]["remedy"])
+
+
+@pytest.mark.fault(180)
+def test_the_sink_whose_killed_tasks_hold_a_topic_is_named(
+    broker: EmbeddedBroker, examine: Examine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("mine")
+    sink = Sink(broker.service_url, "mine", "my sink")
+    sink.run(0)
+    ended = left_open(sink)
+    # A driver that starts aborts it; its announcement is still stored.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempts, "this_process", lambda: "another")
+        txn = left_open(sink)
+    other = Sink(broker.service_url, "orders", "other")
+    beside = left_open(other)
+    remedy = remedy_of(examine, broker, "mine")
+    assert "sink 'my sink'" in remedy
+    assert "that are open, since 2" in remedy
+    assert f"({txn.most_bits},{txn.least_bits})" in remedy
+    for not_there in (ended, beside):
+        assert f"({not_there.most_bits},{not_there.least_bits})" not in remedy
+    assert "'other'" not in remedy
+    assert "slow-transactions" in remedy
+    # What it prints is what ends it.
+    command = remedy.partition("python -m pulsar_spark ")[2].partition(" pulsar-admin")[0]
+    arguments = shlex.split(command.replace("URL", broker.service_url))
+    assert arguments[-2:] == ["--abort", "my sink"]
+    assert cli.main(arguments) == 0
+    capsys.readouterr()
+    read = examine(broker.service_url, "--topic", "mine").steps["read"]
+    assert "open transaction" not in read["detail"]
+
+
+@pytest.mark.fault(180)
+def test_a_decision_that_holds_a_topic_is_to_be_finished(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    sink = Sink(broker.service_url, "mine", "s")
+    checked = sink.writer()
+    checked.check()
+    messages = [sink.write(0, task, checked) for task in range(2)]
+    refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+    with refused, pytest.raises(PulsarError):
+        sink.writer().commit(list(messages), 0)
+    remedy = remedy_of(examine, broker, "mine")
+    assert "of batch 0 that are open" in remedy
+    assert "--finish s" in remedy
+    assert "--abort" not in remedy
+
+
+@pytest.mark.fault(180)
+def test_a_sink_that_may_write_there_as_well_is_a_candidate(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    """An attempt announces the first topic that it writes to, and its rows may name others."""
+    broker.create_topic("mine")
+    broker.create_topic("first")
+    left_open(Sink(broker.service_url, "first", "s"))
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer("mine").send(b"", txn=client.new_transaction())
+        remedy = remedy_of(examine, broker, "mine")
+    assert "sink 's'" in remedy
+    assert "--abort s" in remedy
+
+
+@pytest.mark.fault(180)
+def test_without_an_announcement_it_says_what_else_it_can_be(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer("mine").send(b"", txn=client.new_transaction())
+        remedy = remedy_of(examine, broker, "mine")
+    assert "No exactly-once sink with records in public/default has announced" in remedy
+    assert "another producer's" in remedy
+    assert "sinkStateTopic" in remedy
+    assert "slow-transactions -t 0s" in remedy
+
+
+@pytest.mark.fault(180)
+def test_a_sink_whose_records_are_elsewhere_is_found_by_its_option(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    sink = Sink(broker.service_url, "mine", "s")
+    sink.options["sinkStateTopic"] = "a/b/records"
+    left_open(sink)
+    assert "No exactly-once sink" in remedy_of(examine, broker, "mine")
+    named = remedy_of(examine, broker, "mine", "--option", "sinkStateTopic=a/b/records")
+    assert "sink 's'" in named
+    assert "sinkStateTopic=persistent://a/b/records --abort s" in named
+
+
+@pytest.mark.fault(180)
+@pytest.mark.parametrize(
+    "command,told",
+    [
+        ("ADD_PARTITION_TO_TXN", "that may be open"),
+        ("GET_TOPICS_OF_NAMESPACE", "Not looked at: the sinks of public/default"),
+        ("GET_LAST_MESSAGE_ID", "Not looked at: persistent://public/default/__spark_sink-"),
+    ],
+)
+def test_what_cannot_be_found_out_of_a_sink_is_said(
+    command: str, told: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    left_open(Sink(broker.service_url, "mine", "s"))
+
+    def of_a_sink(seen: Seen) -> bool:
+        return command != "GET_LAST_MESSAGE_ID" or "__spark_sink" in (seen.topic or "")
+
+    broker.faults.error(command, pb.AuthorizationError, times=None, when=of_a_sink)
+    assert told in remedy_of(examine, broker, "mine")
+
+
+@pytest.mark.fault(180)
+def test_a_coordinator_that_does_not_answer_is_not_waited_for_long(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    left_open(Sink(broker.service_url, "mine", "s"))
+    broker.faults.drop("ADD_PARTITION_TO_TXN", times=None)
+    remedy = remedy_of(examine, broker, "mine", *PATIENCE)
+    assert "that may be open" in remedy
 
 
 @pytest.mark.fault(20)

@@ -1,26 +1,34 @@
-"""``sink`` shows recorded decisions, and finishes them."""
+"""``sink`` shows what sinks have committed and decided, and repairs them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.cli import main as cli
+from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import PulsarError, SinkStateError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import exactly_once
-from pulsar_spark.spark.writing.fenced_topic import read_all
+from pulsar_spark.spark.writing import attempts, exactly_once
+from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.writing.exactly_once import opened
+from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION, read_all
 from pulsar_spark.spark.writing.sink_records import known_as
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.sink_job import ROWS, TASKS, Sink
+from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, whole
 
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
@@ -235,3 +243,337 @@ def test_without_a_topic_the_sinks_of_the_default_namespace_are_shown(
     for place, expected in (([], "ours"), (["--topic", "a/b/t"], "theirs")):
         assert cli.main(["sink", "--service-url", broker.service_url, *place, "--json"]) == 0
         assert [row["sink"] for row in json.loads(capsys.readouterr().out)] == [expected]
+
+
+# --- as a user ------------------------------------------------------------------------------------
+
+
+def job(broker: EmbeddedBroker, run: str | None, values: list[str], **options: str) -> None:
+    """Write rows as a batch write does, from its check to its commit."""
+    given = {**Sink(broker.service_url, "t", "runs").options, **options}
+    given |= {} if run is None else {"sinkRunId": run}
+    writer = PulsarBatchWriter(parse_write_options(given), SCHEMA, overwrite=False)
+    writer.check()
+    written = writer.write(iter([pa.RecordBatch.from_pydict({"value": values})]))
+    try:
+        writer.commit([written])
+    except PulsarError:
+        writer.abort([written])
+        raise
+
+
+def decide(broker: EmbeddedBroker, sink: Sink, batch: int) -> None:
+    """Lose a driver after its decision."""
+    messages = [sink.write(batch, task) for task in range(TASKS)]
+    refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+    with refused, pytest.raises(PulsarError):
+        sink.writer().commit(list(messages), batch)
+
+
+@pytest.mark.fault(181)
+def test_a_stream_is_listed_with_its_query(broker: EmbeddedBroker, run: Run) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    messages = [replace(sink.write(7, task), query="the-query") for task in range(TASKS)]
+    sink.writer().commit(list(messages), 7)
+    (row,) = run("--list")[1]
+    shown = (row["kind"], row["query"], row["committed"], row["messages"])
+    assert shown == ("stream", "the-query", "batch 7", TASKS * ROWS)
+
+
+@pytest.mark.fault(181)
+def test_batch_writes_are_listed_with_their_runs(broker: EmbeddedBroker, run: Run) -> None:
+    for name in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        job(broker, name, ["a", "b"])
+    (row,) = run()[1]
+    assert 0 <= row.pop("age") < 3600
+    del row["topic"]
+    assert row == {
+        "sink": "runs",
+        "kind": "batch writes",
+        "query": None,
+        "committed": "run 2026-01-03",
+        "messages": 2,
+        "runs": 3,
+        "oldest_run": "2026-01-01",
+        "unfinished": None,
+        "transactions": 0,
+    }
+    job(broker, None, ["c"])
+    (row,) = run()[1]
+    assert row["committed"].startswith("job ")
+    assert (row["messages"], row["runs"]) == (1, 3)
+
+
+@pytest.mark.fault(181)
+def test_without_json_it_is_a_table(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Sink(broker.service_url, "t", "orders").run(0)
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    for arguments, column in ([], "oldest_run"), (["--abort", "orders"], "aborted"):
+        assert cli.main([*where, *arguments]) == 0
+        header, *_, row = capsys.readouterr().out.strip().splitlines()
+        assert column in header.lower()
+        assert "orders" in row
+        assert "batch 0" in row
+
+
+@pytest.mark.fault(181)
+def test_what_cannot_be_aborted_is_an_error(
+    broker: EmbeddedBroker, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    left_open(sink)
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    with broker.faults.error("END_TXN", pb.AuthorizationError, times=None):
+        assert cli.main([*where, "--abort", "orders"]) == 1
+    assert "are still open; 0 were aborted" in capsys.readouterr().err
+    status, (row,) = run("--abort", "orders")
+    assert (status, row["aborted"]) == (0, TASKS)
+
+
+def left_open(sink: Sink) -> None:
+    """Let the tasks of a driver write that is killed."""
+    writer = sink.writer()
+    writer.check()
+    for task in range(TASKS):
+        sink.write(1, task, writer)
+
+
+def write_other_rows(sink: Sink, batch: int) -> None:
+    """Commit other rows under a micro-batch's number."""
+    writer = sink.writer()
+    writer.check()
+    found = pa.RecordBatch.from_pydict({"value": ["another"]})
+    sink.writer().commit([writer.write(iter([found]))], batch)
+
+
+@pytest.mark.fault(181)
+def test_accept_lets_a_repeated_batch_have_other_rows_once(
+    broker: EmbeddedBroker, run: Run
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    with pytest.raises(SinkStateError) as caught:
+        write_other_rows(sink, 0)
+    # The error prints the command.
+    (printed,) = re.findall(
+        r"python -m pulsar_spark (sink \S+ \S+ .*? --accept orders)", str(caught.value)
+    )
+    arguments = shlex.split(printed.replace("URL", broker.service_url))
+    assert cli.main(arguments) == 0
+    write_other_rows(sink, 0)
+    sink.run(1)
+    with pytest.raises(SinkStateError):
+        write_other_rows(sink, 1)
+    assert set(read(broker)) == {*whole(0), *whole(1)}
+    assert len(read(broker)) == 2 * TASKS * ROWS
+
+
+@pytest.mark.fault(181)
+def test_accept_holds_for_runs_as_well(broker: EmbeddedBroker, run: Run) -> None:
+    job(broker, "monday", ["a"])
+    with pytest.raises(SinkStateError, match="--accept runs"):
+        job(broker, "monday", ["b"])
+    assert run("--accept", "runs")[0] == 0
+    job(broker, "monday", ["b"])
+    assert read(broker) == ["a"]
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize("what", ["begun", "jobs", "decided"])
+def test_accept_is_an_error_where_there_is_nothing_to_accept(
+    what: str, broker: EmbeddedBroker, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Sink(broker.service_url, "t", "runs")
+    expected = "nothing that can come again"
+    if what == "begun":
+        sink.writer().check()
+    elif what == "jobs":
+        job(broker, None, ["a"])
+    else:
+        sink.run(0)
+        decide(broker, sink, 1)
+        expected = "batch 1 is decided, but not committed yet"
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([*where, "--accept", "runs"]) == 1
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize("answer,status", [("y", 0), ("Yes", 0), ("n", 1), ("", 1)])
+def test_reset_asks(
+    answer: str,
+    status: int,
+    broker: EmbeddedBroker,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Sink(broker.service_url, "t", "orders").run(0)
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr("builtins.input", ask)
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([*where, "--reset", "orders"]) == status
+    assert ("nothing was changed" in capsys.readouterr().err) == (status == 1)
+    assert len(asked) == 1
+    assert "Forget what orders has committed?" in asked[0]
+    ((row,),) = run()[1:]
+    assert (row["committed"] is None) == (status == 0)
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize(
+    "arguments", [["--reset", "orders"], ["--yes"], ["--finish", "a", "--abort", "a"]]
+)
+def test_wrong_usage_ends_with_2_and_changes_nothing(
+    arguments: list[str], broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Sink(broker.service_url, "t", "orders").run(0)
+    before = state(broker)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with contextlib.suppress(SystemExit):
+        assert (
+            cli.main(["sink", "--service-url", broker.service_url, "--topic", "t", *arguments]) == 2
+        )
+    assert state(broker) == before
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize("action", ["--finish", "--abort", "--accept", "--reset"])
+def test_no_action_knows_an_unknown_id(
+    action: str, broker: EmbeddedBroker, refused: Callable[..., str]
+) -> None:
+    Sink(broker.service_url, "t", "orders").run(0)
+    yes = ["--yes"] if action == "--reset" else []
+    assert "'oders', but of 'orders'" in refused(action, "oders", *yes)
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize("begun_as", ["/ck", "file:///ck/"])
+@pytest.mark.parametrize("given", ["/ck", "/ck/", "//ck", "file:/ck", "file:///ck"])
+def test_a_checkpoint_may_be_given_in_any_notation(
+    begun_as: str, given: str, broker: EmbeddedBroker, run: Run
+) -> None:
+    sink = Sink(broker.service_url, "t", "")
+    del sink.options["sinkId"]
+    sink.options["checkpointLocation"] = begun_as
+    sink.run(0)
+    left_open(sink)
+    status, (row,) = run("--abort", given)
+    assert (status, row["sink"], row["aborted"]) == (0, "/ck", TASKS)
+    assert run("--reset", given, "--yes")[0] == 0
+
+
+@pytest.mark.fault(181)
+@pytest.mark.parametrize("given", ["/ck", "/ck/", "file:/ck", "file:///ck"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_sink_of_an_earlier_version_is_found_by_its_checkpoint(
+    given: str, goes_on: bool, broker: EmbeddedBroker, run: Run
+) -> None:
+    """It kept its records under the notation that it was given."""
+    sink = Sink(broker.service_url, "t", "file:/ck")
+    sink.run(0)
+    if goes_on:
+        del sink.options["sinkId"]
+        sink.options["checkpointLocation"] = "file:/ck"
+        sink.run(1)
+    left_open(sink)
+    status, (row,) = run("--abort", given)
+    assert (status, row["aborted"], row["committed"]) == (0, TASKS, f"batch {int(goes_on)}")
+    status, (row,) = run("--reset", given, "--yes")
+    assert (status, row["committed"]) == (0, None)
+
+
+@pytest.mark.fault(181)
+def test_a_sink_that_a_driver_is_writing_to_is_left_to_it(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    options = parse_write_options(sink.options)
+    assert options.exactly_once is not None
+    where = ["sink", "--service-url", broker.service_url, "--topic", "t"]
+    with opened(options.client, options.exactly_once):
+        for action in ("--finish", "--abort", "--accept"):
+            assert cli.main([*where, action, "orders"]) == 1
+            error = capsys.readouterr().err
+            assert "another driver has taken this sink over, or is writing to it now" in error
+            assert "ConsumerBusy" not in error
+        assert cli.main([*where, "--list"]) == 0
+
+
+@pytest.mark.fault(181)
+def test_a_driver_whose_sink_was_changed_by_hand_is_told(broker: EmbeddedBroker, run: Run) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    writer = sink.writer()
+    writer.check()
+    messages = [sink.write(1, task, writer) for task in range(TASKS)]
+    with pytest.MonkeyPatch.context() as patched:
+        # As in another process, which spares nobody.
+        patched.setattr(attempts, "this_process", lambda: "the command's")
+        assert run("--abort", "orders")[1][0]["aborted"] == TASKS
+    with pytest.raises(SinkStateError, match="another driver has taken this sink over"):
+        sink.writer().commit(list(messages), 1)
+    sink.run(1)
+    assert len(read(broker)) == 2 * TASKS * ROWS
+
+
+@pytest.mark.fault(166, 181)
+def test_a_sink_whose_records_are_gone_is_listed_with_what_is_wrong(
+    broker: EmbeddedBroker, run: Run
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    sink.run(1)
+    topic = run()[1][0]["topic"]
+    broker.expire_messages(topic, SUBSCRIPTION, -3600)
+    broker.roll_ledger(topic)
+    broker.trim(topic)
+    status, (row,) = run()
+    assert (status, row["topic"]) == (1, topic)
+    assert "records are gone: the topic is empty" in row["unfinished"]
+    with pytest.raises(SinkStateError):
+        sink.writer().check()
+    status, (row,) = run()
+    assert (status, row["sink"]) == (1, "orders")
+    assert "records of the sink are missing" in row["unfinished"]
+    broker.delete_topic(topic)
+    status, (row,) = run()
+    assert (status, row["topic"]) == (1, topic)
+    assert "records are gone" in row["unfinished"]
+
+
+@pytest.mark.fault(181)
+def test_a_sink_that_was_given_anothers_topic_does_not_take_its_place_in_the_list(
+    broker: EmbeddedBroker, run: Run
+) -> None:
+    for name in ("mine", "other"):
+        sink = Sink(broker.service_url, "t", name)
+        sink.options["sinkStateTopic"] = "records"
+        if name == "mine":
+            sink.run(0)
+    with pytest.raises(SinkStateError, match="another sink"):
+        sink.writer().check()
+    where = ["--option", "sinkStateTopic=records"]
+    assert [row["sink"] for row in run(*where)[1]] == ["mine"]
+    assert run(*where, "--finish", "mine")[0] == 0
+
+
+def read(broker: EmbeddedBroker) -> list[str]:
+    """Return what is visible on the topic."""
+    with (
+        PulsarClient(broker.service_url) as client,
+        client.create_reader("t", MessageId.earliest) as reader,
+    ):
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(10_000).data().decode())
+    return found

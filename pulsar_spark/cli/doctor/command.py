@@ -105,6 +105,7 @@ def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = Tru
             topics,
             admin_url=admin_url,
             exactly_once=values["deliveryGuarantee"] == "exactly-once",
+            state_topic=values["sinkStateTopic"],
         ) as examination,
         progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
     ):

@@ -59,8 +59,9 @@ class Examination(Closing):
     """Runs all steps once, by `run`. A context manager: it holds connections.
 
     `topics` are full names; without any, the steps about topics are skipped. Retention is read
-    from `admin_url`. With `exactly_once`, missing transactions are a failure. Raises OptionError
-    for options that cannot connect at all.
+    from `admin_url`. With `exactly_once`, missing transactions are a failure; `state_topic` is
+    where a sink was told to keep its records. Raises OptionError for options that cannot connect at
+    all.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Examination(Closing):
         *,
         admin_url: str | None = None,
         exactly_once: bool = False,
+        state_topic: str | None = None,
     ) -> None:
         auth = provider_for(options.auth)
         self._names = list(topics)
@@ -77,7 +79,7 @@ class Examination(Closing):
         self._admin = None if admin_url is None else Admin(options, auth, admin_url)
         self._exactly_once = exactly_once
         self._client: ClientContext | None = None
-        self._topics = Topics(self._connect, topics)
+        self._topics = Topics(self._connect, topics, state_topic)
         self.steps: dict[str, Callable[[], Finding]] = {
             "resolve": self._hosts.resolve,
             "connect": self._hosts.connect,

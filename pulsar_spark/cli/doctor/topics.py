@@ -28,7 +28,7 @@ from pulsar_spark.errors import (
     listed,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
@@ -48,24 +48,25 @@ _BEHIND = (
     "brokers (brokerClientAuthenticationParameters), the brokers must know its role (proxyRoles), "
     "and its configuration must allow their ports (brokerProxyAllowedTargetPorts)."
 )
-_HELD = (
-    "The transaction ends when its producer commits or aborts it, or at its timeout "
-    "(transactionTimeout of an exactly-once sink). pulsar-admin transactions slow-transactions "
-    "-t 0s lists open transactions. See docs/delivery.md."
-)
 
 
 class Topics:
     """Topics by their full names; without any, the steps are skipped.
 
     `connect` returns the client to use. `brokers` are those that serve the topics, once they are
-    looked up.
+    looked up. `state_topic` is where an exactly-once sink was told to keep its records.
     """
 
-    def __init__(self, connect: Callable[[], ClientContext], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], ClientContext],
+        names: Sequence[str],
+        state_topic: str | None = None,
+    ) -> None:
         self.brokers: list[BrokerAddress] = []
         self._connect = connect
         self._names = list(names)
+        self._state_topic = state_topic
         # What the steps find: partitions, existing ones, readable ones, and schemas.
         self._counts: dict[str, int | PulsarError] = {}
         self._existing: list[str] = []
@@ -131,6 +132,8 @@ class Topics:
 
     def read(self) -> Finding:
         """Check whether they may be read, and whether open transactions hold messages back."""
+        from pulsar_spark.spark.offsets import entry_end
+
         names = [name for name in self._touchable() if TopicName.parse(name).is_persistent]
         if not names:
             raise Skipped("a non-persistent topic stores no messages for Spark to read")
@@ -144,12 +147,17 @@ class Topics:
         self._readable.update(results)
         filled = sum(message.entry_id >= 0 for message in last)
         told = f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
-        ends = [(name, Position.after(end)) for name, end in zip(results, last, strict=True)]
+        ends = [(name, entry_end(end)) for name, end in zip(results, last, strict=True)]
         # These partitions answered a moment ago, so an error now says nothing about the topic.
         found = Probe(self._client.pool).held_back(ends)
         pairs = zip(ends, found, strict=True)
-        held = [f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)]
-        return Finding("; ".join([told, listed(held)] if held else [told]), _HELD if held else "")
+        held = {name: f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)}
+        if not held:
+            return Finding(told)
+        from pulsar_spark.cli.doctor.holders import holders_of
+
+        remedy = holders_of(self._client, list(held), self._state_topic)
+        return Finding(f"{told}; {listed(held.values())}", remedy)
 
     def write(self) -> Finding:
         """Check whether they may be written to; sends nothing."""

@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
@@ -231,6 +231,15 @@ def _attempts_in(found: Iterable[Found]) -> Iterator[tuple[Position, Attempt]]:
         try:
             record = json.loads(payload)
             if record.pop("v") == _VERSION and "txn" in record:
-                yield position, Attempt(TxnId(*record.pop("txn")), **record)
+                yield position, _attempt_of(record)
         except (ValueError, KeyError, TypeError, AttributeError):
             logger.warning("an announcement is not one of this package: %r", payload[:_SHOWN])
+
+
+def _attempt_of(record: dict[str, Any]) -> Attempt:
+    """Return the attempt of a record; raises ValueError or TypeError for one of something else."""
+    most, least = map(int, record.pop("txn"))
+    attempt = Attempt(TxnId(most, least), **record | {"at": float(record["at"])})
+    if not all(isinstance(text, str) for text in (*attempt[1:4], attempt.process)):
+        raise TypeError
+    return attempt

@@ -31,6 +31,7 @@ from pulsar_spark.spark.writing.sink_records import (
     SinkState,
     base_records,
     known_as,
+    one_spelling,
     record_of,
     records_missing,
 )
@@ -234,9 +235,11 @@ def _state_of(
 ) -> SinkState:
     """Return the state that records add up to; all must be of one sink, if it is known."""
     state = SinkState(gaps=gaps)
+    # A sink that an earlier version began can have records under several notations of its id.
+    known = {one_spelling(sink_id) for sink_id in sink_ids}
     for position, payload in found:
         record = _parsed(payload, topic, position)
-        if not sink_ids or known_as(record["sink"]) in sink_ids:
+        if not known or one_spelling(known_as(record["sink"])) in known:
             state.replay(position, record, topic)
         elif record["kind"] != "fence":
             # Another sink that was given the same topic got as far as a fence, which does no harm.

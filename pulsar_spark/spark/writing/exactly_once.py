@@ -40,7 +40,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.writing.attempts import Announcing, Attempts
+from pulsar_spark.spark.writing.attempts import Announcing, Attempts, announced
 from pulsar_spark.spark.writing.commit_check import (
     TERMINATED,
     confirm,
@@ -192,7 +192,12 @@ def find_records(context: ClientContext, options: SinkOptions) -> str:
     """Return the topic of a sink's records: the one that an earlier version named, if it exists."""
     if options.earlier is not None:
         topic = options.earlier[1]
-        if topic != options.state_topic and exists(context, topic, "the sink's records"):
+        try:
+            found = topic != options.state_topic and exists(context, topic, "the sink's records")
+        except SinkStateError:
+            # Whoever goes on there is told.
+            found = True
+        if found:
             return topic
     return options.state_topic
 
@@ -356,9 +361,49 @@ class OpenSink:
         if self.log.undone is not None:
             self.carry_out(self.log.undone)
 
-    def abort_open(self) -> None:
-        """Abort what tasks have left open, except what was decided on."""
-        self.attempts.abort(but=() if self.log.undone is None else self.log.undone.transactions)
+    def abort_open(self) -> list[TxnId]:
+        """Abort what tasks have left open, except what was decided on; return what was open.
+
+        Raises TransactionOutcomeUnknown if some may still be open.
+        """
+        undone = self.log.undone
+        kept = frozenset(() if undone is None else undone.transactions)
+        wanted = {attempt.txn for attempt in announced(self.context, self.log.topic)} - kept
+        if not wanted:
+            return []
+        found = self._coordinators.are_open(sorted(wanted))
+        left = [txn for txn, is_open in found.items() if is_open is not False]
+        self.attempts.abort(but=kept)
+        open_still = [txn for txn, is_open in self._coordinators.are_open(left).items() if is_open]
+        if open_still:
+            count = len(left) - len(open_still)
+            raise TransactionOutcomeUnknown(
+                f"{names_of(open_still)} are still open; {count} were aborted",
+                "The log says why. They end at their timeout (transactionTimeout).",
+                topic=self.log.topic,
+            )
+        return left
+
+    def accept(self) -> None:
+        """Let what was committed last stay, whatever is written in its place.
+
+        Raises SinkStateError if nothing is committed that can be repeated.
+        """
+        state = self.log.state
+        if state.undone is not None:
+            raise SinkStateError(
+                f"{state.undone.unit} is decided, but not committed yet",
+                f"First finish it: {self.place.command('finish')}",
+                topic=self.log.topic,
+            )
+        if state.done is None or (state.done.unit.batch is None and not state.runs):
+            raise SinkStateError(
+                "the sink has committed nothing that can come again with other rows: no "
+                "micro-batch, and no run with a sinkRunId",
+                "See what it has committed: sink --list.",
+                topic=self.log.topic,
+            )
+        self.log.accept()
 
     def reset(self) -> None:
         """Forget what was committed, and abort what was not."""

@@ -213,7 +213,8 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
         raise SinkStateError(
             f"the topic of {what} has messages, and its subscription {SUBSCRIPTION} is gone: "
             "some can be missing",
-            "See docs/delivery.md on how to begin anew.",
+            "Begin anew on purpose: python -m pulsar_spark sink --reset ID, which may write what "
+            "was committed last once more.",
             topic=topic,
         )
     return False

@@ -60,6 +60,8 @@ class Unit:
     def __str__(self) -> str:
         if self.batch is not None:
             return f"batch {self.batch}"
+        if self.job is None and self.run is None:
+            return "a batch that Spark did not name"
         return f"job {self.job}" if self.run is None else f"run {self.run}"
 
     def is_same(self, other: Unit) -> bool:
@@ -229,9 +231,11 @@ class SinkState:
 
     def replay(self, position: Position, record: dict[str, Any], topic: str) -> None:
         """Apply the next record; raises SinkStateError if one is missing before it."""
-        self.sink_id = known_as(record["sink"])
         self.records += 1
         kind, number = record["kind"], record.get("n")
+        if kind != "fence" or self.sink_id is None:
+            # Another sink that was given the same topic gets as far as a fence.
+            self.sink_id = known_as(record["sink"])
         if kind == "fence":
             self.driver_before, self.driver = self.driver, record.get("driver")
         if number is not None:

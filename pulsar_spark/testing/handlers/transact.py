@@ -37,8 +37,7 @@ def add_partitions(session: Session, command: Incoming) -> None:
     body: pb.CommandAddPartitionToTxn = command.body
     txn = transaction_of(body)
     coordinator = _coordinator(session, txn.most_bits)
-    for name in body.partitions:
-        coordinator.add_partition(txn, str(parse_topic(name)))
+    coordinator.add_partitions(txn, [str(parse_topic(name)) for name in body.partitions])
     _answer(session, "ADD_PARTITION_TO_TXN_RESPONSE", body, txn)
 
 
