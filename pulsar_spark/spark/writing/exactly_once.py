@@ -364,7 +364,7 @@ class OpenSink:
     def abort_open(self) -> list[TxnId]:
         """Abort what tasks have left open, except what was decided on; return what was open.
 
-        Raises TransactionOutcomeUnknown if some may still be open.
+        What ends already is not counted. Raises TransactionOutcomeUnknown if some are still open.
         """
         undone = self.log.undone
         kept = frozenset(() if undone is None else undone.transactions)
@@ -372,7 +372,7 @@ class OpenSink:
         if not wanted:
             return []
         found = self._coordinators.are_open(sorted(wanted))
-        left = [txn for txn, is_open in found.items() if is_open is not False]
+        left = [txn for txn, is_open in found.items() if is_open]
         self.attempts.abort(but=kept)
         open_still = [txn for txn, is_open in self._coordinators.are_open(left).items() if is_open]
         if open_still:
