@@ -251,7 +251,7 @@ def _row(context: ClientContext, topic: str) -> tuple[dict[str, object], bool]:
         state = read_state(context, topic)
         is_first = not state.based and state.undone is None
         if state.sink_id is not None and is_first and Attempts(context, topic).exist():
-            raise records_missing(topic)
+            raise records_missing(topic, state.sink_id)
     except TopicNotFound as error:
         return row | {"unfinished": f"the sink's records are gone: {error.what}"}, False
     except PulsarError as error:

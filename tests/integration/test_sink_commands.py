@@ -158,7 +158,7 @@ def test_a_sink_is_begun_anew_on_purpose_whatever_became_of_its_records(
     if is_told:
         with pytest.raises((SinkStateError, TornBatch)) as caught:
             checked(sink)
-        assert "sink --reset" in caught.value.remedy + caught.value.what or harm is torn
+        assert " --reset " in caught.value.remedy + caught.value.what or harm is torn
         assert run("--finish") == (1, [])
     status, (row,) = run("--reset", "--yes")
     assert (status, row["sink"], row["committed"]) == (0, sink.options["sinkId"], None)

@@ -191,7 +191,7 @@ def test_a_task_that_is_killed_holds_nobody_once_a_driver_starts(
 ) -> None:
     writer = checked(sink)
     with other_process("killed"), dying_at(module, point), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(task_writer.TaskWriter, "abort", lambda self: None)
+        patched.setattr(task_writer.TaskWriter, "abort", lambda self, **_: None)
         with pytest.raises(Died):
             sink.write(1, 0, writer)
     checked(sink)
