@@ -1,10 +1,11 @@
 """Queries that write exactly once, in a Spark of their own that is killed at crash points.
 
-``python -m tests.integration.crash_job MODE URL FOLDER TOPIC``: for each crash point there is a
-query with a topic (`TOPIC-NAME`) and a checkpoint of its own.
+``python -m tests.integration.crash_job MODE URL FOLDER TOPIC NAME…``: for each name of `QUERIES`
+there is a query with a topic (`TOPIC-NAME`) and a checkpoint of its own.
 ``strike`` runs each until its Python process has died at the point, and then until its batch is
 done. ``hold`` holds all of them at their points at the same time, to be killed with the JVM.
-``finish`` runs each to the end of its next micro-batch. The job prints "done" after a success.
+``finish`` runs each to the end of its next micro-batch, and prints its name and the time before.
+The job prints "done" after a success.
 """
 
 from __future__ import annotations
@@ -20,15 +21,10 @@ import pulsar_spark
 from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS
 from tests.integration.test_spark_stream_sink import TASKS, Job
 
-ORPHANING = (*TASK_POINTS, "before-decision")
-"""The points behind which transactions stay that nobody ends."""
-
-# Longer than a micro-batch takes on a busy machine, but not longer than a reader waits.
-_ORPHAN_TIMEOUT = "60s"
 # The test's time limit is shorter.
 _NEVER_SECONDS = 3600
 
-QUERIES = [(point, point) for point in POINTS] + [("between-ends-again", "between-ends")]
+QUERIES = {point: point for point in POINTS} | {"between-ends-again": "between-ends"}
 """The names of queries, and where they are killed: behind each of two ends there is a place."""
 
 
@@ -101,18 +97,17 @@ class Held:
         run(self._job, self._name)
 
 
-def main(mode: str, url: str, place: str, topic: str) -> None:
+def main(mode: str, url: str, place: str, topic: str, *names: str) -> None:
     folder = Path(place)
     spark = session()
     all_held: list[Held] = []
-    for name, point in QUERIES:
-        orphaned = mode != "finish" and point in ORPHANING
-        job = Job(
-            spark, folder / name, url, topic=f"{topic}-{name}", deliveryGuarantee="exactly-once",
-            transactionTimeout=_ORPHAN_TIMEOUT if orphaned else "1h",
-        )  # fmt: skip
+    for name in names:
+        point = QUERIES[name]
+        options = {"topic": f"{topic}-{name}", "deliveryGuarantee": "exactly-once"}
+        job = Job(spark, folder / name, url, **options)
         job.seconds = _NEVER_SECONDS
         if mode == "finish":
+            print(name, time.time(), flush=True)
             run(job, name, 3)
             continue
         armed = arm(folder, name, point, mode)

@@ -46,7 +46,8 @@ def own() -> Iterator[EmbeddedBroker]:
 class Job:
     """A query that writes numbered rows to a topic; each run is one micro-batch of `ROWS` rows.
 
-    It has `tasks` tasks, and must end within `seconds`.
+    It has `tasks` tasks, and must end within `seconds`. `location` is how its checkpoint's path is
+    written.
     """
 
     tasks = TASKS
@@ -55,6 +56,7 @@ class Job:
     def __init__(self, spark: SparkSession, folder: Path, url: str, **options: str) -> None:
         self.spark = spark
         self.checkpoint = folder / "checkpoint"
+        self.location = str(self.checkpoint)
         self.options = {"service.url": url, **options}
 
     def rows(self) -> DataFrame:
@@ -66,7 +68,7 @@ class Job:
         if frame is None:
             frame = self.rows().selectExpr("string(value) AS value")
         writer: DataStreamWriter = frame.writeStream.format("pulsar").outputMode(mode)
-        writer = writer.options(**self.options).option("checkpointLocation", str(self.checkpoint))
+        writer = writer.options(**self.options).option("checkpointLocation", self.location)
         query = writer.trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(self.seconds), "the micro-batch does not end"
@@ -78,6 +80,11 @@ class Job:
         """The ids of the micro-batches that Spark has committed."""
         found = (self.checkpoint / "commits").glob("[0-9]*")
         return {path.name for path in found}
+
+    def forget(self, batch: int) -> None:
+        """Have Spark run a micro-batch again, as if the driver had died before it noted its end."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
 def numbers(first: int, stop: int) -> Counter[bytes]:
@@ -280,11 +287,11 @@ for line in sys.stdin:
 
 
 @contextmanager
-def driver(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the driver, in a process group of its own, which is killed at the end."""
+def driver(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a driver in Python, in a process group of its own, which is killed at the end."""
     with (folder / "driver.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(folder), url],
+            [sys.executable, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -331,7 +338,7 @@ def test_killed_tasks_and_drivers_lose_nothing(
         ("SEND_RECEIPT", 3, "before a receipt comes"),
         ("CLOSE_PRODUCER", 0, "when all is acknowledged"),
     ]
-    with driver(tmp_path, own.service_url) as process:
+    with driver(tmp_path, "-c", DRIVER, str(tmp_path), own.service_url) as process:
         assert answer(process) == "ready"
         ask(process)
         assert answer(process) == "done"
