@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ ALL = [(key_of(row % KEYS), row // KEYS) for row in range(ROWS)]
 
 
 def judged(rows: list[tuple[str, int]]) -> Witness:
-    witness = Witness("pulsar://127.0.0.1:1", [])
+    witness = Witness("pulsar://127.0.0.1:1", [], KEYS)
     for place, (key, number) in enumerate(rows):
         witness.see(key, number, (1, place, -1))
     witness.end(ROWS)
@@ -30,6 +31,15 @@ def test_all_rows_in_the_order_of_their_keys_are_right() -> None:
     assert sum(rows_of_key(ROWS, key) for key in range(KEYS)) == ROWS
     assert judged(ALL).problems == []
     assert judged(sorted(ALL)).problems == []
+
+
+def test_when_each_micro_batch_was_seen_is_known() -> None:
+    before = time.time()
+    witness = judged(ALL)
+    assert sorted(witness.seen_at) == [0, 1, 2, 3]
+    assert list(witness.seen_at.values()) == sorted(witness.seen_at.values())
+    assert witness.seen_at[0] >= before
+    assert 0 <= witness.longest_pause <= time.time() - before
 
 
 @pytest.mark.parametrize("place", [0, 9, ROWS - 1])
@@ -59,9 +69,10 @@ def test_rows_are_seen_once_while_workers_drivers_and_brokers_are_killed(
     start_real_cluster: Callable[[Mapping[str, str] | None], RealCluster], tmp_path: Path
 ) -> None:
     pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    settings = Settings(batches=26, rows_per_batch=4000, faults=12, seed=3, timeout=100)
+    settings = Settings(batches=26, rows_per_batch=4000, faults=12, seed=3)
     report = SinkSoak(start_real_cluster(None), tmp_path, settings).run()
     print(report)
     assert report.problems == []
     assert report.rows >= 100_000
     assert set(report.faults) == set(FAULTS)
+    assert 0 < report.longest_wait < report.seconds

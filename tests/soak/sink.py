@@ -46,15 +46,15 @@ FAULTS = {
     "move": 3,  # a topic moves to the other broker
     "move coordinator": 3,  # a bundle of pulsar/system moves
     "query": 2,  # the query is stopped and restarted
-    "driver": 1,  # all of Spark is killed
+    "driver": 2,  # all of Spark is killed, while a task writes
     "broker": 1,  # the broker of a partition is killed
     "coordinator": 1,  # the broker of a transaction coordinator is killed
 }
 
-# This must not appear: no driver is away for as long as the transaction timeout.
+# This must not appear: no driver is away for as long as a transaction may be open.
 _GRAVE = ("TornBatch", "SinkStateError", "TransactionExpired")
-_TIMEOUT = 150
-_ORPHAN_GRACE = 30.0
+# From a commit until a consumer has its rows, also while brokers start.
+_WITHHELD_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
 _ADMIN_SECONDS = 60.0
 
@@ -67,7 +67,6 @@ class Settings:
     rows_per_batch: int
     faults: int
     seed: int = 0
-    timeout: int = _TIMEOUT
     stall_seconds: float = 300.0
     limit_seconds: float | None = None
 
@@ -83,6 +82,8 @@ class Report:
     redelivered: int = 0
     seconds: float = 0.0
     drained: float = 0.0
+    longest_pause: float = 0.0
+    longest_wait: float = 0.0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -92,7 +93,9 @@ class Report:
             f"{self.rows:,} rows in {self.batches} micro-batches, {self.faults.total()} faults "
             f"({kinds}), the query failed {self.failures.total()} times ({failures}), "
             f"{self.redelivered} messages delivered again, {self.seconds:.0f} s, all was seen "
-            f"{self.drained:.0f} s after the last micro-batch"
+            f"{self.drained:.0f} s after the last micro-batch, which a consumer saw "
+            f"{self.longest_wait:.1f} s after its commit at the latest, and nothing new for "
+            f"{self.longest_pause:.1f} s at most"
         )
         if self.problems:
             return f"FAILED: {done}\n" + "\n".join(f"  {problem}" for problem in self.problems)
@@ -123,7 +126,6 @@ class SinkSoak:
             "deliveryGuarantee": "exactly-once",
             "sinkId": "soak",
             "sinkStateTopic": STATE,
-            "transactionTimeout": f"{settings.timeout}s",
             "rowsPerBatch": str(settings.rows_per_batch),
             # A broker takes long to start on a busy machine.
             "pulsar.client.operationTimeoutMs": "60000",
@@ -132,8 +134,9 @@ class SinkSoak:
         self._crash.mkdir()
         environment = {VARIABLE: str(self._crash)}
         self._job = Job(folder, options, "tests.soak.sink_query", environment)
-        self._witness = Witness(cluster.service_url, self._partitions)
+        self._witness = Witness(cluster.service_url, self._partitions, settings.rows_per_batch)
         self._batches = 0
+        self._committed_at: dict[int, float] = {}
         self._finished = False
         self._started = self._moved_at = time.monotonic()
 
@@ -149,6 +152,10 @@ class SinkSoak:
         self.report.rows = self._witness.rows
         self.report.batches = self._batches
         self.report.redelivered = self._witness.redelivered
+        self.report.longest_pause = self._witness.longest_pause
+        self.report.longest_wait = self._longest_wait()
+        if self.report.longest_wait > _WITHHELD_SECONDS:
+            self.report.problems.append("rows were withheld")
         self.report.seconds = time.monotonic() - self._started
         return self.report
 
@@ -195,7 +202,7 @@ class SinkSoak:
         elif kind == "query":
             self._job.tell(do="start")
         elif kind == "driver":
-            self._job.kill()
+            self._kill_driver(self._rng.choice(TASK_POINTS))
             self._job.launch()
             self._job.tell(do="start")
         elif kind == "unload":
@@ -224,6 +231,17 @@ class SinkSoak:
         armed = self._crash / point
         armed.touch()
         self._wait_for(lambda: not armed.exists())
+
+    def _kill_driver(self, point: str) -> None:
+        """Kill all of Spark while a task is at a crash point."""
+        armed, held = self._crash / point, self._crash / f"{point}.held"
+        (self._crash / "part").write_text("1 hold")
+        (self._crash / "part").rename(armed)
+        self._wait_for(held.exists)
+        self._wait_for(lambda: bool(held.read_text()))
+        self._job.kill()
+        kill([int(held.read_text())])
+        held.unlink()
 
     def _move(self, topic: str) -> None:
         def move() -> None:
@@ -269,8 +287,7 @@ class SinkSoak:
         self._count()
         expected = self._batches * self._settings.rows_per_batch
         ended = time.monotonic()
-        # Orphaned transactions block readers until their timeout, and no longer.
-        deadline = ended + self._settings.timeout + _ORPHAN_GRACE
+        deadline = ended + _WITHHELD_SECONDS
         while self._witness.rows < expected and time.monotonic() < deadline:
             self._pause(0.2)
         self.report.drained = time.monotonic() - ended
@@ -293,10 +310,19 @@ class SinkSoak:
             self._look()
 
     def _count(self) -> None:
-        names = (path.name for path in self._commits.glob("[0-9]*"))
-        batches = max((int(name) + 1 for name in names if name.isdigit()), default=0)
+        # Spark deletes old ones.
+        for path in self._commits.glob("[0-9]*"):
+            if path.name.isdigit() and int(path.name) not in self._committed_at:
+                self._committed_at[int(path.name)] = path.stat().st_mtime
+        batches = max(self._committed_at, default=-1) + 1
         if batches > self._batches:
             self._batches, self._moved_at = batches, time.monotonic()
+
+    def _longest_wait(self) -> float:
+        """How long after its commit the last row of a micro-batch was seen, at most."""
+        seen_at = self._witness.seen_at
+        waits = (seen_at[one] - at for one, at in self._committed_at.items() if one in seen_at)
+        return max(waits, default=0.0)
 
     def _look(self) -> None:
         self._count()

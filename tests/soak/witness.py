@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -17,15 +18,20 @@ _ACK_EACH = 500
 class Witness:
     """Consumes topic partitions, one thread each, and checks that keys' rows come once, in order.
 
-    Redeliveries of unacknowledged messages are recognized by their message ids.
+    Redeliveries of unacknowledged messages are recognized by their message ids. `seen_at` is when
+    the last row of each micro-batch came, `longest_pause` the longest time without any row.
     """
 
-    def __init__(self, service_url: str, partitions: Sequence[str]) -> None:
+    def __init__(self, service_url: str, partitions: Sequence[str], rows_per_batch: int) -> None:
         self.rows = 0
         self.redelivered = 0
         self.wrong = 0
         self.problems: list[str] = []
         self.error: BaseException | None = None
+        self.seen_at: dict[int, float] = {}
+        self.longest_pause = 0.0
+        self._rows_per_batch = rows_per_batch
+        self._last_seen = math.inf
         self._service_url = service_url
         self._lock = threading.Lock()
         self._next = [0] * KEYS
@@ -98,9 +104,13 @@ class Witness:
 
     def see(self, key: str, number: int, place: tuple[int, int, int]) -> None:
         """Record a key's row, by its number, and its message id."""
+        now = time.time()
         with self._lock:
             self.rows += 1
+            self.longest_pause = max(self.longest_pause, now - self._last_seen)
+            self._last_seen = now
             known = KEY_NUMBERS[key.encode()]
+            self.seen_at[(number * KEYS + known) // self._rows_per_batch] = now
             upcoming = self._next[known]
             if number != upcoming:
                 kind = "again or too late" if number < upcoming else "too early: rows are missing"
