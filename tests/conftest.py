@@ -112,8 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A test that uses `request.getfixturevalue` for it should have the mark itself. If several
     processes run the tests, one of them gets all that need Spark, and one all others that need a
-    real broker: starting a JVM takes longer than most of these tests. One process gets all slow
-    tests, which are the heaviest. A test may set another group.
+    real broker: starting a JVM takes longer than most of these tests. A test may set another group.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -122,8 +121,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_real = item.get_closest_marker("real_broker") is not None
         has_group = item.get_closest_marker("xdist_group") is not None
         if ("spark" in fixtures or is_real) and not has_group:
-            is_alone = is_real and "spark" not in fixtures and not item.get_closest_marker("slow")
-            group = groups.REAL_BROKER if is_alone else groups.SPARK
+            group = groups.SPARK if "spark" in fixtures else groups.REAL_BROKER
             item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -13,6 +13,7 @@ from tests.soak.rows import KEYS, key_of, rows_of_key
 from tests.soak.sink import FAULTS, Report, Settings, SinkSoak
 from tests.soak.soak import schedule
 from tests.soak.witness import Witness
+from tests.support import groups
 from tests.support.real_cluster import RealCluster
 
 ROWS = 3 * KEYS + 5
@@ -63,6 +64,7 @@ def test_a_report_with_problems_is_no_success() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(groups.OWN_SPARKS)
 @pytest.mark.fault(78, 79, 80, 82)
 @pytest.mark.timeout(1200)
 def test_rows_are_seen_once_while_workers_drivers_and_brokers_are_killed(

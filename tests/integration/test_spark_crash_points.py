@@ -17,6 +17,7 @@ import pytest
 from pulsar_spark.spark.writing.crash_points import VARIABLE
 from tests.integration.crash_job import QUERIES
 from tests.integration.test_spark_stream_sink import numbers
+from tests.support import groups
 from tests.support.real_broker import RealBroker
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
@@ -117,6 +118,7 @@ def crash(tmp_path: Path, real_broker: RealBroker) -> Crash:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(groups.OWN_SPARKS)
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("_number", range(ROUNDS))
@@ -128,6 +130,7 @@ def test_python_processes_that_are_killed_at_any_point_write_each_row_once(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(groups.OWN_SPARKS)
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("_number", range(ROUNDS))
