@@ -260,8 +260,15 @@ class Planner:
 
     def beginnings(self, partitions: Sequence[str]) -> dict[str, Position]:
         """Return where topic partitions begin, EARLIEST_POSITION where that is not known."""
-        extents = self._extents(partitions)
-        return {topic: self._beginning(extent) for topic, extent in extents.items()}
+        if self._options.reader.read_compacted:
+            return dict.fromkeys(partitions, EARLIEST_POSITION)
+        return {
+            # One that was just deleted has no beginning either.
+            topic: EARLIEST_POSITION
+            if isinstance(extent, TopicNotFound)
+            else self._beginning(value_of(extent))
+            for topic, extent in self._lookup.extents(partitions).items()
+        }
 
     def _beginning(self, extent: Extent) -> Position:
         # The compacted view may begin before it.

@@ -646,6 +646,25 @@ def test_a_compacted_view_begins_wherever_compacted_entries_are(
     query = make(readCompacted="true", **{option: value})
     assert query.batch() == []
     assert query.start().positions == {full("t"): EARLIEST_POSITION}
+    asked = broker.faults.seen("SUBSCRIBE")
+    assert query.batch() == []
+    assert broker.faults.seen("SUBSCRIBE") == asked
+
+
+@pytest.mark.fault(150)
+def test_where_new_partitions_begin_is_asked_once(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    query = make(startingOffsets="earliest")
+    assert query.batch() == []
+    broker.add_partitions("t", 5)
+    before = broker.faults.seen("SUBSCRIBE")
+    assert query.batch() == []
+    # The durable subscription, one that begins at the first entry, and as there is none, whether
+    # the broker knows it.
+    assert broker.faults.seen("SUBSCRIBE") == before + 3 * 3
+    for _ in range(3):
+        assert query.batch() == []
+    assert broker.faults.seen("SUBSCRIBE") == before + 3 * 3
 
 
 # --- topics that are left out ---------------------------------------------------------------------
