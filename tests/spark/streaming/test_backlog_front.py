@@ -100,3 +100,13 @@ def test_a_start_behind_a_ledger_begins_in_the_next_one() -> None:
     made = front(backlog, Position(1, 10))
     run(backlog, made.take(Amount(4, math.inf)))
     assert made.cut == Position(4, 4)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("messages", [10, 20])
+def test_a_cut_between_ledgers_is_behind_an_entry(indexed: bool, messages: int) -> None:
+    backlog = Backlog([1] * 40, per_ledger=10, indexed=indexed)
+    found = front(backlog, Position(1, 0))
+    run(backlog, found.take(Amount(messages, math.inf)))
+    assert found.cut == Position({10: 1, 20: 4}[messages], 10)
+    assert not found.exhausted
