@@ -56,8 +56,8 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
 
 def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
     if values["deliveryGuarantee"] != "exactly-once":
-        for key in ("sinkId", "sinkStateTopic", "sinkRunId"):
-            if values.by_key.get(key) is not None:
+        for key in ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats"):
+            if key in values.given:
                 raise OptionError(
                     f"{key} is only for exactly-once writing",
                     "Set deliveryGuarantee=exactly-once, or leave it out.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pulsar_spark.errors import IncompleteWrite
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.columns import plan_columns
@@ -76,9 +77,14 @@ class CheckedWriter:
 
         With any guarantee, raises IncompleteWrite if a task got fewer receipts than rows.
         """
-        if self._options.wait_for_receipts:
-            check_complete(messages)
         sink = self._options.exactly_once
+        if self._options.wait_for_receipts:
+            try:
+                check_complete(messages)
+            except IncompleteWrite as error:
+                if sink is None:
+                    raise
+                raise error.telling(f"nothing of {unit} is visible") from error
         if sink is None:
             return True
         decision = Decision(
