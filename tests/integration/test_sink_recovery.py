@@ -15,7 +15,13 @@ import pytest
 
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import PulsarError, SinkStateError, TransactionExpired
+from pulsar_spark.errors import (
+    PulsarError,
+    QuotaExceeded,
+    QuotaExceededHold,
+    SinkStateError,
+    TransactionExpired,
+)
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
@@ -209,6 +215,39 @@ def test_a_driver_that_dies_while_it_aborts_leaves_that_to_the_next_one(
         checked(sink)
     checked(sink)
     expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165, 166)
+@pytest.mark.parametrize("how", ["expired", "skipped"])
+def test_announcements_that_are_not_retained_any_more_are_read_as_long_as_they_are_stored(
+    broker: Broker, sink: Sink, how: str
+) -> None:
+    with other_process("killed"):
+        sink.write(1, 0, checked(sink))
+    move_over(broker, attempts_topic(state_topic(sink)), how)
+    checked(sink)
+    expect(broker, sink, 0)
+
+
+@pytest.mark.fault(165, 166)
+@pytest.mark.parametrize("error", [QuotaExceeded, QuotaExceededHold])
+def test_a_task_whose_announcement_a_quota_refuses_writes_all_the_same(
+    broker: Broker,
+    sink: Sink,
+    error: type[PulsarError],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(announcer: Announcer, attempt: Attempt) -> None:
+        raise error("the quota is exceeded")
+
+    writer = checked(sink)
+    with monkeypatch.context() as patched:
+        patched.setattr(Announcer, "announce", refuse)
+        written = [sink.write(1, task, writer) for task in range(TASKS)]
+    assert "could not be announced" in caplog.text
+    sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
 
 
 @pytest.mark.fault(165)

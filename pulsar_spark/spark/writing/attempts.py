@@ -142,7 +142,10 @@ class Attempts(Closing):
         self.topic = attempts_topic(state_topic)
         self._context = context
         self._log = FencedTopic(context, self.topic, _WHAT)
-        self._needed_from = EARLIEST_POSITION
+        self.needed_from = EARLIEST_POSITION
+        """Where announcements begin that are still needed, once what was excepted is decided on."""
+        self.count = 0
+        """How many were read."""
 
     def close(self) -> None:
         """Leave the topic; the announcements that are still needed stay."""
@@ -156,16 +159,20 @@ class Attempts(Closing):
             return False
 
     def abort(
-        self, *, but: Collection[TxnId] = (), spare_this_process: bool = False
+        self,
+        needed_from: Position,
+        *,
+        but: Collection[TxnId] = (),
+        spare_this_process: bool = False,
     ) -> Announcing | None:
         """Fence all attempts so far, and abort their transactions, except some.
 
-        Returns where the driver's tasks can announce theirs; None, after a warning, if that is not
-        possible. With `spare_this_process` those that were begun in this very process are not
-        aborted: it is alive. Announcements of what is not aborted stay, until `forget`.
+        `needed_from` is that of the last driver: a message TTL moves the subscription, too. Returns
+        where the driver's tasks can announce theirs; None, after a warning, if they cannot. With `spare_this_process` those that were begun in this very process are not aborted: it is
+        alive. Announcements of what is not aborted stay, until `forget`.
         """
         try:
-            return self._abort(but, spare_this_process)
+            return self._abort(needed_from, but, spare_this_process)
         except BrokerError as error:
             if error.retryable:
                 raise
@@ -180,17 +187,19 @@ class Attempts(Closing):
 
     def forget(self) -> None:
         """What was excepted is decided on, so that its announcements are no longer needed."""
-        if self._needed_from > EARLIEST_POSITION:
-            self._log.acknowledge(self._needed_from)
+        if self.needed_from > EARLIEST_POSITION:
+            self._log.acknowledge(self.needed_from)
 
-    def _abort(self, but: Collection[TxnId], spare_this_process: bool) -> Announcing:
+    def _abort(
+        self, needed_from: Position, but: Collection[TxnId], spare_this_process: bool
+    ) -> Announcing:
         log = self._log
         # Without announcements, transactions end by their timeout: no reason to refuse to write.
         log.attach(anew=True)
         fence = log.append({"v": _VERSION, "fence": True})
         reach("attempts-fenced")
-        begin = log.end().done or EARLIEST_POSITION
-        found = list(_attempts_in([*log.unprotected, *log.read(begin, fence)]))
+        found = list(_attempts_in([*log.unprotected, *log.read(needed_from, fence)]))
+        self.count = len(found)
         spared = this_process() if spare_this_process else None
         wanted = {one.txn for _, one in found if one.process != spared}.difference(but)
         ends = self._context.coordinators.end_all(
@@ -206,8 +215,9 @@ class Attempts(Closing):
         unsure = TransactionOutcomeUnknown
         left = {txn for txn, error in failed.items() if not isinstance(error, unsure)}
         needed = [at for at, one in found if one.txn in left or one.process == spared]
-        self._needed_from = min(needed, default=Position.before(fence))
-        log.acknowledge(min([at for at, one in found if one.txn in but] + [self._needed_from]))
+        # With nothing left, no backlog is there that could grow old.
+        self.needed_from = min(needed, default=Position.after(fence))
+        log.acknowledge(min([at for at, one in found if one.txn in but] + [self.needed_from]))
         log.leave()
         return Announcing(self.topic, log.epoch)
 

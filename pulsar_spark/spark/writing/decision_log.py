@@ -182,10 +182,18 @@ class DecisionLog(Closing):
         """All of the decision is committed; earlier records are no longer needed."""
         self.state.remember(decision)
         stands_alone = not self.state.runs
-        stored = self._append(self._numbered(record_of("done", decision) | {"base": stands_alone}))
+        done = record_of("done", decision)
+        more = {"base": stands_alone, "attempts": list(self.state.attempts_from[:2])}
+        stored = self._append(self._numbered(done | more))
         if stands_alone:
             self._begin(Position.before(stored))
         elif self.state.records > _MANY_RECORDS:
+            self._rebase()
+
+    def note_attempts(self, needed_from: Position, count: int) -> None:
+        """Announcements before a position are no longer needed, of which `count` were read."""
+        self.state.attempts_from = needed_from
+        if count > _MANY_RECORDS and self.undone is None:
             self._rebase()
 
     def accept(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -216,7 +216,7 @@ def check_sink(client: ClientOptions, options: SinkOptions, *, in_stream: bool) 
         undone = sink.log.undone
         carried_out = undone is not None and sink.carry_out(undone, again=True)
         sink.place.check_kind(in_stream=in_stream)
-        announcing = sink.attempts.abort(spare_this_process=True)
+        announcing = sink.abort_attempts(spare_this_process=True)
         if undone is not None and carried_out and not in_stream and options.run_id is None:
             raise SinkStateError(
                 f"an earlier write was decided on, but not finished: {undone.unit} with "
@@ -284,7 +284,7 @@ def abort_unit(client: ClientOptions, options: SinkOptions, transactions: Sequen
             joined = sink.context.coordinators.add_partition_to_all(rest, sink.log.topic)
             _abort(sink.context, [txn for txn in rest if not isinstance(joined[txn], _ENDED)])
             if sink.attempts.exist():
-                sink.attempts.abort(but=decided)
+                sink.abort_attempts(but=decided)
     except PulsarError as error:
         logger.warning("transactions that are left end by their time-out: %s", error)
 
@@ -329,7 +329,7 @@ class OpenSink:
         undone = self.log.undone
         if tasks.announced:
             kept = () if undone is None else undone.transactions
-            self.attempts.abort(but={*mine.transactions, *kept})
+            self.abort_attempts(but={*mine.transactions, *kept})
         if undone is not None:
             self.carry_out(undone, again=undone.unit.is_same(mine.unit))
         repeated = True
@@ -356,6 +356,18 @@ class OpenSink:
                 self._finish(mine)
         return True
 
+    def abort_attempts(
+        self, *, but: Collection[TxnId] = (), spare_this_process: bool = False
+    ) -> Announcing | None:
+        """As `Attempts.abort`."""
+        attempts = self.attempts
+        announcing = attempts.abort(
+            self.log.state.attempts_from, but=but, spare_this_process=spare_this_process
+        )
+        if announcing is not None:
+            self.log.note_attempts(attempts.needed_from, attempts.count)
+        return announcing
+
     def finish(self) -> None:
         """Carry out an unfinished decision. Raises as `commit_unit`."""
         if self.log.undone is not None:
@@ -373,7 +385,7 @@ class OpenSink:
             return []
         found = self._coordinators.are_open(sorted(wanted))
         left = [txn for txn, is_open in found.items() if is_open]
-        self.attempts.abort(but=kept)
+        self.abort_attempts(but=kept)
         open_still = [txn for txn, is_open in self._coordinators.are_open(left).items() if is_open]
         if open_still:
             count = len(left) - len(open_still)
@@ -410,7 +422,7 @@ class OpenSink:
         undone = self.log.undone
         if undone is not None:
             _abort(self.context, undone.transactions)
-        self.attempts.abort()
+        self.abort_attempts()
         self.log.reset()
 
     def _how_to_know(self, mine: Decision) -> str:

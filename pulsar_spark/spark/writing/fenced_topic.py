@@ -103,7 +103,7 @@ class FencedTopic(Closing):
         try:
             self._producer.open()
         except PulsarError as error:
-            if not _is_quota(error):
+            if not is_quota(error):
                 raise
             self._free_quota(error)
 
@@ -129,7 +129,7 @@ class FencedTopic(Closing):
                 self._producer.open()
                 return
             except PulsarError as again:
-                if not _is_quota(again) or deadline.expired():
+                if not is_quota(again) or deadline.expired():
                     raise
             time.sleep(min(_QUOTA_PAUSE, deadline.remaining()))
 
@@ -261,7 +261,7 @@ def read_all(
     return found
 
 
-def _is_quota(error: PulsarError) -> bool:
+def is_quota(error: PulsarError) -> bool:
     """Whether a broker accepts no producer because of a backlog quota."""
     kinds = (QuotaExceeded, QuotaExceededHold)
     return isinstance(error, kinds) or isinstance(error.__cause__, kinds)

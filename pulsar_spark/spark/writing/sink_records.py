@@ -208,6 +208,8 @@ class SinkState:
     """What is remembered of the committed runs, in their order."""
     accepted: bool = False
     """Whether the user has accepted what the last unit wrote, whatever comes in its place."""
+    attempts_from: Position = EARLIEST_POSITION
+    """Where the announcements begin that a driver has to read."""
     driver: str | None = None
     """The driver that started last."""
     driver_before: str | None = None
@@ -259,6 +261,7 @@ class SinkState:
     def _finish(self, position: Position, record: dict[str, Any]) -> None:
         done = decision_of(record)
         self.remember(done)
+        self.attempts_from = Position(*record.get("attempts", self.attempts_from[:2]))
         if record.get("base", record["v"] == 1):
             self._begin(position, done.at)
 
@@ -281,6 +284,7 @@ class SinkState:
         self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
         self.undone, self.accepted = None, record["accepted"]
         self.done = None if record["done"] is None else decision_of(record["done"])
+        self.attempts_from = Position(*record["attempts"])
         self._begin(self._parts[0][0], record["at"])
         self._parts = []
 
@@ -351,6 +355,7 @@ def base_records(state: SinkState) -> Iterator[dict[str, Any]]:
             "parts": parts,
             "at": time.time(),
             "accepted": state.accepted,
+            "attempts": list(state.attempts_from[:2]),
             "done": None if state.done is None else record_of("done", state.done),
             "runs": [[run.name, run.at, *run.written] for run in some],
         }

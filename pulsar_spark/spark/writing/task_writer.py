@@ -30,6 +30,7 @@ from pulsar_spark.spark.writing.attempts import Announcer, Attempt
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.exactly_once import SinkOptions, Tasks, Turn, check_persistent
+from pulsar_spark.spark.writing.fenced_topic import is_quota
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_digest import DIGEST_VERSION, Digest
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
@@ -324,7 +325,18 @@ class TaskWriter:
             reach("task-begun")
             if announcer is not None:
                 unit = str(self._unit)
-                announcer.announce(Attempt(txn.txn_id, sink.sink_id, unit, topic, self._begun_at))
+                attempt = Attempt(txn.txn_id, sink.sink_id, unit, topic, self._begun_at)
+                try:
+                    announcer.announce(attempt)
+                except PulsarError as error:
+                    if not is_quota(error):
+                        raise
+                    # Announcements of this micro-batch's first tasks are too old for it.
+                    logger.warning(
+                        "the transaction of a task could not be announced, so if the task is "
+                        "killed, readers wait for it until transactionTimeout: %s",
+                        error,
+                    )
         return txn
 
     def _log_loss(self, error: PulsarError) -> None:
