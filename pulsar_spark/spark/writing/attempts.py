@@ -168,7 +168,8 @@ class Attempts(Closing):
         """Fence all attempts so far, and abort their transactions, except some.
 
         `needed_from` is that of the last driver: a message TTL moves the subscription, too. Returns
-        where the driver's tasks can announce theirs; None, after a warning, if they cannot. With `spare_this_process` those that were begun in this very process are not aborted: it is
+        where the driver's tasks can announce theirs; None, after a warning, if they cannot. With
+        `spare_this_process` those that were begun in this very process are not aborted: it is
         alive. Announcements of what is not aborted stay, until `forget`.
         """
         try:
