@@ -521,7 +521,7 @@ class TransactionStateError(PulsarError):
 class TransactionExpired(PulsarError):
     """A micro-batch or batch write was not written, because one of its transactions ended early.
 
-    Cause: the transaction exceeded `transactionTimeout`, or an administrator aborted it.
+    Cause: the transaction exceeded `transactionTimeout`, or was aborted by hand.
 
     Remedy: run it again; raise `transactionTimeout` if writing takes that long.
     """
@@ -556,10 +556,11 @@ class TornBatch(PulsarError):
 class SinkStateError(PulsarError):
     """The records of an exactly-once sink do not match the query or job.
 
-    Cause: another query or job uses the same `sinkId`, or something else wrote to its records
-    topic.
+    Cause: another query, job or driver uses the same `sinkId`; the checkpoint is a new or an older
+    one; what is committed comes again with other rows; or records are missing.
 
-    Remedy: give each query and each job a `sinkId` of its own, and never change it.
+    Remedy: give each query and each job a `sinkId` of its own, and never change it. Otherwise do as
+    the error says: it prints the command (`sink --accept`, `sink --reset`).
     """
 
 
