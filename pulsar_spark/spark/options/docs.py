@@ -57,7 +57,6 @@ def _scope(scope: Scope) -> str:
         Scope.READS: "read",
         Scope.WRITES: "write",
         Scope.READ: "batch read",
-        Scope.WRITE: "batch write",
         Scope.STREAM_READ: "stream read",
         Scope.WRITE: "batch write",
     }
