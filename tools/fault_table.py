@@ -153,7 +153,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         168: "a batch write that a scheduler runs again",
         169: "another query's or checkpoint's micro-batch under a number that is committed",
         155: "a repeated micro-batch whose rows differ in one field, or exchanged one",
-        170: "a sink's checkpoint restored from a backup, deleted, copied or written in another way",
+        170: "a sink's checkpoint restored from a backup, deleted, copied or spelt in another way",
         171: "two queries with one sinkId, one after the other and at the same time",
         172: "a job that a scheduler runs again, and writes in foreachBatch, with sinkRunId",
         173: "a query that never gives the same rows twice, with sinkRepeats=first",
