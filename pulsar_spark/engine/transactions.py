@@ -27,6 +27,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
 from pulsar_spark.engine.retry import Deadline, is_retryable, retried, retrying
 from pulsar_spark.errors import (
+    AuthorizationError,
     BrokerError,
     ConnectionLost,
     InvalidTxnStatus,
@@ -197,7 +198,8 @@ class Coordinators:
                     ),
                     end.attempt(self._timeout),
                 )
-            except TransactionNotFound:
+            except TransactionNotFound as error:
+                _check_owner(error)
                 raise
             except InvalidTxnStatus as error:
                 if not _has_ended_so(error, commit=commit):
@@ -243,6 +245,9 @@ class Coordinators:
                 return None
             try:
                 return (yield connection.request_async(builder, deadline.attempt(self._timeout)))
+            except TransactionNotFound as error:
+                _check_owner(error)
+                raise
             except PulsarError as error:
                 if is_retryable(error) or isinstance(error, OperationTimeout):
                     self._detach(tc_id, connection)
@@ -330,6 +335,16 @@ def _is_over(attached: Future[ClientConnection]) -> bool:
     if not attached.done():
         return False
     return attached.exception() is not None or attached.result().closed
+
+
+def _check_owner(error: TransactionNotFound) -> None:
+    """Raise AuthorizationError if a broker means that: it says not found of another role's too."""
+    if "neither the owner" in error.what:
+        raise AuthorizationError(
+            f"the transaction is another role's: {error.what}",
+            "Log in as the role that began it, or as a superuser.",
+            broker=error.broker,
+        ) from error
 
 
 def _is_refusal(error: PulsarError) -> bool:

@@ -17,6 +17,7 @@ from pulsar_spark.client import (
 )
 from pulsar_spark.client import client as client_module
 from pulsar_spark.errors import (
+    AuthorizationError,
     InvalidTxnStatus,
     MessageTooLarge,
     NotAllowed,
@@ -370,3 +371,24 @@ def test_a_transaction_whose_time_is_up_is_not_committed(
     with pytest.raises((TransactionStateError, TransactionNotFound)):
         txn.commit()
     assert read(client, "t") == []
+
+
+@pytest.mark.fault(180)
+def test_a_transaction_of_another_role_is_not_taken_for_one_that_has_ended(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    """A broker answers with the code of one that it does not know."""
+    coordinators = client._context.coordinators
+    txn = coordinators.begin(60.0)
+    assert coordinators.are_open([txn]) == {txn: True}
+    says = "Client (me) is neither the owner of the transaction (0,1) nor a super user"
+    for command in ("ADD_PARTITION_TO_TXN", "END_TXN"):
+        broker.faults.error(command, pb.TransactionNotFound, says, times=None)
+    assert coordinators.are_open([txn]) == {txn: None}
+    for commit in (True, False):
+        error = coordinators.end_all([txn], commit=commit)[txn]
+        assert isinstance(error, AuthorizationError)
+        assert "another role" in error.what
+    broker.faults.clear()
+    assert coordinators.end_all([txn], commit=False) == {txn: None}
+    assert coordinators.are_open([txn]) == {txn: False}

@@ -383,14 +383,13 @@ class OpenSink:
         wanted = {attempt.txn for attempt in announced(self.context, self.log.topic)} - kept
         if not wanted:
             return []
-        found = self._coordinators.are_open(sorted(wanted))
-        left = [txn for txn, is_open in found.items() if is_open]
+        were = self._coordinators.are_open(sorted(wanted))
         self.abort_attempts(but=kept)
-        open_still = [txn for txn, is_open in self._coordinators.are_open(left).items() if is_open]
-        if open_still:
-            count = len(left) - len(open_still)
+        are = self._coordinators.are_open(sorted(wanted))
+        left = [txn for txn in wanted if were[txn] and are[txn] is False]
+        if rest := sorted(txn for txn in wanted if are[txn] is not False):
             raise TransactionOutcomeUnknown(
-                f"{names_of(open_still)} are still open; {count} were aborted",
+                f"{names_of(rest)} may still be open; {len(left)} were aborted",
                 "The log says why. They end at their timeout (transactionTimeout).",
                 topic=self.log.topic,
             )
