@@ -212,7 +212,7 @@ def check_delivery(spark: SparkSession, own: EmbeddedBroker, names: Names, folde
         names["query"].stop()
     assert len(stored(spark, own.service_url, "orders-once")) == 20
     # A run that comes again is skipped, and a micro-batch is one.
-    names["save"](spark.range(1000).selectExpr("CAST(id AS STRING) AS value"), "2026-01-31")
+    names["save"](names["day"], "2026-01-31")
     assert len(stored(spark, own.service_url, "orders-daily")) == 1000
     for number in range(2):
         # A checkpoint that is gone: its micro-batch 0 comes again, with the same rows.
