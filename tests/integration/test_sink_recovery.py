@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -9,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -572,6 +575,28 @@ def runs(broker: Broker) -> Runs:
 
 def found_in(broker: Broker, runs: Runs) -> list[str]:
     return sorted(read_all(broker, runs.options["topic"], 0))
+
+
+@pytest.mark.fault(167, 169)
+@pytest.mark.parametrize("spelling", ["{}", "file:{}", "file://{}/"])
+def test_the_driver_of_another_query_leaves_the_tasks_of_a_sinks_own_query_alone(
+    broker: Broker, sink: Sink, tmp_path: Path, spelling: str
+) -> None:
+    with other_process("own"):
+        writer = checked(sink)
+        own = [replace(sink.write(1, task, writer), query="own query") for task in range(TASKS)]
+        sink.writer().commit(list(own), 1)
+        writer = checked(sink)
+        own = [replace(sink.write(2, task, writer), query="own query") for task in range(TASKS)]
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text(json.dumps({"id": "another query"}))
+    other = Sink(broker.service_url, sink.options["topic"], sink.options["sinkId"])
+    other.options["checkpointLocation"] = spelling.format(checkpoint)
+    with pytest.raises(SinkStateError, match="belongs to the query own query"):
+        checked(other)
+    sink.writer().commit(list(own), 2)
+    expect(broker, sink, 0, 1, 2)
 
 
 @pytest.mark.fault(168)

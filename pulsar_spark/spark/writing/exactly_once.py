@@ -14,11 +14,13 @@ checked (`commit_check`).
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from pulsar_spark.engine.context import ClientContext
@@ -70,6 +72,7 @@ MAX_RUN_ID = 256
 # A coordinator's errors for a transaction that has ended, or is ending.
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
 _ABORT_SECONDS = 10.0
+_MAX_METADATA = 10_000
 # How long to wait for an answer that a terminated topic prevents.
 _STUCK_SECONDS = 2.0
 
@@ -80,7 +83,8 @@ class SinkOptions:
 
     `sink_id` is the id as `known_as` returns it, without credentials. `earlier` is the id, and the
     topic of records, that earlier versions derived from another notation of the same checkpoint.
-    `run_id` is the name of a batch write's run.
+    `run_id` is the name of a batch write's run, `checkpoint` the folder of a stream's checkpoint if
+    it can be on the local file system.
     """
 
     sink_id: str
@@ -89,6 +93,7 @@ class SinkOptions:
     run_id: str | None = None
     first_stays: bool = False
     earlier: tuple[str, str] | None = None
+    checkpoint: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -130,8 +135,15 @@ def sink_options(
     earlier = None
     if not sink_id and checkpoint and checkpoint != wanted:
         earlier = (known_as(checkpoint), str(_state_topic(checkpoint, state_topic, topic)))
+    folder = one_spelling(checkpoint) if checkpoint else ""
     return SinkOptions(
-        known_as(wanted), str(name), transaction_timeout, run_id, first_stays, earlier
+        known_as(wanted),
+        str(name),
+        transaction_timeout,
+        run_id,
+        first_stays,
+        earlier,
+        folder if folder.startswith("/") else None,
     )
 
 
@@ -216,6 +228,9 @@ def check_sink(client: ClientOptions, options: SinkOptions, *, in_stream: bool) 
         undone = sink.log.undone
         carried_out = undone is not None and sink.carry_out(undone, again=True)
         sink.place.check_kind(in_stream=in_stream)
+        if in_stream:
+            # Before this driver aborts what the tasks of the sink's own query write.
+            sink.place.check_query(_query_of(options.checkpoint), "this write")
         announcing = sink.abort_attempts(spare_this_process=True)
         if undone is not None and carried_out and not in_stream and options.run_id is None:
             raise SinkStateError(
@@ -227,6 +242,20 @@ def check_sink(client: ClientOptions, options: SinkOptions, *, in_stream: bool) 
                 topic=sink.log.topic,
             )
         return Turn(driver, sink.place, announcing)
+
+
+def _query_of(checkpoint: str | None) -> str | None:
+    """Return the id of the query whose checkpoint is in a local folder, None if it is not there.
+
+    Only tasks are told the id. Spark writes it before the first micro-batch.
+    """
+    if checkpoint is None:
+        return None
+    try:
+        found = json.loads(Path(checkpoint, "metadata").read_bytes()[:_MAX_METADATA])["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _check_coordinator(context: ClientContext, timeout: float) -> None:

@@ -47,20 +47,25 @@ class SinkPlace:
         self.check_kind(in_stream=unit.batch is not None)
         if unit.batch is None or last.batch is None:
             return
-        if None not in (unit.query, last.query) and unit.query != last.query:
-            raise SinkStateError(
-                f"the sink belongs to the query {last.query}, which has committed {last}; {unit} "
-                f"is of the query {unit.query}, so the checkpoint is a new one, or this is another "
-                "query",
-                "Give a query with another checkpoint a sinkId of its own. If it shall take this "
-                f"sink over, begin anew: {self.command('reset')}",
-                topic=self.topic,
-            )
+        self.check_query(unit.query, str(unit))
         is_known = unit.query is not None and unit.query == last.query
         if unit.batch < last.batch and not (self.accepted or (self.first_stays and is_known)):
             raise SinkStateError(
                 f"{unit} comes behind {last}, which is committed: {_CAUSES}",
                 self._ways_on(f"leave out what comes again up to {last}"),
+                topic=self.topic,
+            )
+
+    def check_query(self, query: str | None, what: str) -> None:
+        """Raise SinkStateError if `what` is of another query than the last micro-batch."""
+        last = self.last
+        if last is not None and None not in (query, last.query) and query != last.query:
+            raise SinkStateError(
+                f"the sink belongs to the query {last.query}, which has committed {last}; {what} "
+                f"is of the query {query}, so the checkpoint is a new one, or this is another "
+                "query",
+                "Give a query with another checkpoint a sinkId of its own. If it shall take this "
+                f"sink over, begin anew: {self.command('reset')}",
                 topic=self.topic,
             )
 
