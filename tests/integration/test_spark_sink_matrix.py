@@ -25,10 +25,10 @@ from pyspark.errors import StreamingQueryException
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.spark.writing.crash_points import VARIABLE
-from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from tests.integration.brokers import Real
 from tests.integration.onlooker import Onlooker
 from tests.integration.standalone_spark import standalone_spark
+from tests.integration.test_sink_recovery import move_over
 from tests.integration.test_spark_crash_points import PARTITIONS, Crash
 from tests.integration.test_spark_stream_sink import ROWS, Job, answer, ask, driver, numbers
 from tests.support.real_broker import RealBroker, rest_path
@@ -249,11 +249,16 @@ def test_of_two_queries_at_the_same_time_one_owns_the_sink(stage: Stage, later: 
         belongs = f"the sink belongs to the query {query_id(jobs[owner])}" in error
         assert belongs or "another driver has taken this sink over" in error
         before = len(jobs[owner].committed)
+
+        def goes_on() -> bool:
+            return len(jobs[owner].committed) > before + 1
+
+        wait_until(lambda: goes_on() or not queries[owner].isActive, "the owner does nothing")
         if not queries[owner].isActive:
             # The other one is told whose the sink is when it has taken it over.
             assert "another driver has taken this sink over" in str(queries[owner].exception())
             queries[owner] = start(owner)
-        wait_until(lambda: len(jobs[owner].committed) > before + 1, "the owner does not go on")
+            wait_until(goes_on, "the owner does not go on")
     finally:
         for query in queries:
             query.stop()
@@ -340,7 +345,7 @@ def test_records_that_are_gone_are_told_and_no_row_is_lost(stage: Stage, how: st
     job.run()
     job.run()
     job.forget(1)
-    stage.broker.reset_subscription(stage.records, SUBSCRIPTION, to_end=True)
+    move_over(stage.broker, stage.records, how)
     if how == "truncated":
         stage.broker.trim(stage.records)
         entries = stage.entries()
