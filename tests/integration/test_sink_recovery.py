@@ -534,6 +534,20 @@ def test_of_two_drivers_at_the_same_time_one_goes_on(broker: Broker, sink: Sink)
     assert Counter(read_all(broker, sink.options["topic"], 0)) == committed
 
 
+@pytest.mark.fault(167)
+def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_gives_up(
+    broker: Broker, sink: Sink
+) -> None:
+    with other_process("older"):
+        older = checked(sink)
+        given_up = [sink.write(1, task, older) for task in range(TASKS)]
+    newer = checked(sink)
+    written = [sink.write(1, task, newer) for task in range(TASKS)]
+    sink.writer().abort(list(given_up), 1)
+    sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
 class Runs:
     """Batch writes of a sink; each call is a job."""
 

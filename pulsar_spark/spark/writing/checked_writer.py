@@ -100,7 +100,9 @@ class CheckedWriter:
         """Abort rows written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is not None:
-            abort_unit(self._options.client, sink, transactions_of(messages))
+            # Spark makes another writer to end a micro-batch than the one that was checked.
+            driver = tasks_of(messages).driver if self._turn is None else self._turn.driver
+            abort_unit(self._options.client, sink, transactions_of(messages), driver)
         return sink is not None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:

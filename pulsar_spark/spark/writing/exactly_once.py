@@ -50,7 +50,7 @@ from pulsar_spark.spark.writing.commit_check import (
     topic_lost,
 )
 from pulsar_spark.spark.writing.crash_points import armed, reach
-from pulsar_spark.spark.writing.decision_log import DecisionLog
+from pulsar_spark.spark.writing.decision_log import DecisionLog, read_state
 from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
 from pulsar_spark.spark.writing.repeats import SinkPlace, is_repeat, place_of
 from pulsar_spark.spark.writing.sink_records import (
@@ -299,12 +299,21 @@ def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tas
         raise error.telling(f"nothing of what {mine.unit} wrote now is visible") from error
 
 
-def abort_unit(client: ClientOptions, options: SinkOptions, transactions: Sequence[TxnId]) -> None:
+def abort_unit(
+    client: ClientOptions,
+    options: SinkOptions,
+    transactions: Sequence[TxnId],
+    driver: str | None,
+) -> None:
     """Abort a failed unit's transactions, except those whose commit was decided.
 
-    And those that its failed tasks have announced. Never raises: the others end by their timeout.
+    And those that its failed tasks have announced. `driver` is the one whose tasks these are, if it
+    is known: if another one has taken the sink over, that one aborts them, and is not disturbed.
+    Never raises: the others end by their timeout.
     """
     try:
+        if driver is not None and _last_driver(client, options) != driver:
+            return
         with opened(client, options) as sink:
             # After fencing, nobody who was about to decide on them still can.
             decided = () if sink.log.undone is None else sink.log.undone.transactions
@@ -316,6 +325,12 @@ def abort_unit(client: ClientOptions, options: SinkOptions, transactions: Sequen
                 sink.abort_attempts(but=decided)
     except PulsarError as error:
         logger.warning("transactions that are left end by their time-out: %s", error)
+
+
+def _last_driver(client: ClientOptions, options: SinkOptions) -> str | None:
+    """Return the driver that has taken the sink over last, without disturbing it."""
+    with ClientContext.shared(client) as context:
+        return read_state(context, find_records(context, options), gaps=True).driver
 
 
 class Tasks(NamedTuple):
