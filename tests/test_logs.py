@@ -17,6 +17,8 @@ from tests.spark.streams import queries
 from tests.spark.topics import store_many
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.fault(151)
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\n2026-11-27 10:00:00 ERROR root: all is lost\u202e\x9b31m"
 
 pytestmark = pytest.mark.fault(148, 151)
