@@ -249,8 +249,7 @@ def _row(context: ClientContext, topic: str) -> tuple[dict[str, object], bool]:
     try:
         row["sink"] = _recorded(context, topic)
         state = read_state(context, topic)
-        is_first = not state.based and state.undone is None
-        if state.sink_id is not None and is_first and Attempts(context, topic).exist():
+        if state.sink_id is not None and state.is_new and Attempts(context, topic).exist():
             raise records_missing(topic, state.sink_id)
     except TopicNotFound as error:
         return row | {"unfinished": f"the sink's records are gone: {error.what}"}, False

@@ -7,7 +7,6 @@ schema.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.producers.producer_session import Identity, register_silently
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ConnectError,
@@ -27,7 +26,6 @@ from pulsar_spark.errors import (
     TopicNotFound,
     listed,
 )
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
@@ -182,10 +180,9 @@ class Topics:
     ) -> Operation[None]:
         """Return an operation that registers a shared producer without a name."""
         connection = yield from self._client.lookup.connection_operation(topic, deadline)
-        session = ProducerSession(_Silent(), connection)
         known = schema.to_pb() if isinstance(schema, SchemaInfo) else None
         identity = Identity(topic, None, False, schema=known)
-        yield from session.open_operation(identity, deadline.attempt())
+        session = yield from register_silently(connection, identity, deadline)
         yield from session.close_operation(deadline)
 
     def schema(self) -> Finding:
@@ -221,22 +218,6 @@ class Topics:
         if not self._existing:
             raise Skipped("not tried: no partition exists yet, and trying would create one")
         return self._existing
-
-
-class _Silent:
-    """The owner of a producer that sends nothing; ignores all events."""
-
-    waits_for_receipts = False
-
-    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
-        """Nothing was sent."""
-
-    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
-        """Nothing was sent."""
-
-    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
-        """The session's waiters get the error."""
-        session.forget()
 
 
 def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:

@@ -303,6 +303,31 @@ class ProducerSession:
             self._answer.set_exception(error.with_context())
 
 
+class _Silent:
+    """The owner of a producer that sends nothing; ignores all events."""
+
+    waits_for_receipts = False
+
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        """Nothing was sent."""
+
+    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
+        """Nothing was sent."""
+
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
+        """The session's waiters get the error."""
+        session.forget()
+
+
+def register_silently(
+    connection: ClientConnection, identity: Identity, deadline: Deadline
+) -> Operation[ProducerSession]:
+    """Return an operation that registers a producer which sends nothing; the caller closes it."""
+    session = ProducerSession(_Silent(), connection)
+    yield from session.open_operation(identity, deadline.attempt())
+    return session
+
+
 def _producer_command(identity: Identity, producer_id: int, request_id: int) -> pb.BaseCommand:
     return commands.producer(
         identity.topic,

@@ -7,43 +7,25 @@ that exist.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import partial
 
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run_many
-from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.producers.producer_session import Identity, register_silently
 from pulsar_spark.engine.retry import Deadline, is_retryable, retried
 from pulsar_spark.errors import (
     BrokerError,
     IncompatibleSchema,
-    PulsarError,
     QuotaExceeded,
     QuotaExceededHold,
     TopicTerminated,
 )
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 
 # A topic that does not answer is no reason to wait longer.
 _SECONDS = 10.0
-
-
-class _Nobody:
-    """The SessionOwner of a producer that sends nothing."""
-
-    waits_for_receipts = False
-
-    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
-        """There are none."""
-
-    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
-        """There is none."""
-
-    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
-        """It has answered, or the attempt fails."""
 
 
 def terminated_topics(pool: ConnectionPool, topics: Sequence[str]) -> set[str]:
@@ -61,12 +43,11 @@ def _attempt(
     lookup: Lookup, topic: str, deadline: Deadline, schema: SchemaInfo | None = None
 ) -> Operation[bool]:
     connection = yield from lookup.connection_operation(topic, deadline)
-    session = ProducerSession(_Nobody(), connection)
     # A topic that requires encryption refuses others.
     identity = Identity(topic, None, user_provided_name=False, encrypted=True)
     identity.schema = None if schema is None else schema.to_pb()
     try:
-        yield from session.open_operation(identity, deadline.attempt())
+        session = yield from register_silently(connection, identity, deadline)
     except TopicTerminated:
         return True
     except IncompatibleSchema:

@@ -14,7 +14,7 @@ from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.columns import plan_columns
 from pulsar_spark.spark.writing.exactly_once import Turn, abort_unit, check_sink, commit_unit
 from pulsar_spark.spark.writing.schemas import Target
-from pulsar_spark.spark.writing.sink_records import Decision, Unit, digest_of
+from pulsar_spark.spark.writing.sink_records import Decision, Unit, text_digest
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     check_complete,
@@ -91,7 +91,7 @@ class CheckedWriter:
             unit,
             tuple(transactions_of(messages)),
             written_by(messages),
-            digest_of("\n".join(sorted(topics_of(messages)))),
+            text_digest("\n".join(sorted(topics_of(messages)))),
             tuple(ends_of(messages)),
         )
         return commit_unit(self._options.client, sink, decision, tasks_of(messages))

@@ -100,7 +100,7 @@ class DecisionLog(Closing):
         some may be missing.
         """
         self._log.attach(anew=anew)
-        self._append({"kind": "fence", "driver": self._driver})
+        self._fence()
         reach("records-fenced")
         end = self._log.end()
         start = EARLIEST_POSITION if end.done is None else end.done
@@ -111,8 +111,7 @@ class DecisionLog(Closing):
         if not self.state.based and start != EARLIEST_POSITION:
             # The subscription was moved over records. They may be stored all the same.
             self.state = self._read(EARLIEST_POSITION, end.last)
-        is_first = not self.state.based and self.state.undone is None
-        if not self.state.whole or (is_first and had_attempts()):
+        if not self.state.whole or (self.state.is_new and had_attempts()):
             raise records_missing(self.topic, self._sink_ids[0])
         is_old = time.time() - self.state.age_of_base > _FRESH_SECONDS
         is_retained = start <= self.state.base_at and not self._log.unprotected
@@ -148,14 +147,14 @@ class DecisionLog(Closing):
         committed. So if the fence is readable, and no marker before it, a transaction was aborted,
         or nobody has asked for its commit.
         """
-        stored = self._append({"kind": "fence", "driver": self._driver})
+        stored = self._fence()
         # No waiting: what is open may have to be committed, and can time out meanwhile.
         last = self._log.is_readable(stored, wait=False)
         return last is not None and not self._markers_until(stored)
 
     def seen_markers(self) -> set[TxnId]:
         """Wait until no transaction of the decision is open; return the committed ones."""
-        stored = self._append({"kind": "fence", "driver": self._driver})
+        stored = self._fence()
         last = self._log.is_readable(stored, wait=True)
         if last is None:
             raise TransactionOutcomeUnknown(
@@ -221,6 +220,9 @@ class DecisionLog(Closing):
 
     def _undone_name(self) -> str:
         return "nothing" if self.undone is None else str(self.undone.unit)
+
+    def _fence(self) -> MessageIdAdv:
+        return self._append({"kind": "fence", "driver": self._driver})
 
     def _append(self, *records: dict[str, Any]) -> MessageIdAdv:
         self.state.records += len(records)

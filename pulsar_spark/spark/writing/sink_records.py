@@ -163,10 +163,10 @@ _KNOWN = re.compile(r".*//\*\*\*@.*#([0-9a-f]{16})", re.DOTALL)
 def id_digest(sink_id: str) -> str:
     """Return the digest of a sink's id, which is the same for what `known_as` returns."""
     known = _KNOWN.fullmatch(sink_id)
-    return known[1] if known else digest_of(sink_id)
+    return known[1] if known else text_digest(sink_id)
 
 
-def digest_of(text: str) -> str:
+def text_digest(text: str) -> str:
     """Return a digest of a text, as text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -230,6 +230,11 @@ class SinkState:
     def whole(self) -> bool:
         """Whether no record that is needed can be missing before the first one read."""
         return self.based or self.number == 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever committed or decided, as far as the records say."""
+        return not self.based and self.undone is None
 
     def replay(self, position: Position, record: dict[str, Any], topic: str) -> None:
         """Apply the next record; raises SinkStateError if one is missing before it."""

@@ -35,7 +35,7 @@ from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_digest import DIGEST_VERSION, Digest
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 from pulsar_spark.spark.writing.schemas import Target, target_for
-from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written, digest_of
+from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written, text_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -420,7 +420,7 @@ def written_by(messages: Sequence[WriterCommitMessage | None]) -> Written:
     total = sum_up(messages)
     digest = "" if total.digest is None else f"{DIGEST_VERSION}:{total.digest.total:016x}"
     schemas = sorted({f"{topic} {version}" for task in written for topic, version in task.schemas})
-    return Written(total.messages, digest, digest_of("\n".join(schemas)) if digest else "")
+    return Written(total.messages, digest, text_digest("\n".join(schemas)) if digest else "")
 
 
 def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
@@ -535,7 +535,7 @@ def _task_producer(
         return replace(options.producer, producer_name=_attempt_name(name)), batches
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    micro_batch = _micro_batch(context)
+    micro_batch = _micro_batch_name()
     rest = iter(batches)
     first: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in first) < _ROWS_OF_A_NAME:
@@ -570,15 +570,13 @@ def _micro_batch_of_task() -> Unit:
     return Unit(batch=None if batch is None else int(batch), query=query)
 
 
-def _micro_batch(context: TaskContext | None) -> str:
+def _micro_batch_name() -> str:
     """Return what identifies the micro-batch that a task belongs to; empty outside of streams.
 
     It is the same when a micro-batch runs again, also after a restart of the query.
     """
-    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
-    if context is None or batch_id is None:
-        return ""
-    return f"{context.getLocalProperty(_QUERY_ID)}/{batch_id}:"
+    unit = _micro_batch_of_task()
+    return "" if unit.batch is None else f"{unit.query}/{unit.batch}:"
 
 
 def _attempt_name(name: str | None) -> str | None:
