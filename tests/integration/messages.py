@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
+from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
@@ -27,6 +29,15 @@ CODECS = {"NONE": pb.NONE, "LZ4": pb.LZ4, "ZLIB": pb.ZLIB, "ZSTD": pb.ZSTD, "SNA
 
 # Empty, with a NUL, from inside and outside of the basic plane, with combining marks, long.
 TEXTS = ("plain", "", "a\0b", "ключ", "鍵", "🐟🐠", "e\u0301", "\x7f\x80\u2028", "x" * 300)
+
+
+def readable(url: str, topic: str) -> Counter[str]:
+    """Return the readable messages of a topic, as text."""
+    with PulsarClient(url) as client, client.create_reader(topic, MessageId.earliest) as reader:
+        found: Counter[str] = Counter()
+        while reader.has_message_available():
+            found[reader.read_next(timeout_millis=RECEIVE_MS).data().decode()] += 1
+        return found
 
 
 class Content(NamedTuple):

@@ -33,7 +33,7 @@ from pulsar_spark.spark.options.write import WriteOptions, parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
-from pulsar_spark.spark.writing.sink_records import digest_of
+from pulsar_spark.spark.writing.sink_records import text_digest
 from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.testing import EmbeddedBroker
@@ -207,8 +207,8 @@ class _Restoring:
             found["txn"] = self._ids(record["txn"])
         if "txns" in record:
             found["txns"] = [self._ids(txn) for txn in record["txns"]]
-        if record.get("topics") == digest_of(TOPIC):
-            found["topics"] = digest_of(self._made.topic)
+        if record.get("topics") == text_digest(TOPIC):
+            found["topics"] = text_digest(self._made.topic)
         if "ends" in record:
             (ends,) = record["ends"].values()
             found["ends"] = {
@@ -278,14 +278,14 @@ def unit_rows(unit: object) -> list[str]:
 
 
 @contextmanager
-def dying(point: str) -> Iterator[None]:
-    """Lose the driver at a crash point."""
+def dying(point: str, module: object = exactly_once) -> Iterator[None]:
+    """Lose the driver, or whoever reaches a crash point of the module, without any cleaning up."""
 
     def die(reached: str) -> None:
         if reached == point:
             raise Died
 
-    with mock.patch.object(exactly_once, "reach", die):
+    with mock.patch.object(module, "reach", die):
         try:
             yield
         except Died:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.producers.terminated import terminated_topics
 from pulsar_spark.errors import TopicLost, TopicTerminated, TornBatch
@@ -25,6 +25,7 @@ from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, as_real
+from tests.integration.messages import readable
 from tests.integration.sink_job import SCHEMA
 from tests.integration.sinks import dying
 from tests.support.waiting import wait_until
@@ -100,14 +101,7 @@ def rows(*units: int) -> Counter[str]:
 
 def seen(broker: Broker, topic: str) -> Counter[str]:
     """Return the readable messages of a topic."""
-    with (
-        PulsarClient(broker.service_url) as client,
-        client.create_reader(topic, MessageId.earliest) as reader,
-    ):
-        found: Counter[str] = Counter()
-        while reader.has_message_available():
-            found[reader.read_next(timeout_millis=60_000).data().decode()] += 1
-        return found
+    return readable(broker.service_url, topic)
 
 
 def change(broker: Broker, topic: str, how: str) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.errors import SinkStateError, TornBatch
 from pulsar_spark.spark.writing.attempts import attempts_topic
 from tests.integration import sinks
 from tests.integration.brokers import Broker
+from tests.integration.messages import readable
 from tests.integration.sinks import Kept, Restored, Sink, unit_rows
 from tests.integration.test_exactly_once import read_all
 
@@ -158,14 +159,7 @@ def test_records_under_a_default_name_are_found(version: Path, number: int) -> N
 
 def seen(url: str) -> Counter[str]:
     """Return the readable messages of the embedded broker's topic."""
-    with (
-        PulsarClient(url) as client,
-        client.create_reader(sinks.TOPIC, MessageId.earliest) as reader,
-    ):
-        found: Counter[str] = Counter()
-        while reader.has_message_available():
-            found[reader.read_next(timeout_millis=60_000).data().decode()] += 1
-        return found
+    return readable(url, sinks.TOPIC)
 
 
 @pytest.mark.slow

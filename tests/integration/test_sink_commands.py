@@ -15,33 +15,25 @@ from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import SinkStateError, TornBatch
-from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.attempts import attempts_topic
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from tests.integration.brokers import Broker
 from tests.integration.sink_job import TASKS, Sink, rows, whole
+from tests.integration.sinks import dying
 from tests.integration.test_exactly_once import read_all
 from tests.integration.test_sink_recovery import (
-    Died,
     checked,
-    dying_at,
     expect,
     move_over,
     other_process,
+    sink,
     state_topic,
 )
 
+__all__ = ["sink"]
+
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
-
-
-@pytest.fixture
-def sink(broker: Broker) -> Sink:
-    """A sink that has written micro-batch 0."""
-    topic = broker.create_transactional_topic(partitions=0)
-    made = Sink(broker.service_url, topic, topic.rpartition("/")[2])
-    made.run(0)
-    return made
 
 
 @pytest.fixture
@@ -105,7 +97,7 @@ def test_abort_tells_how_many_transactions_were_open(broker: Broker, sink: Sink,
 def test_abort_spares_what_was_decided_on(broker: Broker, sink: Sink, run: Run) -> None:
     writer = checked(sink)
     written = [sink.write(1, task, writer) for task in range(TASKS)]
-    with dying_at(exactly_once, "after-decision"), pytest.raises(Died):
+    with dying("after-decision"):
         sink.writer().commit(list(written), 1)
     status, (row,) = run("--abort")
     assert (status, row["aborted"], row["unfinished"]) == (0, 0, "batch 1")
@@ -138,7 +130,7 @@ def torn(broker: Broker, sink: Sink) -> None:
     """Half of micro-batch 1 is committed, the rest has timed out."""
     writer = checked(sink)
     written = [sink.write(1, task, writer) for task in range(TASKS)]
-    with dying_at(exactly_once, "after-markers"), pytest.raises(Died):
+    with dying("after-markers"):
         sink.writer().commit(list(written), 1)
     first, *others = transactions_of(written)
     with ClientContext(ClientOptions(broker.service_url)) as context:

@@ -44,6 +44,7 @@ from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real, as_real
 from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole
+from tests.integration.sinks import dying
 from tests.integration.test_exactly_once import read_all
 from tests.support.real_broker import OwnBroker
 from tests.support.waiting import wait_until
@@ -56,23 +57,6 @@ def other_process(name: str) -> Iterator[None]:
     """Have tasks announce themselves as those of another process, which nobody spares."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(attempts, "this_process", lambda: name)
-        yield
-
-
-class Died(BaseException):
-    """Instead of a process's death: nothing handles it."""
-
-
-@contextmanager
-def dying_at(module: object, point: str) -> Iterator[None]:
-    """Have whoever reaches a point of a module end there, without any cleaning up."""
-
-    def die(reached: str) -> None:
-        if reached == point:
-            raise Died
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "reach", die)
         yield
 
 
@@ -199,9 +183,9 @@ def test_a_task_that_is_killed_holds_nobody_once_a_driver_starts(
     broker: Broker, sink: Sink, module: object, point: str
 ) -> None:
     writer = checked(sink)
-    with other_process("killed"), dying_at(module, point), pytest.MonkeyPatch.context() as patched:
+    with other_process("killed"), pytest.MonkeyPatch.context() as patched:
         patched.setattr(task_writer.TaskWriter, "abort", lambda self, **_: None)
-        with pytest.raises(Died):
+        with dying(point, module):
             sink.write(1, 0, writer)
     checked(sink)
     expect(broker, sink, 0)
@@ -214,7 +198,7 @@ def test_a_driver_that_dies_while_it_aborts_leaves_that_to_the_next_one(
 ) -> None:
     with other_process("killed"):
         sink.write(1, 0, checked(sink))
-    with dying_at(attempts, point), pytest.raises(Died):
+    with dying(point, attempts):
         checked(sink)
     checked(sink)
     expect(broker, sink, 0)
@@ -260,7 +244,7 @@ def test_a_driver_that_dies_before_its_decision_leaves_its_tasks_to_the_next_one
     with other_process("killed"):
         writer = checked(sink)
         written = [sink.write(1, task, writer) for task in range(TASKS)]
-        with dying_at(exactly_once, "before-decision"), pytest.raises(Died):
+        with dying("before-decision"):
             sink.writer().commit(list(written), 1)
     checked(sink)
     expect(broker, sink, 0)
@@ -458,7 +442,7 @@ def test_a_sink_that_has_begun_and_written_nothing_begins(broker: Broker) -> Non
     topic = broker.create_transactional_topic(partitions=0)
     sink = Sink(broker.service_url, topic, topic.rpartition("/")[2])
     for module, point in ((decision_log, "records-fenced"), (attempts, "attempts-fenced")):
-        with dying_at(module, point), pytest.raises(Died):
+        with dying(point, module):
             checked(sink)
     sink.run(0)
     expect(broker, sink, 0)
@@ -639,7 +623,7 @@ def test_an_unfinished_write_is_finished_first(
 ) -> None:
     killed = runs.job("monday")
     message = runs.written(killed, "monday")
-    with dying_at(exactly_once, "after-decision"), pytest.raises(Died):
+    with dying("after-decision"):
         killed.commit([message])
     if refused:
         with pytest.raises(

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
@@ -38,6 +37,7 @@ from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.messages import readable
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
 from tests.support.waiting import wait_until
 
@@ -62,14 +62,7 @@ def sink(broker: EmbeddedBroker) -> Sink:
 
 def seen(broker: EmbeddedBroker, topic: str = "t") -> Counter[str]:
     """Return the readable messages of a topic."""
-    with (
-        PulsarClient(broker.service_url) as client,
-        client.create_reader(topic, MessageId.earliest) as reader,
-    ):
-        found: Counter[str] = Counter()
-        while reader.has_message_available():
-            found[reader.read_next(timeout_millis=60_000).data().decode()] += 1
-        return found
+    return readable(broker.service_url, topic)
 
 
 def state_topic(broker: EmbeddedBroker) -> str:
