@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -159,14 +159,23 @@ class Probe:
         return _only(self.first_entries_from_time([(topic, time)]))
 
     def first_entries_from_time(
-        self, questions: Sequence[tuple[str, int]], *, or_later: bool = False
+        self,
+        questions: Sequence[tuple[str, int]],
+        *,
+        or_later: bool = False,
+        first: Mapping[str, Position] | None = None,
     ) -> list[FoundEntry | PulsarError | None]:
         """As `first_entry_from_time`, for many topics and times, in the order of the questions.
 
-        With `or_later` it may be a later entry, and takes half of the requests.
+        It takes half of the requests where the answer is at a topic's beginning, if `first` has
+        that, and with `or_later`, which also allows a later entry.
         """
+        begin = first or {}
         return self._ask(
-            [(topic, self._from_time(topic, time, or_later=or_later)) for topic, time in questions]
+            [
+                (topic, self._from_time(topic, time, begin.get(topic), or_later=or_later))
+                for topic, time in questions
+            ]
         )
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
@@ -229,7 +238,7 @@ class Probe:
         return _certain(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
     def _from_time(
-        self, topic: str, time: int, *, or_later: bool
+        self, topic: str, time: int, first: Position | None, *, or_later: bool
     ) -> OperationFactory[FoundEntry | None]:
         patience = EntryWait()
 
@@ -237,7 +246,8 @@ class Probe:
             found = yield from self._from_time_operation(topic, time, deadline, patience)
             # Where times are not in order, or the subscription started again, it is an earlier one.
             is_later = found is None or found.time >= time
-            return _Answer(found, 1 if or_later and is_later else _UNSURE)
+            is_first = found is not None and found.start == first
+            return _Answer(found, 1 if is_later and (or_later or is_first) else _UNSURE)
 
         return _certain(attempt)
 

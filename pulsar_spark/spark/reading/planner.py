@@ -243,7 +243,7 @@ class Planner:
         extents = self._extents(list(bounds))
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
-        found = self._times_of_starts(bounds)
+        found = self._times_of_starts(bounds, extents)
         starts: dict[str, Start] = {}
         for topic, bound in bounds.items():
             last_end = entry_end(extents[topic].last)
@@ -288,7 +288,7 @@ class Planner:
         ends = {topic: ends[topic] for topic in starts}
         extents = self._extents(list(starts))
         first = self._first_positions(starts, ends)
-        from_start = self._times_of_starts(starts)
+        from_start = self._times_of_starts(starts, extents)
         # Later messages are filtered by their times.
         from_end = self._times(ends, self._options.publish_time_tolerance, or_later=True)
         compacted = self._options.reader.read_compacted
@@ -330,21 +330,33 @@ class Planner:
         return _all(results)
 
     def _times(
-        self, bounds: Mapping[str, Bound], shift: int, *, or_later: bool = False
+        self,
+        bounds: Mapping[str, Bound],
+        shift: int,
+        *,
+        or_later: bool = False,
+        extents: Mapping[str, Extent] | None = None,
     ) -> dict[str, FoundEntry | None]:
         questions = [
             (topic, max(bound.millis + shift, 0))
             for topic, bound in bounds.items()
             if bound.kind is BoundKind.TIME
         ]
-        found = self._probe.first_entries_from_time(questions, or_later=or_later)
+        first = {
+            topic: extent.first
+            for topic, extent in (extents or {}).items()
+            if extent.first is not None
+        }
+        found = self._probe.first_entries_from_time(questions, or_later=or_later, first=first)
         return self._answers(questions, found)
 
-    def _times_of_starts(self, bounds: Mapping[str, Bound]) -> dict[str, Position | None]:
+    def _times_of_starts(
+        self, bounds: Mapping[str, Bound], extents: Mapping[str, Extent]
+    ) -> dict[str, Position | None]:
         """Return where to start reading the topics that start by time, None for their ends."""
         whole = self._not_searched(bounds)
         searched = {topic: bound for topic, bound in bounds.items() if topic not in whole}
-        entries = self._times(searched, -self._options.publish_time_tolerance)
+        entries = self._times(searched, -self._options.publish_time_tolerance, extents=extents)
         found = {topic: None if entry is None else entry.start for topic, entry in entries.items()}
         return {**found, **dict.fromkeys(whole, EARLIEST_POSITION)}
 
