@@ -50,7 +50,7 @@ def wide() -> Iterator[Embedded]:
 
 
 @pytest.mark.parametrize(
-    ("options", "requests"),
+    "options, requests",
     [
         # LOOKUP, SUBSCRIBE, GET_LAST_MESSAGE_ID and CLOSE_CONSUMER.
         ({}, 4),
