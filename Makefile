@@ -25,7 +25,7 @@ READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
 DOCS_READY := $(VENV)/.docs-$(subst /,_,$(PYTHON))
 RUN := $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
-NATIVE := $(wildcard native/Cargo.* native/pyproject.toml native/*.pyi native/src/*.rs)
+KERNEL := $(wildcard native/Cargo.* native/src/*.rs) tools/kernel_build.py
 
 CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 
@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-matrix conformance soak soak-sink lint format docs bench \
-	broker proto native wheels clean
+	broker proto wheels clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,15 +96,13 @@ broker: $(READY) ## run the broker in memory on port 6650
 proto: $(READY) ## compile proto/PulsarApi.proto
 	$(RUN) -m tools.generate_proto
 
-native: $(INSTALLED) ## build and install the compiled implementation; needs cargo
-	$(PIP) --force-reinstall --no-deps ./native
-
-wheels: $(READY) ## build both distributions, sources and wheels, into dist/
+wheels: $(MADE) ## build the sources and the wheels, with the kernel if there is cargo, into dist/
+	$(PIP) build
 	$(RUN) -m build --outdir dist .
-	$(RUN) -m build --outdir dist native
+	PULSAR_SPARK_BUILD_KERNEL=off $(RUN) -m build --wheel --outdir dist .
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) .venv-matrix build dist site native/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .venv-matrix build dist site native/target pulsar_spark/_kernel.abi3.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
@@ -115,16 +113,15 @@ $(MADE):
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
+# In pure Python, so that a first try need not wait for the kernel.
 $(INSTALLED): $(MADE) pyproject.toml
-	$(PIP) -e .
+	PULSAR_SPARK_BUILD_KERNEL=off $(PIP) -e .
 	touch $@
 
-# The compiled implementation is built where it can be; PULSAR_SPARK_REQUIRE_NATIVE=1 insists on it.
-$(READY): $(INSTALLED) $(NATIVE)
+# The kernel is built if there is cargo; PULSAR_SPARK_BUILD_KERNEL=require insists on it.
+$(READY): $(INSTALLED) $(KERNEL)
 	$(PIP) -e '.[dev]'
-	@if command -v cargo > /dev/null && $(PIP) --force-reinstall --no-deps ./native; then :; \
-	elif [ -n "$$PULSAR_SPARK_REQUIRE_NATIVE" ]; then echo "make native: failed" >&2; exit 1; \
-	else echo "no compiled implementation (make native, with Rust's cargo): all runs in pure Python"; fi
+	$(RUN) -m pulsar_spark --version
 	touch $@
 
 $(DOCS_READY): $(INSTALLED)

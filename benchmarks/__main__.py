@@ -59,7 +59,7 @@ log = logging.getLogger("benchmarks")
 
 def implementations() -> list[str]:
     """Our installed implementations."""
-    native = importlib.util.find_spec("pulsar_spark_native")
+    native = importlib.util.find_spec("pulsar_spark._kernel")
     return ["python"] if native is None else ["native", "python"]
 
 

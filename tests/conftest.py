@@ -88,7 +88,7 @@ def each_implementation(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     found = None
     if name == "native":
         try:
-            found = import_module("pulsar_spark_native")
+            found = import_module("pulsar_spark._kernel")
         except ImportError as error:
             if os.environ.get("CI") == "true":
                 raise

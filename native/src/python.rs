@@ -88,14 +88,14 @@ fn progress_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     let found = PROGRESS.get_or_try_init(py, || {
         let make = py.import("collections")?.getattr("namedtuple")?;
         let fields = ["at", "status", "messages", "position"];
-        let options = [("module", "pulsar_spark_native")].into_py_dict(py)?;
+        let options = [("module", "pulsar_spark._kernel")].into_py_dict(py)?;
         PyResult::Ok(make.call(("Progress", fields), Some(&options))?.unbind())
     })?;
     Ok(found.bind(py))
 }
 
 /// Takes the frames of one reader, in order, into rows.
-#[pyclass(module = "pulsar_spark_native")]
+#[pyclass(module = "pulsar_spark._kernel")]
 struct BlockDecoder {
     decoder: decode::Decoder,
     decompress: Object,
@@ -221,7 +221,7 @@ fn call(
 }
 
 /// Rows as buffers in Arrow's layout; a column that was not asked for is None.
-#[pyclass(module = "pulsar_spark_native", frozen)]
+#[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct Columns {
     #[pyo3(get)]
     rows: usize,
@@ -337,7 +337,7 @@ fn keep(frames: Frames) {
 }
 
 /// Encodes the messages of a producer that is open.
-#[pyclass(module = "pulsar_spark_native", frozen)]
+#[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct SendEncoder {
     producer: Producer,
     #[pyo3(get)]
@@ -646,7 +646,7 @@ fn too_large(_: Unusual) -> PyErr {
 const MIN_LENT: usize = 16 << 10;
 
 /// Memory with the values of a buffer; they stay as they are while Python refers to it.
-#[pyclass(module = "pulsar_spark_native", frozen)]
+#[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct Memory {
     values: Box<dyn Values>,
 }
@@ -783,10 +783,9 @@ impl Plain for i64 {
 }
 
 #[pymodule]
-fn pulsar_spark_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add("Progress", progress_type(module.py())?)?;
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
     module.add_class::<Memory>()?;

@@ -11,9 +11,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from pulsar_spark import __version__
-from pulsar_spark.protocol.implementation import implementation
+from pulsar_spark.protocol.implementation import description
 
-_PACKAGES = ("pyspark", "pyarrow", "protobuf", "pulsar-spark-native")
+_PACKAGES = ("pyspark", "pyarrow", "protobuf")
 _JAVA_SECONDS = 20.0
 
 
@@ -24,7 +24,7 @@ def environment(*, with_java: bool = True) -> dict[str, str]:
     found = {
         "host": socket.gethostname(),
         "pulsar_spark": __version__,
-        "implementation": implementation(),
+        "implementation": description(),
         "python": platform.python_version(),
     }
     found.update((package, package_version(package)) for package in _PACKAGES)

@@ -20,7 +20,7 @@ from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
 from pulsar_spark.cli.output import print_error
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError, printable
-from pulsar_spark.protocol.implementation import implementation
+from pulsar_spark.protocol.implementation import description
 
 _EPILOG = """\
 examples:
@@ -80,8 +80,8 @@ class _Versions(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(
-            f"pulsar_spark {__version__} (implementation: {implementation()}), "
-            f"Python {platform.python_version()}, PySpark {package_version('pyspark')}"
+            f"pulsar_spark {__version__}, Python {platform.python_version()}, "
+            f"PySpark {package_version('pyspark')}\nimplementation: {description()}"
         )
         parser.exit()
 

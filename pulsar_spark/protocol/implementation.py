@@ -1,6 +1,6 @@
 """Which implementation of `blocks` and of `send_encoder.SendEncoder` is used.
 
-The compiled one if it is installed, otherwise pure Python. ``PULSAR_SPARK_IMPL=python`` or
+The compiled kernel if the package has it, otherwise pure Python. ``PULSAR_SPARK_IMPL=python`` or
 ``native`` overrides this. The choice is made once, on import.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,16 +24,26 @@ logger = get_logger(__name__)
 VARIABLE = "PULSAR_SPARK_IMPL"
 PYTHON, NATIVE = "python", "native"
 
-_PACKAGE = "pulsar_spark_native"
-_INSTALL = 'Run: pip install "pulsar-spark[native]", or, in a clone, make native.'
+_PACKAGE = "pulsar_spark"
+_KERNEL = f"{_PACKAGE}._kernel"
+# The build writes why there is none; see tools/kernel_build.py.
+_MISSING = "kernel-missing.txt"
+_BUILD = (
+    "Have cargo (https://rustup.rs) and a C compiler, and install the package again, with pip's "
+    "options --force-reinstall --no-deps."
+)
+_INSTALL = (
+    "Install the package where Python runs, or ship a whole environment: zips have no shared "
+    "libraries."
+)
 
 
 def load(name: str | None) -> ModuleType | None:
-    """Return the compiled package, None for pure Python.
+    """Return the compiled kernel, None for pure Python.
 
     `name` is the requested implementation, None for the default. Raises MissingDependency if the
-    compiled one is requested and missing, or has another version of the contract; OptionError for
-    an unknown name.
+    kernel is requested and missing, or has another version of the contract; OptionError for an
+    unknown name.
     """
     if name == PYTHON:
         return None
@@ -40,33 +52,59 @@ def load(name: str | None) -> ModuleType | None:
             f"{VARIABLE} is {name!r}", f"Set it to {PYTHON} or {NATIVE}, or leave it unset."
         )
     try:
-        found = import_module(_PACKAGE)
+        found = import_module(_KERNEL)
     except ImportError as error:
-        if name is None and isinstance(error, ModuleNotFoundError) and error.name == _PACKAGE:
+        if not (isinstance(error, ModuleNotFoundError) and error.name == _KERNEL):
+            raise MissingDependency(
+                f"the compiled kernel cannot be loaded: {error}",
+                f"{_BUILD} Or set {VARIABLE}={PYTHON}.",
+            ) from error
+        if name is None:
             return None
-        raise MissingDependency(
-            f"the compiled package pulsar-spark-native cannot be imported: {error}", _INSTALL
-        ) from error
+        why, remedy = _without_kernel()
+        raise MissingDependency(f"there is no compiled kernel: {why}", remedy) from error
     contract = getattr(found, "CONTRACT", None)
     if contract != blocks.CONTRACT:
         raise MissingDependency(
-            f"the package pulsar-spark-native that is installed is of contract {contract}, "
-            f"this version needs {blocks.CONTRACT}",
-            f"{_INSTALL} Or set {VARIABLE}={PYTHON}.",
+            f"the compiled kernel is of contract {contract}, and the package's Python code of "
+            f"{blocks.CONTRACT}",
+            f"{_BUILD} Or set {VARIABLE}={PYTHON}.",
         )
     return found
 
 
+def _without_kernel() -> tuple[str, str]:
+    """Return why the package has no kernel, and what to do."""
+    package = files(_PACKAGE)
+    if not isinstance(package, Path):
+        return "the package was imported from a zip", _INSTALL
+    try:
+        why = (package / _MISSING).read_text("utf-8").strip()
+    except FileNotFoundError:
+        why = "this copy of the package was not installed by pip"
+    return why, _BUILD
+
+
 native: Any = load(os.environ.get(VARIABLE) or None)
-"""The compiled package, None for pure Python."""
+"""The compiled kernel, None for pure Python."""
 
 scan_messages = blocks.scan_messages if native is None else native.scan_messages
 scan_receipts = blocks.scan_receipts if native is None else native.scan_receipts
 
 
 def implementation() -> str:
-    """Return the name of the implementation in use, with its version if it has one."""
-    return PYTHON if native is None else f"{NATIVE} {native.__version__}"
+    """Return the name of the implementation in use."""
+    return PYTHON if native is None else NATIVE
+
+
+def description() -> str:
+    """Return the implementation in use; if it is the slower one, why, and what to do about it."""
+    if native is not None:
+        return f"{NATIVE} (compiled kernel)"
+    if os.environ.get(VARIABLE) == PYTHON:
+        return f"{PYTHON} (pure Python: slower, up to 3 times the CPU; {VARIABLE} asks for it)"
+    why, remedy = _without_kernel()
+    return f"{PYTHON} (pure Python: slower, up to 3 times the CPU; {why}. {remedy})"
 
 
 def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
@@ -81,4 +119,4 @@ def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
 @cache
 def log_implementation() -> None:
     """Log once which implementation is used."""
-    logger.info("entries are decoded and encoded by the implementation: %s", implementation())
+    logger.info("messages are decoded and encoded by the implementation: %s", description())

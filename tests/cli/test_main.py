@@ -11,7 +11,7 @@ import pytest
 from pulsar_spark import __version__
 from pulsar_spark.cli import main as cli
 from pulsar_spark.errors import ConnectError
-from pulsar_spark.protocol.implementation import implementation
+from pulsar_spark.protocol.implementation import description
 
 COMMANDS = ("demo", "broker", "doctor", "topics", "peek", "subscriptions", "bench")
 
@@ -38,7 +38,7 @@ def test_the_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for told in (f"pulsar_spark {__version__}", implementation(), platform.python_version()):
+    for told in (f"pulsar_spark {__version__}", description(), platform.python_version()):
         assert told in text
     assert f"PySpark {version('pyspark')}" in text
 

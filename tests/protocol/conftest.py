@@ -19,7 +19,7 @@ def impl(request: pytest.FixtureRequest) -> Implementation:
     if request.param == "python":
         return Implementation("python", None)
     try:
-        return Implementation("native", import_module("pulsar_spark_native"))
+        return Implementation("native", import_module("pulsar_spark._kernel"))
     except ImportError as error:
         if os.environ.get("CI") == "true":
             raise

@@ -17,43 +17,68 @@ from pulsar_spark.protocol import blocks, implementation
 from pulsar_spark.protocol.implementation import NATIVE, PYTHON, VARIABLE, load
 from tests.protocol.block_streams import options
 
-PACKAGE = "pulsar_spark_native"
+KERNEL = "pulsar_spark._kernel"
 
 
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A compiled package with nothing but its contract's version."""
-    found = ModuleType(PACKAGE)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A compiled kernel with nothing but its contract's version."""
+    found = ModuleType(KERNEL)
     found.CONTRACT = blocks.CONTRACT  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, PACKAGE, found)
+    monkeypatch.setitem(sys.modules, KERNEL, found)
     return found
 
 
-def test_the_compiled_package_is_used_if_it_is_there(package: ModuleType) -> None:
-    assert load(None) is package
-    assert load(NATIVE) is package
+def test_the_compiled_kernel_is_used_if_it_is_there(kernel: ModuleType) -> None:
+    assert load(None) is kernel
+    assert load(NATIVE) is kernel
     assert load(PYTHON) is None
 
 
 def test_without_it_all_is_python_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, PACKAGE, None)
-    assert load(PYTHON) is None
-    with pytest.raises(ImportError, match=r"pip install .*pulsar-spark\[native\]"):
+    monkeypatch.setitem(sys.modules, KERNEL, None)
+    assert load(None) is load(PYTHON) is None
+    with pytest.raises(MissingDependency, match=r"no compiled kernel: .* cargo"):
         load(NATIVE)
 
 
-def test_one_that_is_there_and_does_not_load_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / f"{PACKAGE}.py").write_text("raise ImportError('made for another machine')")
-    monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_one_that_is_there_and_does_not_load_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> ModuleType:
+        raise ImportError("made for another machine")
+
+    monkeypatch.setattr(implementation, "import_module", fail)
     with pytest.raises(MissingDependency, match="made for another machine"):
         load(None)
 
 
-def test_one_of_another_contract_is_refused(package: ModuleType) -> None:
-    package.CONTRACT = blocks.CONTRACT + 1  # type: ignore[attr-defined]
+def test_the_kernel_of_an_earlier_distribution_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pulsar_spark_native.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, KERNEL, None)
+    assert load(None) is None
+
+
+@pytest.mark.parametrize("recorded", ["cargo was not found", None])
+def test_pure_python_says_that_it_is_slower_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: str | None
+) -> None:
+    if recorded is not None:
+        (tmp_path / "kernel-missing.txt").write_text(f"{recorded}\n")
+    monkeypatch.setattr(implementation, "native", None)
+    monkeypatch.setattr(implementation, "files", lambda _: tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    told = implementation.description()
+    assert told.startswith("python (pure Python: slower")
+    assert (recorded or "was not installed by pip") in told
+    assert "cargo (https://rustup.rs)" in told
+    monkeypatch.setenv(VARIABLE, PYTHON)
+    assert f"{VARIABLE} asks for it" in implementation.description()
+
+
+def test_one_of_another_contract_is_refused(kernel: ModuleType) -> None:
+    kernel.CONTRACT = blocks.CONTRACT + 1  # type: ignore[attr-defined]
     for name in (None, NATIVE):
         with pytest.raises(MissingDependency, match=f"contract {blocks.CONTRACT + 1}"):
             load(name)
@@ -87,5 +112,5 @@ def test_the_log_names_the_decoder_once(caplog: pytest.LogCaptureFixture) -> Non
         for _ in range(2):
             assert implementation.make_decoder(options(), decompress).take() is None
     assert [record.getMessage() for record in caplog.records] == [
-        f"entries are decoded and encoded by the implementation: {implementation.implementation()}"
+        f"messages are decoded and encoded by the implementation: {implementation.description()}"
     ]

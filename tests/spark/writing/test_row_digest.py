@@ -331,7 +331,7 @@ def test_digests_are_equal_if_and_only_if_rows_are(some: list[Row], others: list
 @pytest.mark.fault(155)
 @given(st.lists(FIELDS, min_size=1, max_size=6))
 def test_both_implementations_have_the_same_digests(rows: list[Row]) -> None:
-    native = pytest.importorskip("pulsar_spark_native")
+    native = pytest.importorskip("pulsar_spark._kernel")
     found = []
     with pytest.MonkeyPatch.context() as patched:
         for own in (None, native):

@@ -9,14 +9,12 @@ __all__ = [
     "Memory",
     "Progress",
     "SendEncoder",
-    "__version__",
     "hash_values",
     "scan_messages",
     "scan_receipts",
 ]
 
 CONTRACT: int
-__version__: str
 
 @final
 class Memory:
@@ -38,9 +36,7 @@ class Progress(NamedTuple):
     messages: int
     position: tuple[int, int, int]
 
-def hash_values(
-    values: Sequence[bytes | None], seed: int, words: bytes | None = None
-) -> bytes: ...
+def hash_values(values: Sequence[bytes | None], seed: int, words: bytes | None = None) -> bytes: ...
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int, None]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
 
