@@ -23,6 +23,7 @@ from pulsar_spark.cli.arguments import (
 )
 from pulsar_spark.cli.output import Bar, print_error, print_json, progress
 from pulsar_spark.errors import PulsarError, redact
+from pulsar_spark.protocol.implementation import description
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,6 +117,7 @@ class _Demo:
                 .getOrCreate()
             )
         try:
+            self._say(f"The implementation is {description()}.")
             yield spark
         finally:
             spark.stop()

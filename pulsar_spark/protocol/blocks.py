@@ -1,7 +1,7 @@
 """Blocks: the MESSAGE frames of one socket read → columns, without an object per message.
 
 Two implementations fulfil this contract: `block_decoder` in pure Python, the reference, and the
-compiled package pulsar-spark-native. `implementation` chooses between them.
+compiled kernel. `implementation` chooses between them.
 A block is handled in two steps. On the receive thread `scan_messages` finds the run of one
 consumer's frames; on the reading thread a BlockDecoder turns them into rows. It stops before a rare
 or damaged frame, which then takes the careful path, so that errors and rare features have one home.

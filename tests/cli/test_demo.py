@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_spark.cli import demo
 from pulsar_spark.cli import main as cli
+from pulsar_spark.protocol.implementation import description
 
 
 @pytest.mark.slow
@@ -26,6 +27,7 @@ def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert f"The implementation is {description()}." in done.stdout
     assert "2,000 rows are written and acknowledged" in done.stdout
     assert "2,000 rows were read" in done.stdout
     assert done.stdout.count("persistent://public/default/orders-partition-") == 9

@@ -217,10 +217,10 @@ def test_sources_are_installed_and_run_in_an_empty_environment_without_and_with_
     assert "pure Python: slower" in told
     assert "cargo was not found when the package was built" in told
     # It writes to a topic and reads from it.
-    run("pulsar_spark", "demo")
+    assert "pure Python: slower" in run("pulsar_spark", "demo")
     run(*install, "--force-reinstall", "--no-deps", **{VARIABLE: REQUIRE})
     assert "native (compiled kernel)" in run("pulsar_spark", "--version")
-    run("pulsar_spark", "demo")
+    assert "native (compiled kernel)" in run("pulsar_spark", "demo")
 
 
 def without_cargo(path: str) -> str:
