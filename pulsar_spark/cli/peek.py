@@ -249,7 +249,7 @@ class _Topic:
         if found.start >= found.end:
             return
         partition = PulsarInputPartition(
-            found.topic, found.start, found.end, found.row_filter, schema=self._kind.schema
+            found.topic, found.start, found.end, found.times, schema=self._kind.schema
         )
         taken = size = 0
         for batch in self._reader.read(partition):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter
+from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, Row, StructType
 
@@ -24,8 +24,6 @@ else:
         datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
     )
 
-# The module that Spark (4.1 and later) runs to push filters down; it plans such reads itself.
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 # The module whose forks are Spark's workers.
 _DAEMON = "pyspark.daemon"
 # The module that Spark runs to commit or abort a micro-batch.
@@ -51,16 +49,6 @@ def spark_type(kind: pa.DataType) -> DataType:
     return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
-def filters_are_pushed() -> bool:
-    """Return whether the reader that is being created should take filters.
-
-    Spark refuses readers that define `pushFilters` while spark.sql.python.filterPushdown.enabled is
-    off. A Python worker cannot read this setting, but if it is on and there are filters, Spark runs
-    another worker module.
-    """
-    return keeps_scans_apart() and _runs(_PUSHDOWN_WORKER)
-
-
 def ends_micro_batch() -> bool:
     """Return whether the writer that is being created only commits or aborts a micro-batch."""
     return _runs(_SINK_WORKER)
@@ -80,16 +68,6 @@ def _runs(worker: str) -> bool:
         return True
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == worker
-
-
-def keeps_scans_apart() -> bool:
-    """Return whether filters pushed down by one scan stay with that scan.
-
-    In Spark versions without limit pushdown, filters that one scan pushes down apply to all scans
-    of the same DataFrame, even to those without a filter: taking a filter would change their
-    results.
-    """
-    return hasattr(DataSourceReader, "pushLimit")
 
 
 def streams_are_arrow() -> bool:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, passes_read_limits
+from pulsar_spark.spark.compat import ends_micro_batch, passes_read_limits
 from pulsar_spark.spark.options.catalog import without_catalog_keys
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.redaction import warn_of_shown_secrets
@@ -23,11 +23,7 @@ from pulsar_spark.spark.options.resolve import over_defaults
 from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.reading.batch_reader import (
-    PulsarBatchReader,
-    PushdownBatchReader,
-    infer_schema,
-)
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
@@ -73,9 +69,8 @@ class PulsarDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, for the columns of `schema`."""
-        kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
         options = replace(parse_read_options(self._all_options), inferred=self._inferred)
-        return kind(options, schema)
+        return PulsarBatchReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, for the columns of `schema`."""

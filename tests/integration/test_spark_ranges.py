@@ -1,4 +1,4 @@
-"""Batch reads return exactly the requested rows: offsets, times, splits and filters."""
+"""Batch reads return exactly the requested rows: offsets, times and splits."""
 
 from __future__ import annotations
 
@@ -385,88 +385,6 @@ def test_a_start_that_is_gone_is_an_error_unless_that_is_allowed(
     assert values(load(spark, broker, topic, options)) == [b"kept", b"kept too"]
     options = {"endingOffsets": start, "failOnDataLoss": False}
     assert values(load(spark, broker, topic, options)) == []
-
-
-# --- filters --------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_filters_that_are_pushed_down_change_no_result(spark: SparkSession, broker: Broker) -> None:
-    topic = broker.create_topic(partitions=3)
-    with official(broker) as client:
-        producer = client.create_producer(topic, batching_enabled=True)
-        for number in range(60):
-            key = {} if number % 5 == 0 else {"partition_key": f"k{number % 7}"}
-            producer.send(b"%d" % number, **key)
-        producer.close()
-    every = rows(load(spark, broker, topic, {"includeMetadata": True}))
-    some = every[23]
-    middle = sorted(row.publish_time for row in every)[30]
-    moment = f"timestamp_millis({middle})"
-    hexed = some.message_id.hex()
-    conditions = [
-        f"__publishTime >= {moment}",
-        f"__publishTime < {moment} and __publishTime is not null",
-        f"__publishTime = {moment}",
-        f"__publishTime > {moment} - interval 1 microsecond",
-        f"__topic = '{some.topic}'",
-        "__topic like '%-partition-2'",
-        "__partition in (0, 2) and __key is not null",
-        "__partition > 0 and __partition <> 2",
-        "__partition = 7",
-        "__key = 'k3'",
-        "__key in (cast('k1' as binary), cast('k2' as binary)) or __partition = 0",
-        "__key is null",
-        "not (__key = 'k3')",
-        "__key <=> null",
-        f"__messageId = X'{hexed}'",
-        f"__messageId in (X'{hexed}', X'00') and value is not null",
-        f"__publishTime >= {moment} and __key = 'k4' and __partition < 2",
-        "value = cast('7' as binary)",
-        "false",
-    ]
-    wanted: list[list[str]] = []
-    for pushdown in (False, True):
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
-        try:
-            frames = [
-                load(spark, broker, topic, {"includeMetadata": True})
-                .where(condition)
-                .select(F.lit(number), F.col("value").cast("string"))
-                for number, condition in enumerate(conditions)
-            ]
-            together = reduce(lambda one, other: one.union(other), frames)
-            found: list[list[str]] = [[] for _ in conditions]
-            for number, value in together.collect():
-                found[number].append(value)
-        finally:
-            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-        if pushdown:
-            for condition, one, other in zip(conditions, found, wanted, strict=True):
-                assert sorted(one) == sorted(other), condition
-        wanted = found
-    counts = [len(one) for one in wanted]
-    assert counts[0] + counts[1] == 60
-    assert counts[4] == len([row for row in every if row.topic == some.topic])
-    assert counts[14] == counts[15] == counts[17] == 1
-    assert counts[8] == counts[18] == 0
-
-
-def test_a_filter_on_one_scan_does_not_narrow_another(
-    spark: SparkSession, broker: Broker, history: History
-) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
-    try:
-        frame = load(spark, broker, history.topic, {"includeMetadata": True})
-        last = history.rows[-1]
-        narrow = frame.where(F.col("__messageId") == F.lit(last.message_id))
-        assert values(narrow) == [last.value]
-        assert values(frame) == payloads(history.rows)
-        both = narrow.select("value").union(frame.select("value"))
-        assert both.count() == len(history.rows) + 1
-        assert values(narrow) == [last.value]
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_ids_of_rows_are_their_positions(history: History) -> None:

@@ -31,7 +31,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Po
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.columns import BUILDERS, NEED_METADATA, values
 from pulsar_spark.schema.table.messages import arrow_buffer
-from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.table.runs import PublishTimes, Run, Runs, split_entry
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3
@@ -250,7 +250,7 @@ class _Careful:
         self.decoder = EntryDecoder(TOPIC, start, end, wanted.max_payload)
         self._wanted = wanted
         self._outcome = outcome
-        self._filter = RowFilter(wanted.published_from, wanted.published_before)
+        self._times = PublishTimes(wanted.published_from, wanted.published_before)
         needing = {COLUMN_NAMES[name] for name in wanted.columns} & NEED_METADATA
         self._with_metadata = bool(needing)
 
@@ -274,7 +274,7 @@ class _Careful:
         return True
 
     def _add(self, found: ReceivedEntry) -> None:
-        if not self._filter.takes_entry(found.metadata.publish_time):
+        if not self._times.takes(found.metadata.publish_time):
             return
         parts = split_entry(
             found, with_metadata=self._with_metadata, max_rows=10**9, max_bytes=1 << 31

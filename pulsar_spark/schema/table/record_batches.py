@@ -31,7 +31,7 @@ from pulsar_spark.schema.table.messages import (
     Messages,
 )
 from pulsar_spark.schema.table.names import KEY, VALUE
-from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.table.runs import PublishTimes, Run, Runs, split_entry
 from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Projection:
     columns: tuple[str, ...]
     schema: SchemaInfo | None = None
     mode: str = FAILFAST
-    filter: RowFilter = field(default_factory=RowFilter)
+    times: PublishTimes = field(default_factory=PublishTimes)
 
 
 class RecordBatchBuilder:
@@ -88,11 +88,7 @@ class RecordBatchBuilder:
         self._columns = projection.columns
         self._schema_info = projection.schema
         self._mode = projection.mode
-        self._filter = projection.filter
-        self._wanted_entries = projection.filter.entries()
-        self._filters_rows = (
-            projection.filter.needs_keys or projection.filter.message_ids is not None
-        )
+        self._times = projection.times
         self._decoder = _value_decoder(projection, writers)
         self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
         # What messages have besides their decoded values.
@@ -102,9 +98,7 @@ class RecordBatchBuilder:
             if name in BLOCK_COLUMNS and name not in self._decoded_names
         ]
         self._shared_columns = [name for name in self._read_columns if name in SHARED]
-        self._with_metadata = (
-            not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
-        )
+        self._with_metadata = not NEED_METADATA.isdisjoint(projection.columns)
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
@@ -129,14 +123,11 @@ class RecordBatchBuilder:
 
     def block_options(
         self, end: tuple[int, int, int] | None, max_payload: int
-    ) -> blocks.BlockOptions | None:
+    ) -> blocks.BlockOptions:
         """Return the options of a block decoder whose columns `add_columns` accepts.
 
-        None if entries must be inspected one by one. `end` is the range's end, `max_payload` the
-        maximum decompressed size of a payload.
+        `end` is the range's end, `max_payload` the maximum decompressed size of a payload.
         """
-        if self._filters_rows:
-            return None
         wanted = {BLOCK_COLUMNS[name][0] for name in self._read_columns}
         if self._decoder is not None or self._needs_values:
             wanted.add("value")
@@ -150,8 +141,8 @@ class RecordBatchBuilder:
             self._max_rows,
             self._max_bytes,
             max_payload,
-            self._filter.published_from,
-            self._filter.published_before,
+            self._times.since,
+            self._times.before,
         )
 
     def add_columns(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
@@ -174,10 +165,7 @@ class RecordBatchBuilder:
         The iterator must be exhausted. Raises CorruptMessage (CorruptBatch, …) for an entry or
         value that cannot be decoded.
         """
-        if not self._filter.takes_entry(entry.metadata.publish_time) or (
-            self._wanted_entries is not None
-            and (entry.ledger_id, entry.entry_id) not in self._wanted_entries
-        ):
+        if not self._times.takes(entry.metadata.publish_time):
             return
         for run, size in split_entry(
             entry,
@@ -186,10 +174,6 @@ class RecordBatchBuilder:
             max_bytes=self._max_bytes,
             row_size=shared_size(entry, self._shared_columns),
         ):
-            if self._filters_rows:
-                run = self._filter.select(run, self._partition)
-                if not run.rows:
-                    continue
             if self._rows + len(run.rows) > self._max_rows or (
                 self._rows and self._bytes + size > self._max_bytes
             ):

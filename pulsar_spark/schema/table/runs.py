@@ -6,7 +6,6 @@ of its messages, without those removed by compaction or excluded by a filter.
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pulsar_spark.errors import InvalidMessageId, PulsarError
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
@@ -99,64 +98,20 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class RowFilter:
-    """Which messages to take; plain data. None means no condition.
+class PublishTimes:
+    """When messages to take were published, in milliseconds; plain data. None means no bound.
 
-    `published_from` and `published_before` (exclusive) are in milliseconds. `keys` and
-    `message_ids` are the allowed values of the columns __key and __messageId. `has_key` requires a
-    key, or its absence.
+    `before` is exclusive.
     """
 
-    published_from: int | None = None
-    published_before: int | None = None
-    keys: frozenset[bytes] | None = None
-    has_key: bool | None = None
-    message_ids: frozenset[bytes] | None = None
+    since: int | None = None
+    before: int | None = None
 
-    @property
-    def needs_keys(self) -> bool:
-        """Whether the filter needs messages, not only their entries."""
-        return self.keys is not None or self.has_key is not None
-
-    def entries(self) -> frozenset[tuple[int, int]] | None:
-        """Return ledger and entry of the wanted messages, None if any entry may have some."""
-        if self.message_ids is None:
-            return None
-        found: set[tuple[int, int]] = set()
-        for data in self.message_ids:
-            # Bytes that are no id match no message.
-            with contextlib.suppress(InvalidMessageId):
-                message_id = MessageIdAdv.deserialize(data)
-                found.add((message_id.ledger_id, message_id.entry_id))
-        return frozenset(found)
-
-    def takes_entry(self, publish_time: int) -> bool:
-        """Whether an entry published at this time (in milliseconds) may have rows."""
-        if self.published_from is not None and publish_time < self.published_from:
+    def takes(self, publish_time: int) -> bool:
+        """Whether this time is within the bounds."""
+        if self.since is not None and publish_time < self.since:
             return False
-        return self.published_before is None or publish_time < self.published_before
-
-    def select(self, run: Run, partition: int) -> Run:
-        """Return the run with only the messages that match."""
-        rows: Sequence[int] = run.rows
-        if self.needs_keys:
-            if run.batch is None:
-                found: list[bytes | None] = [run.single_key()]
-            else:
-                found = run.batch.keys(rows) or [None] * len(rows)
-            rows = [row for row, key in zip(rows, found, strict=True) if self._takes_key(key)]
-        if self.message_ids is not None:
-            rows = [
-                row
-                for row in rows
-                if run.message_id(row, partition).serialize() in self.message_ids
-            ]
-        return run if rows is run.rows else Run(run.entry, run.batch, rows)
-
-    def _takes_key(self, key: bytes | None) -> bool:
-        if self.has_key is not None and (key is not None) != self.has_key:
-            return False
-        return self.keys is None or key in self.keys
+        return self.before is None or publish_time < self.before
 
 
 def split_entry(

@@ -6,7 +6,7 @@ own connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.reading.filters import PushedFilters, take_filters
 from pulsar_spark.spark.reading.partition_reader import read_partition
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner
@@ -28,7 +26,6 @@ from pulsar_spark.spark.workers import keep_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
 
 def infer_values(options: ReadOptions) -> ValueType | None:
@@ -68,7 +65,6 @@ class PulsarBatchReader(DataSourceReader):
         self._schema = schema
         # Errors that do not depend on schemas are raised without asking a broker.
         self._columns = check_columns(schema, options.corrupt_column, options.mode, raw=options.raw)
-        self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read: its topics, ends and splits are fixed from now on.
@@ -81,7 +77,7 @@ class PulsarBatchReader(DataSourceReader):
             topics = planner.topics()
             kind = planner.value_type(topics)
             project(self._schema, kind, self._options.corrupt_column, self._options.mode)
-            return [*planner.partitions(topics, kind, self._pushed)]
+            return [*planner.partitions(topics, kind)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a task."""
@@ -94,27 +90,6 @@ class PulsarBatchReader(DataSourceReader):
             columns=project(self._schema, kind, self._options.corrupt_column, self._options.mode),
             schema=partition.schema,
             mode=self._options.mode,
-            filter=partition.row_filter,
+            times=partition.times,
         )
         return read_partition(self._options, partition, arrow_schema(self._schema), projection)
-
-
-class PushdownBatchReader(PulsarBatchReader):
-    """A batch reader that accepts filters. Spark refuses such a class while pushdown is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that can be applied exactly, and return the others."""
-        filters = list(filters)
-        columns = self._columns
-        if KEY in columns and self._keys_are_typed(filters):
-            # Filters on typed keys are not comparisons of the messages' key bytes.
-            columns = tuple("" if column == KEY else column for column in columns)
-        self._pushed, left = take_filters(filters, columns, self._schema.fieldNames())
-        return left
-
-    def _keys_are_typed(self, filters: list[Filter]) -> bool:
-        names = {getattr(found, "attribute", ("",))[0].lower() for found in filters}
-        if KEY.lower() not in names:
-            return False
-        kind = infer_values(self._options)
-        return kind is not None and kind.key_type is not None

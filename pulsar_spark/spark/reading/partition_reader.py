@@ -91,7 +91,7 @@ def _read(
         context.pool, partition.topic, start, end, options.reader, watch=watch, first=first
     ) as reader:
         try:
-            for item in reader if wanted is None else reader.read(wanted):
+            for item in reader.read(wanted):
                 if isinstance(item, ReceivedEntry):
                     yield from builder.add(item)
                 else:

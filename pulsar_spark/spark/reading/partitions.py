@@ -6,11 +6,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 
 
 class PulsarInputPartition(InputPartition):
-    """The positions [start, end) of one topic partition, with a filter of messages.
+    """The positions [start, end) of one topic partition, published at certain times.
 
     `schema` decodes values, None for raw bytes. `first` is the range's first entry, if
     planning knows it: everything before it was read, or was deleted before.
@@ -21,7 +21,7 @@ class PulsarInputPartition(InputPartition):
         topic: str,
         start: Position,
         end: Position,
-        row_filter: RowFilter | None = None,
+        times: PublishTimes | None = None,
         *,
         schema: SchemaInfo | None = None,
         first: Position | None = None,
@@ -30,7 +30,7 @@ class PulsarInputPartition(InputPartition):
         # Tuples of numbers instead of Positions, so that logged and pickled values stay readable.
         self.start = tuple(start)
         self.end = tuple(end)
-        self.row_filter = row_filter or RowFilter()
+        self.times = times or PublishTimes()
         self.schema = schema
         self.first = None if first is None else tuple(first)
 

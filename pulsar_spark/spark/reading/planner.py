@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, Messag
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from pulsar_spark.spark.columns import is_offered
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -35,7 +35,6 @@ from pulsar_spark.spark.offsets import (
     start_position,
 )
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.reading.filters import PushedFilters
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
 from pulsar_spark.spark.value_types import ValueType, check_alike, value_type
@@ -58,7 +57,7 @@ class FoundTopics:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What to read of one topic partition: the positions [start, end), with a filter.
+    """What to read of one topic partition: the positions [start, end).
 
     `first` is as in an input partition.
     """
@@ -66,7 +65,7 @@ class ReadRange:
     topic: str
     start: Position
     end: Position
-    row_filter: RowFilter
+    times: PublishTimes
     first: Position | None = None
 
 
@@ -185,15 +184,13 @@ class Planner:
 
     # --- ranges -------------------------------------------------------------------------------
 
-    def partitions(
-        self, topics: Topics, kind: ValueType, pushed: PushedFilters | None = None
-    ) -> list[PulsarInputPartition]:
+    def partitions(self, topics: Topics, kind: ValueType) -> list[PulsarInputPartition]:
         """Return what each task reads, without empty topic partitions.
 
         Raises InvalidOffset for bounds that do not match the topics, DataLossError for a deleted
         message id, unless failOnDataLoss is off.
         """
-        ranges = self.ranges(topics, pushed)
+        ranges = self.ranges(topics)
         return self.tasks([found for found in ranges if found.start < found.end], kind)
 
     def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
@@ -209,7 +206,7 @@ class Planner:
                 found.topic,
                 start,
                 end,
-                found.row_filter,
+                found.times,
                 schema=kind.schema,
                 first=found.first if start == found.start else None,
             )
@@ -275,17 +272,14 @@ class Planner:
         compacted = self._options.reader.read_compacted
         return EARLIEST_POSITION if compacted or extent.first is None else extent.first
 
-    def ranges(self, topics: Topics, pushed: PushedFilters | None = None) -> list[ReadRange]:
+    def ranges(self, topics: Topics) -> list[ReadRange]:
         """Return what is read of each topic partition; an empty range may end before its start.
 
         Raises as `partitions`.
         """
-        pushed = pushed or PushedFilters()
         now = int(time.time() * 1000)
         starts = self._options.starting.bounds(topics, now)
         ends = self._options.ending.bounds(topics, now)
-        starts = {topic: bound for topic, bound in starts.items() if pushed.takes_partition(topic)}
-        ends = {topic: ends[topic] for topic in starts}
         extents = self._extents(list(starts))
         first = self._first_positions(starts, ends)
         from_start = self._times_of_starts(starts, extents)
@@ -306,7 +300,7 @@ class Planner:
                     topic,
                     _start(start, from_start.get(topic), last_end),
                     _end(end, from_end.get(topic), last_end),
-                    _narrowed(pushed.row_filter, start, end),
+                    _times_between(start, end),
                     # The compacted view may begin before it.
                     extent.first if start.kind is BoundKind.EARLIEST and not compacted else None,
                 )
@@ -492,13 +486,11 @@ def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position
     return last_end if found is None else min(found.start, last_end)
 
 
-def _narrowed(row_filter: RowFilter, start: Bound, end: Bound) -> RowFilter:
-    low, high = row_filter.published_from, row_filter.published_before
-    if start.kind is BoundKind.TIME:
-        low = start.millis if low is None else max(low, start.millis)
-    if end.kind is BoundKind.TIME:
-        high = end.millis if high is None else min(high, end.millis)
-    return replace(row_filter, published_from=low, published_before=high)
+def _times_between(start: Bound, end: Bound) -> PublishTimes:
+    return PublishTimes(
+        start.millis if start.kind is BoundKind.TIME else None,
+        end.millis if end.kind is BoundKind.TIME else None,
+    )
 
 
 def _all(results: Mapping[str, T | PulsarError]) -> dict[str, T]:

@@ -26,7 +26,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from pulsar_spark.spark.offsets import BoundKind, entry_end
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
@@ -330,8 +330,8 @@ class StreamSource:
                 # The topic was created again meanwhile, and `stop` is a position on the new one.
                 begin = EARLIEST_POSITION
             if begin < stop:
-                row_filter = RowFilter(published_from=end.published_from.get(topic))
-                ranges.append(ReadRange(topic, begin, stop, row_filter))
+                times = PublishTimes(since=end.published_from.get(topic))
+                ranges.append(ReadRange(topic, begin, stop, times))
         if not ranges:
             return []
         ranges = self._with_firsts(ranges, end.firsts)

@@ -25,7 +25,7 @@ from pulsar_spark.schema.table.record_batches import (
     Projection,
     RecordBatchBuilder,
 )
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from tests.protocol.block_streams import PARTITION, TIME, TOPIC, entry, frames, metadata
 
 ALL = {
@@ -136,17 +136,10 @@ def test_each_column_alone_equals_the_column_of_entries(name: str) -> None:
 
 def test_rows_are_filtered_by_the_time_of_their_entries() -> None:
     stream = stream_of(4)
-    wanted = RowFilter(TIME + 30, TIME + 60)
-    found = table(of_blocks(builder(ALL, filter=wanted), stream), ALL)
+    wanted = PublishTimes(TIME + 30, TIME + 60)
+    found = table(of_blocks(builder(ALL, times=wanted), stream), ALL)
     assert found.num_rows
-    assert found.equals(table(of_entries(builder(ALL, filter=wanted), stream), ALL))
-
-
-@pytest.mark.parametrize(
-    "wanted", [RowFilter(keys=frozenset({b"k"})), RowFilter(message_ids=frozenset({b"\x08\x01"}))]
-)
-def test_what_asks_for_single_messages_is_read_by_entry(wanted: RowFilter) -> None:
-    assert builder(ALL, filter=wanted).block_options(None, 1) is None
+    assert found.equals(table(of_entries(builder(ALL, times=wanted), stream), ALL))
 
 
 # --- values of a schema -------------------------------------------------------------------

@@ -23,7 +23,7 @@ from pulsar_spark.schema.table.record_batches import (
     Projection,
     RecordBatchBuilder,
 )
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from tests.schema.table.entries import TOPIC, batch, message, single
 
 STRING = SchemaInfo(pb.Schema.String, "String")
@@ -129,19 +129,15 @@ def test_small_entries_share_a_batch() -> None:
     assert found.num_rows == 5000
 
 
-def test_entries_and_messages_that_a_filter_does_not_take_are_left_out() -> None:
+def test_entries_that_were_published_before_or_after_are_left_out() -> None:
     entries = [
         batch([message(b"a", partition_key="k"), message(b"b")], publish_time=5),
         batch([message(b"c", partition_key="k")], publish_time=6),
         single(b"d", publish_time=6, partition_key="k"),
         single(b"e", publish_time=7),
     ]
-    by_time = builder(filter=RowFilter(published_from=6, published_before=7))
-    assert [row["value"] for row in rows(by_time, *entries)] == [b"c", b"d"]
-    by_key = builder(filter=RowFilter(keys=frozenset({b"k"})))
-    assert [row["value"] for row in rows(by_key, *entries)] == [b"a", b"c", b"d"]
-    nothing = builder(filter=RowFilter(message_ids=frozenset({b"?"})))
-    assert build(nothing, *entries) == []
+    wanted = builder(times=PublishTimes(6, 7))
+    assert [row["value"] for row in rows(wanted, *entries)] == [b"c", b"d"]
 
 
 @pytest.mark.fault(35)
@@ -199,5 +195,5 @@ def test_values_that_are_not_asked_for_are_not_decoded() -> None:
 
 @pytest.mark.fault(98)
 def test_a_projection_is_plain_data() -> None:
-    projection = Projection(("value",), STRING, PERMISSIVE, RowFilter(1, 2))
+    projection = Projection(("value",), STRING, PERMISSIVE, PublishTimes(1, 2))
     assert pickle.loads(pickle.dumps(projection)) == projection

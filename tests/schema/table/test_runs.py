@@ -1,8 +1,7 @@
-"""Entries split into runs, and filters on them."""
+"""Entries split into runs."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +10,7 @@ from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import strings
-from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.table.runs import PublishTimes, Run, Runs, split_entry
 from tests.schema.table.entries import PARTITION, TOPIC, batch, message, single
 
 
@@ -113,43 +112,4 @@ def test_a_row_of_several_runs_is_located() -> None:
 def test_publish_times_are_taken_from_a_start_up_to_an_end(
     low: int | None, high: int | None, taken: bool
 ) -> None:
-    assert RowFilter(published_from=low, published_before=high).takes_entry(5) is taken
-
-
-KEYED = [message(partition_key="a"), message(), message(partition_key="b", event_time=1)]
-
-
-@pytest.mark.parametrize(
-    "row_filter,rows",
-    [
-        (RowFilter(keys=frozenset({b"a", b"z"})), [0]),
-        (RowFilter(keys=frozenset()), []),
-        (RowFilter(has_key=True), [0, 2]),
-        (RowFilter(has_key=False), [1]),
-        (RowFilter(has_key=True, keys=frozenset({b"b"})), [2]),
-        (RowFilter(has_key=False, keys=frozenset({b"b"})), []),
-        (RowFilter(message_ids=frozenset({MessageIdAdv(7, 0, 3, 1, 3).serialize()})), [1]),
-        (RowFilter(message_ids=frozenset({MessageIdAdv(7, 0, 3, 1).serialize()})), []),
-    ],
-)
-def test_messages_are_selected_by_key_and_id(row_filter: RowFilter, rows: list[int]) -> None:
-    assert list(row_filter.select(run_of(batch(KEYED)), 3).rows) == rows
-
-
-def test_single_messages_and_batches_without_keys_are_selected_too() -> None:
-    has_a = RowFilter(keys=frozenset({b"a"}))
-    assert list(has_a.select(run_of(single(b"", partition_key="a")), 3).rows) == [0]
-    assert list(has_a.select(run_of(single(b"")), 3).rows) == []
-    assert list(has_a.select(run_of(batch([message()] * 2)), 3).rows) == []
-
-
-def test_a_filter_by_ids_tells_which_entries_can_have_them() -> None:
-    assert RowFilter().entries() is None
-    ids = frozenset({MessageIdAdv(7, 0, 3, 1, 3).serialize(), b"no id"})
-    assert RowFilter(message_ids=ids).entries() == frozenset({(7, 0)})
-
-
-@pytest.mark.fault(98)
-def test_a_filter_is_plain_data() -> None:
-    row_filter = RowFilter(5, 6, frozenset({b"a"}), True, frozenset({b"b"}))
-    assert pickle.loads(pickle.dumps(row_filter)) == row_filter
+    assert PublishTimes(low, high).takes(5) is taken

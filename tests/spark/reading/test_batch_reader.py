@@ -23,11 +23,10 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import CorruptMessage, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.reading.batch_reader import (
     PulsarBatchReader,
-    PushdownBatchReader,
     infer_schema,
 )
 from pulsar_spark.testing import EmbeddedBroker
@@ -240,56 +239,6 @@ def test_a_reader_that_was_pickled_reads_the_same(broker: EmbeddedBroker, pickle
     assert [row["value"] for row in rows] == payloads
 
 
-def pushdown(broker: EmbeddedBroker) -> PushdownBatchReader:
-    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
-    return PushdownBatchReader(options, infer_schema(options))
-
-
-@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="this Spark pushes no filters down")
-def test_filters_that_are_taken_leave_exactly_their_rows(broker: EmbeddedBroker) -> None:
-    broker.create_topic("t", 3)
-    for partition in range(3):
-        for number in range(5):
-            store(
-                broker,
-                f"t-partition-{partition}",
-                [b"%d%d" % (partition, number)],
-                publish_time=NOW + number,
-                batched=False,
-                partition_key=f"k{number % 2}",
-            )
-    source = pushdown(broker)
-    moment = datetime.fromtimestamp((NOW + 1) / 1000, timezone.utc)
-    left = spark.StringStartsWith(("value",), "x")
-    given = [
-        spark.GreaterThan(("__publishTime",), moment),
-        spark.In(("__topic",), (full("t-partition-0"), full("t-partition-2"))),
-        spark.EqualTo(("__key",), b"k0"),
-        left,
-    ]
-    assert list(source.pushFilters(given)) == [left]
-    parts = source.partitions()
-    assert len(parts) == 2
-    rows = [row for part in parts for batch in source.read(part) for row in batch.to_pylist()]
-    assert sorted(row["value"] for row in rows) == [b"02", b"04", b"22", b"24"]
-
-
-@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="this Spark pushes no filters down")
-def test_filters_of_typed_keys_are_left_to_spark(broker: EmbeddedBroker) -> None:
-    broker.create_topic("t")
-    none = SchemaInfo(BYTES)
-    set_schema(broker, "t", join_key_value(none, none, separated=False))
-    pair = b"\0\0\0\1k\0\0\0\1v"
-    store(broker, "t", [pair], batched=False, partition_key="other")
-    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
-    given = [spark.EqualTo(("__key",), b"k"), spark.IsNotNull(("__topic",))]
-    source = PushdownBatchReader(options, infer_schema(options))
-    assert list(source.pushFilters(given)) == given[:1]
-    (part,) = source.partitions()
-    (batch,) = source.read(part)
-    assert batch.to_pylist()[0]["__key"] == b"k"
-
-
 def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
     set_schema(broker, "t", SchemaInfo(pb.Schema.Avro, "r", _record("a")))
@@ -316,8 +265,3 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBrok
 def _record(*names: str) -> bytes:
     fields = [{"name": name, "type": "int", "default": 0} for name in names]
     return json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
-
-
-def test_only_the_reader_for_pushdown_takes_filters() -> None:
-    assert "pushFilters" in vars(PushdownBatchReader)
-    assert "pushFilters" not in vars(PulsarBatchReader)

@@ -10,12 +10,12 @@ from pyspark import cloudpickle
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 STRING = SchemaInfo(pb.Schema.String, "String", b"", {"a": "b"})
 PART = PulsarInputPartition(
-    "persistent://a/b/t", Position(1, 2), Position(3, 4, 5), RowFilter(7), schema=STRING
+    "persistent://a/b/t", Position(1, 2), Position(3, 4, 5), PublishTimes(7), schema=STRING
 )
 
 
@@ -30,7 +30,7 @@ def test_a_partition_is_plain_data() -> None:
 @pytest.mark.fault(96)
 def test_a_partition_says_what_it_is_and_nothing_secret() -> None:
     assert "persistent://a/b/t" in repr(PART)
-    assert set(vars(PART)) == {"topic", "start", "end", "row_filter", "schema", "first"}
+    assert set(vars(PART)) == {"topic", "start", "end", "times", "schema", "first"}
 
 
 def test_partitions_are_equal_if_they_read_the_same() -> None:

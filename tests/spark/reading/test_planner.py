@@ -22,10 +22,9 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.schema.table.runs import PublishTimes
 from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.options.read import parse_read_options
-from pulsar_spark.spark.reading.filters import Condition, PushedFilters
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, Topics
 from pulsar_spark.spark.value_types import ValueType
@@ -40,7 +39,6 @@ AVRO = SchemaInfo(pb.Schema.Avro, "r", b'{"type":"record","name":"r","fields":[]
 def plan(
     broker: EmbeddedBroker,
     options: dict[str, Any],
-    pushed: PushedFilters | None = None,
 ) -> list[PulsarInputPartition]:
     given = {
         key: json.dumps(value) if isinstance(value, dict) else str(value)
@@ -49,7 +47,7 @@ def plan(
     parsed = parse_read_options({"service.url": broker.service_url, **given})
     with ClientContext(parsed.client) as context:
         planner = Planner(context, parsed)
-        return planner.partitions(planner.topics(), ValueType(), pushed)
+        return planner.partitions(planner.topics(), ValueType())
 
 
 def topics(broker: EmbeddedBroker, **options: str) -> Topics:
@@ -228,7 +226,7 @@ def test_a_range_of_time_does_not_read_the_whole_topic(broker: EmbeddedBroker) -
         Position(ids[498].ledger_id, ids[498].entry_id),
         Position(ids[512].ledger_id, ids[512].entry_id),
     )
-    assert part.row_filter == RowFilter(NOW + 500_000, NOW + 510_000)
+    assert part.times == PublishTimes(NOW + 500_000, NOW + 510_000)
 
 
 def test_times_beyond_the_topic_are_no_trouble(broker: EmbeddedBroker) -> None:
@@ -465,21 +463,6 @@ def test_pieces_keep_start_end_and_filter(broker: EmbeddedBroker) -> None:
     }
     assert len(plan(broker, options)) == 3
     assert values(broker, options) == payloads[23:75]
-
-
-# --- filters ----------------------------------------------------------------------------------
-
-
-def test_conditions_leave_topic_partitions_out(broker: EmbeddedBroker) -> None:
-    broker.create_topic("t", 3)
-    for partition in range(3):
-        store(broker, f"t-partition-{partition}", [b"x"])
-    pushed = PushedFilters(
-        (Condition("__partition", "EqualTo", 1),), RowFilter(published_from=5, has_key=True)
-    )
-    (part,) = plan(broker, {"topic": "t", "startingTime": NOW - 5}, pushed)
-    assert part.topic == full("t-partition-1")
-    assert part.row_filter == RowFilter(published_from=NOW - 5, has_key=True)
 
 
 # --- schemas ----------------------------------------------------------------------------------
