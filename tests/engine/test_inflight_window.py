@@ -22,6 +22,7 @@ from pulsar_spark.engine.producers.inflight_window import (
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OperationTimeout, PulsarError
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.support.waiting import Clock, finish, is_in, wait_until
 
 
@@ -239,8 +240,7 @@ def take(window: InflightWindow) -> None:
         assert oldest is not None
         _, taken = window.take(receipts(oldest.sequence_id))
     assert taken is not None
-    if taken.ends:
-        window.complete(taken.sends, None)
+    window.finish([(taken, array("q"), MessageIdAdv(0, 0))])
 
 
 def test_room_is_counted_in_messages(around: Windowed) -> None:
@@ -314,7 +314,7 @@ def test_waiting_goes_on_until_callbacks_have_returned(around: Windowed) -> None
     assert taken is not None
     with pytest.raises(OperationTimeout):
         window.wait_until_acknowledged(Deadline(0.05))
-    window.settle(taken.sends)
+    window.finish([(taken, array("q"), MessageIdAdv(0, 0))])
     window.wait_until_acknowledged(Deadline(0.05))
 
 

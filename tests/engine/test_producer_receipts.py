@@ -330,13 +330,13 @@ def test_a_flush_that_waits_for_the_last_receipt_is_told_of_a_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flushed = threading.Event()
-    settle = InflightWindow.settle
+    finish = InflightWindow.finish
 
-    def settle_and_let_flush(window: InflightWindow, sends: PendingSends) -> None:
-        settle(window, sends)
+    def finish_and_let_flush(window: InflightWindow, *arguments: Any) -> None:
+        finish(window, *arguments)
         flushed.wait(1.0)
 
-    monkeypatch.setattr(InflightWindow, "settle", settle_and_let_flush)
+    monkeypatch.setattr(InflightWindow, "finish", finish_and_let_flush)
     with topic() as (script, context, _):
         drop_as_duplicates(script, 0)
         producer = make(context)

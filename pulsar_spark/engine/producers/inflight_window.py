@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice, repeat
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.retry import Deadline
@@ -416,6 +416,10 @@ class Taken(NamedTuple):
         return Outcome(duplicates, stored, false)
 
 
+Acknowledged: TypeAlias = "tuple[Taken, array[int], MessageIdAdv]"
+"""What receipts removed, those receipts, and the id that the last one gives."""
+
+
 class PendingQueue:
     """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks."""
 
@@ -547,7 +551,7 @@ class InflightWindow:
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
     producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and
     `on_expired` gets them; and so do sends that the broker refuses, or a backlog quota for the time
-    being.
+    being. However sends are removed, `finish` follows: it calls `on_room`.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -565,6 +569,7 @@ class InflightWindow:
         give_up: Callable[[PulsarError], None],
         survives_timeouts: bool = False,
         on_expired: Callable[[Sequence[PendingSends]], object] = lambda sends: None,
+        on_room: Callable[[], object] = lambda: None,
     ) -> None:
         self.timeout = timeout or NO_TIMEOUT
         self.budget = budget
@@ -574,6 +579,7 @@ class InflightWindow:
         self._trouble = trouble
         self._give_up = give_up
         self._on_expired = on_expired
+        self._on_room = on_room
         self.survives_timeouts = survives_timeouts
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
@@ -716,7 +722,7 @@ class InflightWindow:
     # --- completion and end -------------------------------------------------------------------
 
     def take(self, ids: array[int]) -> tuple[int, Taken | None]:
-        """As `PendingQueue.take`; `settle` follows if a block ends. `changed` is held."""
+        """As `PendingQueue.take`; `finish` follows. `changed` is held."""
         found = self.pending.take(ids)
         if (taken := found[1]) is not None:
             self.acknowledged += taken.messages
@@ -725,23 +731,47 @@ class InflightWindow:
                 self.changed.notify_all()
         return found
 
-    def acknowledge(
-        self,
-        taken: Taken,
-        receipts: array[int],
-        message_id: MessageIdAdv,
-        failure: PulsarError | None,
+    def finish(
+        self, removed: Iterable[PendingSends | Acknowledged], error: PulsarError | None = None
     ) -> None:
-        """Tell callbacks that entries are stored, the last one as `message_id`; or have failed."""
-        if failure is not None:
-            tell_failed(taken.callbacks, failure)
+        """Tell the callbacks of what was removed how it ended, in order; then there is room.
+
+        It has failed with `error`, or if it was refused, with that; without an error it is stored.
+        """
+        for one in removed:
+            if isinstance(one, PendingSends):
+                self._complete(one, one.refused or error)
+            else:
+                self._acknowledge(one, error)
+        self._on_room()
+
+    def _acknowledge(self, done: Acknowledged, error: PulsarError | None) -> None:
+        taken, receipts, message_id = done
+        if error is not None:
+            tell_failed(taken.callbacks, error)
         elif taken.callbacks:
             each = taken.sends.per_entry or taken.messages
             tell_stored(taken.callbacks, each, receipts, message_id.partition)
         if taken.ends:
-            self.complete(taken.sends, failure, message_id if failure is None else None)
+            self._complete(taken.sends, error, message_id if error is None else None)
 
-    def settle(self, sends: PendingSends) -> None:
+    def _complete(
+        self,
+        sends: PendingSends,
+        error: PulsarError | None,
+        message_id: MessageIdAdv | None = None,
+    ) -> None:
+        try:
+            if sends.callbacks and error is not None:
+                tell_failed(sends.callbacks, error)
+            if sends.callback is not None:
+                sends.callback(error, message_id)
+        except Exception:
+            logger.exception("the callback of a send to %s failed", self._describe()["topic"])
+        finally:
+            self._settle(sends)
+
+    def _settle(self, sends: PendingSends) -> None:
         """Release the memory of removed sends, after their callback has returned."""
         self.budget.release(sends.size)
         with self.changed:
@@ -755,7 +785,8 @@ class InflightWindow:
     def end(self, error: PulsarError) -> list[PendingSends] | None:
         """End the window with `error` for everyone; return the sends in flight.
 
-        None if the window had already ended. `changed` is held. Call `wake` next, without the lock.
+        None if the window had already ended. `changed` is held. Call `wake` next, without the lock,
+        then `finish`.
         """
         if self._end is not None:
             return None
@@ -790,8 +821,7 @@ class InflightWindow:
         if not self.survives_timeouts:
             self._give_up(error)
         self._on_expired(lost)
-        for sends in lost:
-            self.complete(sends, error)
+        self.finish(lost, error)
 
     def refuse(self, error: PulsarError) -> bool:
         """Fail what is pending; return false, and do nothing, if that must end the producer."""
@@ -800,12 +830,11 @@ class InflightWindow:
         with self.changed:
             lost = [] if self._end is not None else self._take(error, float("inf"))
         self._on_expired(lost)
-        for sends in lost:
-            self.complete(sends, error)
+        self.finish(lost, error)
         return True
 
     def take_refused(self) -> list[PendingSends]:
-        """With `survives_timeouts`, remove refused sends that are oldest; `complete` follows.
+        """With `survives_timeouts`, remove refused sends that are oldest; `finish` follows.
 
         Only the oldest, so that callbacks keep the order of the messages. `changed` is held.
         """
@@ -818,23 +847,6 @@ class InflightWindow:
         if refused:
             self.changed.notify_all()
         return refused
-
-    def complete(
-        self,
-        sends: PendingSends,
-        error: PulsarError | None,
-        message_id: MessageIdAdv | None = None,
-    ) -> None:
-        """Tell the callbacks of removed sends the result, and settle them."""
-        try:
-            if sends.callbacks and error is not None:
-                tell_failed(sends.callbacks, error)
-            if sends.callback is not None:
-                sends.callback(error, message_id)
-        except Exception:
-            logger.exception("the callback of a send to %s failed", self._describe()["topic"])
-        finally:
-            self.settle(sends)
 
     def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
         """Take the sends that are due up to a time; `error` is theirs."""

@@ -28,12 +28,12 @@ from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
+    Acknowledged,
     InflightWindow,
     MessageCallback,
     PendingSends,
     ProducerCounts,
     ReceiptVerdict,
-    Taken,
 )
 from pulsar_spark.engine.producers.producer_session import (
     Encoding,
@@ -137,6 +137,7 @@ class TopicProducer:
             give_up=self._fail,
             survives_timeouts=survives_timeouts,
             on_expired=self._on_expired,
+            on_room=self._call_on_room,
         )
         self._gate = SendGate(
             self._window.pending, in_order=in_order, guards_all=self._options.resumes
@@ -718,11 +719,7 @@ class TopicProducer:
         # Before a flush can see that everything is acknowledged.
         if failure is not None:
             self._fail(failure)
-        for one in done:
-            if isinstance(one, PendingSends):
-                self._window.complete(one, one.refused)
-            else:
-                self._window.acknowledge(*one, None if refusal is failure else failure)
+        self._window.finish(done, None if refusal is failure else failure)
         if ahead is not None and is_open:
             # It ends the connection, and everything pending is resent on a new one.
             raise RemoteProtocolError(
@@ -730,17 +727,16 @@ class TopicProducer:
             )
         if may_go:
             self._write(session, wait=False)
-        self._call_on_room()
 
     def _take(
         self, receipts: array[int], is_open: bool
-    ) -> tuple[list[tuple[Taken, array[int], MessageIdAdv] | PendingSends], int | None, bool]:
+    ) -> tuple[list[Acknowledged | PendingSends], int | None, bool]:
         """Take off what receipts say is stored, and refused sends that are oldest then.
 
         Also returns the sequence id of a receipt that is ahead of older ones, and whether more may
         go. `changed` is held.
         """
-        done: list[tuple[Taken, array[int], MessageIdAdv] | PendingSends] = []
+        done: list[Acknowledged | PendingSends] = []
         ids = receipts[0::4]
         ahead = None
         may_go = False
@@ -798,10 +794,8 @@ class TopicProducer:
                 self._queue()
         if failure is not None:
             self._fail(failure)
-        for sends in refused:
-            self._window.complete(sends, sends.refused)
         self._write(session, wait=False)
-        self._call_on_room()
+        self._window.finish(refused)
 
     def _refused(self, found: RefusedEntry, error: PulsarError) -> PulsarError:
         """Return the error for the messages of an entry that the broker does not take."""
@@ -894,9 +888,7 @@ class TopicProducer:
         self._window.wake()
         if opening:
             self._opened.set_exception(error.with_context())
-        for send in unfinished:
-            self._window.complete(send, error)
-        self._call_on_room()
+        self._window.finish(unfinished, error)
         return True, session
 
     # --- checks -------------------------------------------------------------------------------
