@@ -30,11 +30,11 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.state() is not TransactionState.OPEN:
-            return
-        if error is None:
+        state = self.state()
+        # If its time is up, commit says so: nothing of it is visible.
+        if error is None and state in (TransactionState.OPEN, TransactionState.TIME_OUT):
             self.commit()
-        else:
+        elif state is TransactionState.OPEN:
             self.abort()
 
     def __repr__(self) -> str:
@@ -51,9 +51,10 @@ class Transaction:
     def commit(self) -> None:
         """Wait until everything is sent, then commit: all messages become visible at once.
 
-        If a message could not be sent, aborts and raises that error. Raises TransactionNotFound or
-        InvalidTxnStatus if the transaction timed out before. Raises TransactionOutcomeUnknown if no
-        answer arrives: the transaction may be committed or not.
+        If a message could not be sent, or not before the transaction's timeout, aborts and raises
+        that error. Raises TransactionStateError, TransactionNotFound or InvalidTxnStatus if the
+        transaction had ended or timed out before. Raises TransactionOutcomeUnknown if no answer
+        arrives: the transaction may be committed or not.
         """
         self.engine.commit()
 

@@ -42,11 +42,14 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
     listed,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.protocol.versions import COORDINATOR_CONNECT
+
+logger = get_logger(__name__)
 
 COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
 """The topic whose partitions are the coordinators."""
@@ -479,17 +482,23 @@ class ClientTransaction:
     def commit(self) -> None:
         """Wait for pending operations, then make everything visible at once.
 
-        If one of them failed, aborts the transaction and raises that error. Raises
-        TransactionNotFound or InvalidTxnStatus if the transaction timed out and was aborted, and
+        If one of them failed, or is pending when the transaction's timeout passes, aborts the
+        transaction and raises that error. Raises TransactionStateError if the transaction is not
+        open, TransactionNotFound or InvalidTxnStatus if the coordinator has aborted it, and
         TransactionOutcomeUnknown if the coordinator does not answer.
         """
         self._end(TransactionState.COMMITTING)
-        if (failed := self._wait()) is not None:
-            with self._changed:
-                self._state = TransactionState.OPEN
-            self.abort()
-            raise failed.with_context() from failed
-        self._finish(commit=True)
+        if (failed := self._wait()) is None:
+            self._finish(commit=True)
+            return
+        with self._changed:
+            self._state = TransactionState.ABORTING
+        try:
+            self._finish(commit=False)
+        except PulsarError as error:
+            # The coordinator aborts it at its timeout.
+            logger.warning("transaction %s was not aborted: %s", name_of(self.txn_id), error)
+        raise failed.with_context() from failed
 
     def abort(self) -> None:
         """Wait for pending operations, then drop everything."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from pulsar_spark.client import (
     ConsumerType,
     InitialPosition,
+    Message,
     MessageId,
     ProducerAccessMode,
     PulsarClient,
+    PulsarConsumer,
     Transaction,
     TransactionState,
 )
@@ -21,7 +24,9 @@ from pulsar_spark.errors import (
     InvalidTxnStatus,
     MessageTooLarge,
     NotAllowed,
+    OperationTimeout,
     OptionError,
+    PulsarError,
     TransactionNotFound,
     TransactionOutcomeUnknown,
     TransactionStateError,
@@ -278,6 +283,79 @@ def test_commit_waits_for_what_is_under_way(broker: EmbeddedBroker, client: Puls
         producer.send_async(b"%d" % number, None, txn=txn)
     txn.commit()
     assert len(read(client, "t")) == 500
+
+
+def pass_timeout_soon(txn: Transaction) -> None:
+    txn.engine._expires_at = time.monotonic() + 0.2
+
+
+@pytest.mark.fault(192)
+@pytest.mark.parametrize("aborts", [True, False], ids=["aborted", "not aborted"])
+def test_commit_with_a_message_pending_at_the_timeout_aborts_and_says_so(
+    broker: EmbeddedBroker, client: PulsarClient, aborts: bool
+) -> None:
+    producer = client.create_producer("t")
+    producer.send(b"before")
+    txn = client.new_transaction()
+    broker.faults.drop("SEND_RECEIPT", times=None)
+    if not aborts:
+        broker.faults.error("END_TXN", "NotAllowedError")
+    producer.send_async(b"a", None, txn=txn)
+    pass_timeout_soon(txn)
+    with pytest.raises(OperationTimeout, match="1 messages or acknowledgements pending"):
+        txn.commit()
+    (end,) = broker.faults.log("END_TXN")
+    assert end.body.txn_action == pb.ABORT
+    assert txn.state() is (TransactionState.ABORTED if aborts else TransactionState.ERROR)
+    broker.faults.clear()
+    broker.faults.disconnect()
+    producer.flush()
+    if aborts:
+        assert broker.open_transactions() == {}
+        assert read(client, "t") == [b"before"]
+
+
+@pytest.mark.fault(192)
+def test_commit_with_an_acknowledgement_pending_at_the_timeout_aborts_and_says_so(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    client.create_producer("t").send(b"a")
+    with client.subscribe("t", "s", initial_position=InitialPosition.Earliest) as consumer:
+        message = consumer.receive(60_000)
+        txn = client.new_transaction()
+        broker.faults.drop("ACK_RESPONSE", times=None)
+        thread = threading.Thread(target=acknowledge_in_vain, args=(consumer, message, txn))
+        thread.start()
+        wait_until(lambda: broker.faults.seen("ACK"), "an acknowledgement")
+        pass_timeout_soon(txn)
+        with pytest.raises(OperationTimeout, match="1 messages or acknowledgements pending"):
+            txn.commit()
+        assert txn.state() is TransactionState.ABORTED
+        broker.faults.disconnect()
+        finish(thread)
+
+
+def acknowledge_in_vain(consumer: PulsarConsumer, message: Message, txn: Transaction) -> None:
+    with pytest.raises(PulsarError):
+        consumer.acknowledge(message, txn=txn)
+
+
+@pytest.mark.fault(192)
+def test_the_end_of_a_block_says_that_its_transaction_has_timed_out(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+
+    def too_slow(error: Exception | None) -> None:
+        with client.new_transaction() as txn:
+            producer.send(b"a", txn=txn)
+            pass_timeout_soon(txn)
+            wait_until(lambda: txn.state() is TransactionState.TIME_OUT)
+            if error is not None:
+                raise error
+
+    with pytest.raises(TransactionStateError, match="timed out"):
+        too_slow(None)
+    with pytest.raises(KeyError):
+        too_slow(KeyError())
 
 
 def test_what_is_left_of_a_batch_comes_again_in_time_though_a_part_is_acknowledged_in_one(
