@@ -99,6 +99,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         126: "messages that expire (TTL) move the cursors of readers past what is stored",
         130: "a stream's subscription is removed, or its topic made again, while the query runs",
         131: "unread messages expire, are skipped or truncated, and no new ones come",
+        193: "topics and partitions are found, and cannot be taken at that moment",
         132: "taken out of a stream's topics, and put back",
         160: "terminated, deleted or made again between the tasks and an exactly-once commit",
         161: "terminated, deleted or made again during an exactly-once commit",

@@ -161,12 +161,12 @@ class TopicConsumers:
             new = [self._make(topic, len(found), options) for topic in found - before.keys()]
             kept = {topic: one for topic, one in before.items() if one not in gone}
             self._consumers = kept | {one.topic: one for one in new}
-        for consumer in gone:
-            consumer.close()
         timeout = self._context.options.operation_timeout
         for consumer in new:
             opened = start(consumer.open_operation, timeout, self._context.timers)
             opened.add_done_callback(partial(self._on_opened, consumer))
+        for consumer in gone:
+            consumer.close()
 
     def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
         error = None if opened.cancelled() else opened.exception()

@@ -37,7 +37,8 @@ class TopicDiscovery:
     """Finds the topic partitions of `names`, or of a pattern's topics; close it at the end.
 
     After `begin`, `on_found` gets the complete set after each discovery, on a thread that must not
-    wait. A `period` of 0 looks again only when a broker reports a change.
+    wait; if it raises, that is logged, and it gets the set again after the next one. A `period` of
+    0 looks again only when a broker reports a change.
     """
 
     def __init__(
@@ -137,13 +138,19 @@ class TopicDiscovery:
         if closed:
             return
         if error is None and not looked.cancelled():
-            self._on_found(looked.result())
+            self._tell(looked.result())
         elif error is not None:
             logger.info("topics cannot be looked for now: %s", error)
         if again:
             self._look()
         else:
             self._look_later()
+
+    def _tell(self, found: set[str]) -> None:
+        try:
+            self._on_found(found)
+        except Exception:
+            logger.exception("the topics that were found cannot be taken now")
 
     def _look_later(self) -> None:
         if self._period <= 0:
