@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.retry import Deadline
@@ -15,6 +16,17 @@ logger = get_logger(__name__)
 
 MAX_WAITING = 50_000
 """Maximum number of queued callbacks; then the sender waits."""
+
+
+def call_logged(what: str, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a user's function on a thread of the client; what it raises, SystemExit too, is logged.
+
+    `what` names it in the log.
+    """
+    try:
+        function(*arguments)
+    except BaseException:
+        logger.exception("%s failed", what)
 
 
 class CallbackThread:
@@ -108,7 +120,4 @@ class CallbackThread:
                 self._waiting -= callbacks
                 if self._senders and self._waiting <= MAX_WAITING // 2:
                     self._room.notify_all()
-            try:
-                function()
-            except Exception:
-                logger.exception("a callback of the user failed")
+            call_logged("a callback of the user", function)

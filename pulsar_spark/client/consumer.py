@@ -212,11 +212,12 @@ class PulsarConsumer(Closing):
         self._listening.on_ready()
 
     def _on_active(self, consumer: TopicConsumer, is_active: bool) -> None:
-        events = self._rules.events
-        if events is None:
-            return
+        if (events := self._rules.events) is not None:
+            self._callbacks.run(partial(self._tell_events, events, consumer.partition, is_active))
+
+    def _tell_events(self, events: ConsumerEventListener, partition: int, is_active: bool) -> None:
         tell = events.became_active if is_active else events.became_inactive
-        self._callbacks.run(partial(tell, self, consumer.partition))
+        tell(self, partition)
 
     # --- acknowledging ------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_spark.client.arguments import check_type
-from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import Schema
@@ -235,7 +235,7 @@ class PulsarProducer(Closing):
         """Return a function that queues a callback; waits while callbacks lag far behind."""
 
         def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
-            callback(result_of(error), _wrap(message_id))
+            call_logged("the callback of a message", callback, result_of(error), _wrap(message_id))
 
         self._callbacks.wait_for_room(self._rules.send_timeout)
         return DeferredCallback(tell, self._callbacks.run)

@@ -10,6 +10,7 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from pulsar_spark.client.arguments import seconds
+from pulsar_spark.client.callbacks import call_logged
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
@@ -345,10 +346,7 @@ class PulsarReader(Closing):
             except Exception:
                 logger.exception("reading %s for a listener has ended", self._topic)
                 return
-            try:
-                listener(self, message)
-            except Exception:
-                logger.exception("the listener of %s failed", self._topic)
+            call_logged(f"the listener of {self._topic}", listener, self, message)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -6,13 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_spark.client.callbacks import call_logged
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.reader import PulsarReader
 from pulsar_spark.client.values import MessageValues, checked, key_of
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.logs import get_logger
-
-logger = get_logger(__name__)
 
 EntryCallback = Callable[[str, Any], object]
 """Callback of a table view: it gets a key and its value."""
@@ -103,7 +101,7 @@ class TableView(Closing):
             else:
                 self._values.pop(key, None)
             for listener in list(self._listeners):
-                try:
-                    listener(key, value.value(self._decoder))
-                except Exception:
-                    logger.exception("a listener of %r failed", self)
+                call_logged(f"a listener of {self!r}", self._tell, listener, key, value)
+
+    def _tell(self, listener: EntryCallback, key: str, value: _Held) -> None:
+        listener(key, value.value(self._decoder))

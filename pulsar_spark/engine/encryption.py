@@ -207,10 +207,10 @@ class Decryptor:
         until = float("inf")
         try:
             cipher = self._open(wrapped)
-        except MissingDependency:
+        except (MissingDependency, KeyboardInterrupt):
             raise
-        except Exception as error:
-            # The text of a user's error may hold anything.
+        except BaseException as error:
+            # SystemExit, too. The text of a user's error may hold anything.
             raised = f"its reader of keys raised {type(error).__name__}"
             cipher = error.what if isinstance(error, PulsarError) else raised
             until = time.monotonic() + _ASK_AGAIN_SECONDS
@@ -236,9 +236,9 @@ class Decryptor:
 def _wrapped(name: str, keys: KeyReader, data_key: bytes) -> pb.EncryptionKeys:
     try:
         info = keys.get_public_key(name, {})
-    except PulsarError:
+    except (PulsarError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise CryptoError(
             f"the reader of keys has no public key {name!r}: it raised {type(error).__name__}"
         ) from None

@@ -183,9 +183,9 @@ def _made(plugin: str, params: str) -> Any:
         ) from None
     try:
         return kind(params)
-    except PulsarError:
+    except (PulsarError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         # Drop the error's text and traceback: they may quote a secret.
         why = type(error).__name__
     raise OptionError(
@@ -229,10 +229,11 @@ def credentials(give: Callable[[], T], broker: str) -> T:
     """
     try:
         return give()
-    except PulsarError:
+    except (PulsarError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        # Drop the error's text and traceback: they may quote a secret.
+    except BaseException as error:
+        # SystemExit, too: a thread of the client may be calling. Drop the error's text and
+        # traceback: they may quote a secret.
         why = type(error).__name__
     raise AuthenticationError(f"credentials could not be obtained ({why})", broker=broker)
 
