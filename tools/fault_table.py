@@ -124,6 +124,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         142: "a policy refuses a question with the code of an answer",
         143: "an exactly-once sink whose records or topics allow no further consumer",
         144: "a backlog quota refuses a producer until the backlog is consumed",
+        200: "a listener meets entries that cannot be read, of each kind",
     },
     "Sink and transactions": {
         77: "a row that cannot be encoded",

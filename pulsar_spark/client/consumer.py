@@ -143,9 +143,10 @@ class PulsarConsumer(Closing):
         """Return the next message; wait for it, at most `timeout_millis`.
 
         Raises OperationTimeout if no message arrived, ClosedError after `close`, and the error that
-        ended the consumer. Raises CorruptMessage for a message that cannot be read, and
-        IncompleteMessage for one without all of its chunks; it stays unacknowledged, and the next
-        call returns the message after it. It may wait longer to read chunks that are missing.
+        ended the consumer. Raises CorruptMessage for a message that cannot be read,
+        EncryptedMessage for one that cannot be decrypted, and IncompleteMessage for one without all
+        of its chunks; it stays unacknowledged, and the next call returns the message after it. It
+        may wait longer to read chunks that are missing.
         """
         self._check_receiving()
         deadline = Deadline(seconds(timeout_millis))
@@ -436,6 +437,8 @@ class PulsarConsumer(Closing):
         except PulsarError:
             self.close()
             raise
+        # Without a receiver queue, somebody must ask for the first message.
+        self._on_ready()
 
     def on_topics(self, found: set[str]) -> None:
         """Consume exactly these topic partitions. Discovery calls this, on any thread."""

@@ -39,6 +39,11 @@ class IncomingMessages:
         self._at = 0
         self._failed: PulsarError | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left but the error that ends the inbox."""
+        return self._inbox.over
+
     def next(self) -> Message | None:
         """Return the next message, or None if there is none now; raises the error that is next."""
         with self._lock:

@@ -12,13 +12,8 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.message import Message
-from pulsar_spark.errors import (
-    ClosedError,
-    CorruptMessage,
-    IncompleteMessage,
-    OptionError,
-    PulsarError,
-)
+from pulsar_spark.engine.retry import can_pass
+from pulsar_spark.errors import ClosedError, OptionError, PulsarError
 from pulsar_spark.logs import get_logger
 
 if TYPE_CHECKING:
@@ -138,7 +133,8 @@ class Listening:
         elif not isinstance(error, ClosedError):
             topic = self._consumer.topic()
             logger.error("%s: a message cannot be given to the listener: %s", topic, error)
-            if isinstance(error, CorruptMessage | IncompleteMessage):
+            # An entry that could not be fetched now is the next one still, and told of again.
+            if not can_pass(error) and not self._incoming.over:
                 self.on_ready()
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from pulsar_spark.client import (
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     ConsumerType,
+    CryptoKeyReader,
     InitialPosition,
     KeySharedMode,
     Message,
@@ -56,10 +57,11 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.ack_sets import MAX_BATCH
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import add_interleaved, chunks_of, stored_entry
+from tests.engine.topics import add_interleaved, add_plain, chunks_of, stored_entry
 from tests.support.waiting import finish, is_in, wait_until
 
 EARLIEST = InitialPosition.Earliest
@@ -168,6 +170,101 @@ def test_a_listener_goes_on_behind_what_cannot_be_read(
     assert came.wait(60)
     wait_until(lambda: "its own fault" in caplog.text, "what a listener raises is not logged")
     assert "cannot be given to the listener" in caplog.text
+
+
+UNREADABLE = {
+    # The first delivery is damaged on its way.
+    "checksum": stored_entry(b"damaged"),
+    "batch": BAD_BATCH,
+    "empty batch": stored_entry(b"", num_messages_in_batch=0),
+    "huge batch": stored_entry(b"", num_messages_in_batch=MAX_BATCH + 1),
+    "codec": BAD_CODEC,
+    "too large": stored_entry(b"no LZ4", compression=pb.LZ4, uncompressed_size=2**31 - 1),
+    "no key": stored_entry(
+        b"sealed",
+        encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")],
+        encryption_param=bytes(12),
+    ),
+    "no nonce": stored_entry(b"", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]),
+    "chunk": stored_entry(
+        b"end", uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9
+    ),
+}
+
+
+class LostKeys(CryptoKeyReader):
+    """A reader of keys that has none."""
+
+    def get_public_key(self, key_name: str, metadata: Any) -> Any:
+        raise KeyError(key_name)
+
+    get_private_key = get_public_key
+
+
+@pytest.mark.fault(200)
+@pytest.mark.parametrize("queue_size", [1, 1000])
+@pytest.mark.parametrize("keys", [None, LostKeys()], ids=["without keys", "keys"])
+def test_a_listener_goes_on_behind_each_kind_of_entry_that_cannot_be_read(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    queue_size: int,
+    keys: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number, bad in enumerate(UNREADABLE.values()):
+        broker.append(topic, bad)
+        add_plain(broker, topic, b"%d" % number)
+    broker.faults.corrupt("MESSAGE", times=1)
+    came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    consumer = client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        message_listener=lambda _, message: came.put(message.data()),
+        receiver_queue_size=queue_size,
+        crypto_key_reader=keys,
+        broker_consumer_stats_cache_time_ms=0,
+    )
+    found = [came.get(timeout=60) for _ in UNREADABLE]
+    assert found == [b"%d" % number for number in range(len(UNREADABLE))]
+    # Nothing was acknowledged or is told of twice.
+    assert backlog(consumer) == 2 * len(UNREADABLE)
+    assert caplog.text.count("cannot be given to the listener") == len(UNREADABLE)
+
+
+@pytest.mark.fault(200)
+def test_a_listener_without_a_queue_goes_on_behind_what_cannot_be_read(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    for bad in ("checksum", "codec", "no key"):
+        broker.append(topic, UNREADABLE[bad])
+    add_plain(broker, topic, b"behind")
+    broker.faults.corrupt("MESSAGE", times=1)
+    came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        message_listener=lambda _, message: came.put(message.data()),
+        receiver_queue_size=0,
+    )
+    assert came.get(timeout=60) == b"behind"
+
+
+@pytest.mark.fault(200)
+def test_a_listener_is_told_once_of_what_ended_its_consumer(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    came = threading.Event()
+    listener = client.subscribe(topic, "s", message_listener=lambda *_: None)
+    broker.faults.error("SUBSCRIBE", pb.AuthorizationError, times=None)
+    broker.faults.disconnect()
+    wait_until(lambda: "cannot be given to the listener" in caplog.text, "it is not told")
+    # What the listeners' thread does next comes behind another call of the listener.
+    listener._callbacks.run(came.set)
+    assert came.wait(60)
+    assert caplog.text.count("cannot be given to the listener") == 1
 
 
 @pytest.mark.fault(14)

@@ -87,6 +87,11 @@ class Inbox:
             finally:
                 self._waiting -= 1
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left but the permanent error."""
+        return self._error is not None and not self._has_some()
+
     def check(self) -> None:
         """Raise the permanent error, if there is one."""
         if (error := self._error) is not None:
