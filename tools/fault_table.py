@@ -125,6 +125,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         143: "an exactly-once sink whose records or topics allow no further consumer",
         144: "a backlog quota refuses a producer until the backlog is consumed",
         200: "a listener meets entries that cannot be read, of each kind",
+        201: "a cumulative acknowledgement while very many entries are outstanding",
     },
     "Sink and transactions": {
         77: "a row that cannot be encoded",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from pulsar_spark.engine.consumers import acknowledgments
-from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker
+from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker, EntryKey, EntryOrder
+from pulsar_spark.engine.consumers.outstanding import DueEntries
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OptionError
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_bits
-from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from tests.support.waiting import wait_until
 
 
@@ -215,3 +217,82 @@ def test_of_too_many_batches_the_oldest_is_forgotten(
     for entry in range(3):
         acks.acknowledge(one(entry, 0, 2))
     assert [acks.acknowledge(one(entry, 1, 2))[0] for entry in (2, 1, 0)] == [True, True, False]
+
+
+class Counted(tuple[int, int]):
+    """An entry's key that counts how often one is compared with another."""
+
+    comparisons = 0
+
+    def __lt__(self, other: tuple[int, ...]) -> bool:
+        Counted.comparisons += 1
+        return tuple.__lt__(self, other)
+
+
+def keep_in_order(timers: Timers, count: int) -> Callable[[Position], object]:
+    book = dict.fromkeys(Counted((1, entry)) for entry in range(count))
+    order = EntryOrder(book)
+    for key in book:
+        order.add(key)
+    return order.take_before
+
+
+def keep_due(timers: Timers, count: int) -> Callable[[Position], object]:
+    due = DueEntries(timers, 3600.0, lambda keys: None)
+    for entry in range(count):
+        due.put(Counted((1, entry)), 3600.0)
+    return due.discard_before
+
+
+@pytest.mark.fault(201)
+@pytest.mark.parametrize("keep", [keep_in_order, keep_due])
+def test_an_acknowledgement_up_to_a_message_looks_at_none_behind_it(
+    timers: Timers, keep: Callable[[Timers, int], Callable[[Position], object]]
+) -> None:
+    counts: list[int] = []
+    for count in (1_000, 16_000):
+        forget_before = keep(timers, count)
+        Counted.comparisons = 0
+        for entry in range(500):
+            forget_before(Position(1, entry + 1))
+        counts.append(Counted.comparisons)
+    few, many = counts
+    # A heap of 16 times as many is deeper by four; each level costs two comparisons.
+    assert 0 < many - few <= 500 * 2 * 4
+
+
+@pytest.mark.fault(201)
+def test_the_order_of_entries_forgets_those_that_have_left_its_book() -> None:
+    book: dict[EntryKey, None] = {}
+    order = EntryOrder(book)
+    for entry in range(10_000):
+        book[1, entry] = None
+        order.add((1, entry))
+        if entry >= 10:
+            del book[1, entry - 10]
+    assert len(order._keys) <= 2 * len(book) + 100
+    assert order.take_before(Position(1, 9_995)) == {(1, entry) for entry in range(9_990, 9_995)}
+    # One that comes and goes counts once.
+    for _ in range(3):
+        book.pop((1, 9_999), None)
+        book[1, 9_999] = None
+        order.add((1, 9_999))
+    del book[1, 9_998]
+    assert order.take_before(Position(2, 0)) == {
+        (1, entry) for entry in (9_995, 9_996, 9_997, 9_999)
+    }
+
+
+@pytest.mark.fault(201)
+def test_batches_that_are_acknowledged_up_to_a_message_are_not_known_any_more(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker)
+    for entry in range(5):
+        acks.acknowledge(MessageIdAdv(1, entry, -1, 0, 2))
+        acks.acknowledge(MessageIdAdv(1, entry, -1, 0, 2))
+    acks.acknowledge_upto(MessageIdAdv(1, 2))
+    acks.flush()
+    left = [acks.is_done(MessageIdAdv(1, entry, -1, 0, 2)) for entry in range(5)]
+    # Of what the broker knows nothing is kept here; it does not come again.
+    assert left == [False, False, False, True, True]

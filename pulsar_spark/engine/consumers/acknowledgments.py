@@ -8,10 +8,11 @@ are sent after it; messages redelivered meanwhile are recognised as acknowledged
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
@@ -35,6 +36,9 @@ EntryKey: TypeAlias = "tuple[int, int]"
 
 MAX_PARTIAL = 100_000
 """How many partly acknowledged batches are remembered; beyond that the oldest is forgotten."""
+
+# So many forgotten entries may be in an order, besides as many as there are others.
+_MAX_FORGOTTEN = 64
 
 SendAck: TypeAlias = "Callable[[Ack], Future[Any] | bool]"
 """Sends an acknowledgement: returns false if it cannot now, a future if receipts are on."""
@@ -77,6 +81,31 @@ def validation_error(error: PulsarError) -> int:
     return next(found, _Errors.BatchDeSerializeError)
 
 
+class EntryOrder:
+    """Finds which entries of a book are before a position, without a look at the others.
+
+    Its owner adds each entry that is new in the book; what has left the book does not count.
+    """
+
+    def __init__(self, book: Collection[EntryKey]) -> None:
+        self._book = book
+        # A heap, in which entries may be that have left the book.
+        self._keys: list[EntryKey] = []
+
+    def add(self, key: EntryKey) -> None:
+        """An entry is in the book that was not there before."""
+        heapq.heappush(self._keys, key)
+        if len(self._keys) > 2 * len(self._book) + _MAX_FORGOTTEN:
+            self._keys = sorted(self._book)
+
+    def take_before(self, position: Position) -> set[EntryKey]:
+        """Return the entries before a position's; the owner takes them out of the book."""
+        found: set[EntryKey] = set()
+        while self._keys and self._keys[0] < position[:2]:
+            found.add(heapq.heappop(self._keys))
+        return {key for key in found if key in self._book}
+
+
 class AckTracker:
     """What a consumer has acknowledged and its broker does not know yet. Thread-safe.
 
@@ -92,6 +121,7 @@ class AckTracker:
         self._lock = threading.Lock()
         # The following are guarded by _lock. Bits of a batch's unacknowledged messages:
         self._partial: OrderedDict[EntryKey, int] = OrderedDict()
+        self._partial_order = EntryOrder(self._partial)
         # To be sent: an entry's remaining bits, 0 if all are acknowledged.
         self._pending: dict[EntryKey, tuple[int, int]] = {}
         # Properties of some of these, which are sent in commands of their own.
@@ -174,17 +204,23 @@ class AckTracker:
         if index < 0:
             return 0
         _check_batch(message_id)
-        left = self._partial.pop(key, None)
+        left = self._partial.get(key)
         left = bits_from(0, size) if left is None else left
         left &= ~(1 << index)
         self._keep_partial(key, left)
         return left
 
     def _keep_partial(self, key: EntryKey, left: int) -> None:
-        if left:
-            self._partial[key] = left
-            if len(self._partial) > MAX_PARTIAL:
-                self._partial.popitem(last=False)
+        is_new = key not in self._partial
+        if not left:
+            self._partial.pop(key, None)
+            return
+        self._partial[key] = left
+        self._partial.move_to_end(key)
+        if is_new:
+            self._partial_order.add(key)
+        if len(self._partial) > MAX_PARTIAL:
+            self._partial.popitem(last=False)
 
     def _receipt(self, waiting: list[Future[None]]) -> Future[None] | None:
         if not self._options.ack_receipts:
@@ -307,10 +343,12 @@ class AckTracker:
                 receipt.set_exception(error)
 
     def _forget_before(self, position: Position) -> None:
-        books: tuple[dict[EntryKey, Any], ...] = (self._partial, self._pending, self._noted)
-        for book in books:
-            for key in [key for key in book if (*key, 0) < position and key != position[:2]]:
-                del book[key]
+        for key in self._partial_order.take_before(position):
+            del self._partial[key]
+        # These are sent in any case.
+        for key in [key for key in self._pending if key < position[:2]]:
+            del self._pending[key]
+            self._noted.pop(key, None)
 
 
 def _done() -> Future[None]:

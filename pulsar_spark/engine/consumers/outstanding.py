@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
-from pulsar_spark.engine.consumers.acknowledgments import AckTracker, EntryKey
+from pulsar_spark.engine.consumers.acknowledgments import AckTracker, EntryKey, EntryOrder
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError
@@ -157,6 +157,7 @@ class DueEntries:
         # The following are guarded by _lock. Ticks, and the entries that are due at each:
         self._ticks: dict[EntryKey, int] = {}
         self._entries: dict[int, dict[EntryKey, None]] = {}
+        self._order = EntryOrder(self._ticks)
         self._timer: Timer | None = None
         self._timer_at = 0
         self._closed = False
@@ -173,8 +174,11 @@ class DueEntries:
         with self._lock:
             if self._closed:
                 return
+            is_new = key not in self._ticks
             self._discard(key)
             self._ticks[key] = tick
+            if is_new:
+                self._order.add(key)
             self._entries.setdefault(tick, {})[key] = None
             if self._timer is None or tick < self._timer_at:
                 self._arm(tick)
@@ -187,7 +191,7 @@ class DueEntries:
     def discard_before(self, position: Position) -> None:
         """Forget all entries before a position."""
         with self._lock:
-            for key in [key for key in self._ticks if key < position[:2]]:
+            for key in self._order.take_before(position):
                 self._discard(key)
 
     def clear(self) -> None:
