@@ -126,6 +126,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         144: "a backlog quota refuses a producer until the backlog is consumed",
         200: "a listener meets entries that cannot be read, of each kind",
         201: "a cumulative acknowledgement while very many entries are outstanding",
+        202: "a client in a process whose freed memory must go back to the system",
     },
     "Sink and transactions": {
         77: "a row that cannot be encoded",

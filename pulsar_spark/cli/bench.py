@@ -115,6 +115,7 @@ class _Measurement:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the results."""
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.memory import keep_freed_memory
     from pulsar_spark.spark.options.read import read_options
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.options.write import producer_options
@@ -128,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = read_options(values, options, Scope.READ)
     limits = _Limits(arguments.messages, arguments.seconds)
     steps = 4 if arguments.write else 3
+    # As Spark's tasks do.
+    keep_freed_memory()
     with (
         ClientContext.shared(read.client) as context,
         progress("beginning", total=steps, quiet=arguments.json) as bar,

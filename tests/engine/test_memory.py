@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -92,3 +96,65 @@ def test_those_who_fetch_chunks_take_turns() -> None:
     with budget.fetching(lambda: True):
         pass
     assert budget.chunks.held == 0
+
+
+_RECEIVE_AND_COUNT_PAGES = """
+import resource
+from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.testing import EmbeddedBroker
+
+def receive():
+    blocks = [b"x" * (512 * 1024) for _ in range(8)]
+    return b"".join(blocks)
+
+with EmbeddedBroker() as broker:
+    {use}
+receive()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    receive()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+_USE_CLIENT = """
+    with PulsarClient(broker.service_url{more}) as client:
+        client.create_producer("t").send(b"x")
+        client.create_reader("t", MessageId.earliest).read_next(60_000)
+"""
+_RUN_TASK = (
+    _USE_CLIENT.format(more="")
+    + """
+    import pyarrow as pa
+    from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+    from pulsar_spark.schema.table.record_batches import Projection
+    from pulsar_spark.spark.options.read import parse_read_options
+    from pulsar_spark.spark.reading.partition_reader import read_partition
+    from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
+    last = broker.stats("t").last
+    end = Position(last.ledger_id, last.entry_id + 1)
+    topic = "persistent://public/default/t"
+    part = PulsarInputPartition(topic, EARLIEST_POSITION, end)
+    schema = pa.schema([("value", pa.binary())])
+    assert list(read_partition(options, part, schema, Projection(("value",))))
+"""
+)
+
+
+@pytest.mark.fault(202)
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how glibc treats freed memory")
+@pytest.mark.parametrize(
+    "use,keeps",
+    [
+        pytest.param(_USE_CLIENT.format(more=""), False, id="client"),
+        pytest.param(_USE_CLIENT.format(more=", keep_freed_memory=True"), True, id="option"),
+        pytest.param(_RUN_TASK, True, id="task"),
+    ],
+)
+def test_freed_memory_is_kept_by_tasks_and_by_clients_that_are_told_to(
+    use: str, keeps: bool
+) -> None:
+    program = _RECEIVE_AND_COUNT_PAGES.format(use=textwrap.indent(textwrap.dedent(use), "    "))
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    # If it is given back, each of twenty rounds needs two thousand new pages.
+    assert (int(found.stdout) < 2_000) == keeps

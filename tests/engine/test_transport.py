@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -278,28 +275,3 @@ def test_small_frames_are_not_held_back(pair: tuple[Transport, socket.socket]) -
     assert isinstance(sock, socket.socket)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how glibc treats freed memory")
-def test_memory_of_what_was_received_is_used_again_rather_than_given_back() -> None:
-    program = """
-        import resource, socket
-        from pulsar_spark.engine.connections.transport import Transport
-
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            Transport.connect(f"127.0.0.1:{server.getsockname()[1]}", 30).close()
-
-        def receive():
-            blocks = [b"x" * (512 * 1024) for _ in range(8)]
-            return b"".join(blocks)
-
-        receive()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(20):
-            receive()
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    # If it were freed, each round would need two thousand new pages.
-    assert int(found.stdout) < 2_000

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Protocol, TypeAlias
 
 from pulsar_spark.engine.connections.addresses import split_host_port
@@ -36,8 +35,6 @@ Measured: reads of several MiB are slower, as new memory pages cost more than ca
 _GATHER_TIME = 0.03
 """Seconds for which `receive` gathers."""
 
-_KEPT_BYTES = 32 * 1024 * 1024
-
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16, 1024)
 
 MAX_ANSWERS = 1024 * 1024
@@ -52,17 +49,6 @@ Received: TypeAlias = "bytes | memoryview"
 """Bytes, or a view of those that the next read may change."""
 
 Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Have the C library keep some freed memory for what is received next.
-
-    glibc gives memory back to the kernel beyond twice the largest block that was freed so far, and
-    this block, which is never touched, costs nothing. Without it, what each read and each record
-    batch need are fresh pages: a tenth of the CPU of reading messages of 1 KB.
-    """
-    bytes(_KEPT_BYTES // 2)
 
 
 class StreamSocket(Protocol):
@@ -117,7 +103,6 @@ class Transport:
         that names the address, within `timeout` seconds or soon after `cancelled` returns true;
         TlsError if the TLS handshake fails.
         """
-        _keep_freed_memory()
         deadline = Deadline(timeout)
         host, _ = split_host_port(address)
         targets = resolve(proxy or address, deadline)

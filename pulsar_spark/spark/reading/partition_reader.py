@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.memory import keep_freed_memory
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.topic_name import TopicName
@@ -36,6 +37,7 @@ def read_partition(
     TopicNotFound for a deleted topic and DataLossError for messages deleted before they were read;
     otherwise logs them and continues.
     """
+    keep_freed_memory()
     with ClientContext.shared(options.client) as context:
         builder = RecordBatchBuilder(
             schema,

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.memory import keep_freed_memory
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
@@ -497,6 +498,7 @@ def write_task(
         unit = _micro_batch_of_task()
         if turn is not None and unit.batch is not None:
             turn.place.check(unit)
+    keep_freed_memory()
     with ClientContext.shared(options.client) as context:
         producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
         writer = TaskWriter(context, options, columns, producer, targets, turn, unit)
