@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import deque
+import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from functools import partial
 from typing import Any
 
 from pulsar_spark.client.arguments import seconds
@@ -16,6 +20,7 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.reader_consumer import Drive
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -35,17 +40,18 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
-# Length of one wait; after each the reader checks whether it was closed.
-_SLICE = 0.5
 _CLOSE_SECONDS = 1.0
-# Memory that a message costs besides its payload.
-_MESSAGE_OVERHEAD = 1024
+# How many messages come from one partition before the next one's turn.
+_TURN = 100
 
 ReaderListener = Callable[["PulsarReader", Message], object]
 
 
 class PartitionSource:
-    """The messages of one topic partition, from a position on. For one thread."""
+    """The messages of one topic partition, from a position on. For one thread.
+
+    `on_ready` is called, on any thread, when `next` may return one.
+    """
 
     def __init__(
         self,
@@ -55,132 +61,147 @@ class PartitionSource:
         values: MessageValues,
         options: ReaderOptions,
         budget: ReceiverBudget,
+        on_ready: Callable[[PartitionSource], None],
     ) -> None:
         self.topic = topic
         self._values = values
         # The rest of the last entry; messages are created when they are needed.
         self._ready: Iterator[Message] = iter(())
-        self._error: PulsarError | None = None
-        self._reader = EntryReader(context.pool, topic, start, None, options, budget=budget)
+        # Up to when the reader was told how long the thread has waited.
+        self._told = 0.0
+        drive = Drive(context.timers, partial(on_ready, self))
+        self._reader = EntryReader(
+            context.pool, topic, start, None, options, budget=budget, drive=drive
+        )
 
-    def next(self, timeout: float) -> Message | None:
-        """Return the next message, or None if there is none within `timeout` seconds."""
-        if self._error is not None:
-            raise self._error
+    def next(self, waited: float) -> Message | None:
+        """Return the next message, or None if there is none now.
+
+        `waited` are the seconds that the thread has waited since the start.
+        """
+        self._reader.waited(waited - self._told)
+        self._told = waited
         try:
             while (message := next(self._ready, None)) is None:
-                entry = self._reader.next_entry(timeout)
-                if entry is None:
+                entry = self._reader.next_entry(0)
+                if entry is not None:
+                    self._ready = messages_of(entry, self._values)
+                elif self._reader.ready_in() > 0:
                     return None
-                self._ready = messages_of(entry, self._values)
             return message
         except CorruptMessage as error:
-            self._error = error.with_context(topic=self.topic)
-            raise self._error from error.__cause__
+            raise error.with_context(topic=self.topic) from error.__cause__
 
-    def close(self) -> None:
-        """Leave the broker."""
-        self._reader.close()
+    def ready_in(self) -> float:
+        """Seconds after which to call `next` again though nothing comes."""
+        return self._reader.ready_in()
+
+    def skip(self) -> bool:
+        """Go on behind an entry that `next` could not read; returns whether it can go on."""
+        return self._reader.skip()
 
     def begin_close(self) -> Future[Any] | None:
-        """As `close`, without waiting: return the future of the broker's answer, if any."""
+        """Leave the broker, without waiting: return the future of its answer, if any."""
         return self._reader.begin_close()
 
 
-class _Merged:
-    """The messages of several partitions, each fetched by a thread of its own.
+class _Sources:
+    """The partitions of a reader, which take turns. For one thread; any may `wake` or `close`."""
 
-    Messages that nobody has taken yet count against the memory budget, as each queue does.
-    """
-
-    def __init__(self, sources: list[PartitionSource], budget: ReceiverBudget) -> None:
-        self._budget = budget
-        self._lock = threading.Lock()
-        self._came = threading.Condition(self._lock)
-        self._went = threading.Condition(self._lock)
-        # The following are guarded by _lock.
-        self._messages: deque[Message] = deque()
-        self._bytes = 0
-        self._error: Exception | None = None
-        self._stopped = False
-        # Belong to the thread that reads, and to `close`.
+    def __init__(self) -> None:
+        self._came = threading.Condition()
+        # The following are guarded by _came: the sources that may have a message, in turn.
+        self._ready: OrderedDict[PartitionSource, None] = OrderedDict()
+        self._woken = False
+        self._closed = False
+        # The following belong to the reading thread: the source whose turn it is, and for how many
+        # more messages.
         self._sources: list[PartitionSource] = []
-        self._threads: list[threading.Thread] = []
-        budget.join()
-        for source in sources:
-            self.add(source)
+        self._turn: PartitionSource | None = None
+        self._left = 0
+        self._error: Exception | None = None
+        # How long it has waited, and when to look at all sources though nothing came.
+        self._waited = 0.0
+        self._look_at = math.inf
 
     def add(self, source: PartitionSource) -> None:
         """Read one more partition; not after `close`."""
-        thread = threading.Thread(
-            target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
-        )
         self._sources.append(source)
-        self._threads.append(thread)
-        thread.start()
+        self.on_ready(source)
 
-    @property
-    def held(self) -> int:
-        """Bytes of the messages that were not returned yet."""
-        return self._bytes
-
-    def next(self, timeout: float) -> Message | None:
-        """As `PartitionSource.next`; raises one partition's error at once, and every time."""
-        with self._lock:
-            self._came.wait_for(lambda: self._messages or self._error or self._stopped, timeout)
-            if self._error is not None:
-                error = self._error
-                raise error.with_context() if isinstance(error, PulsarError) else error
-            if not self._messages:
-                return None
-            message = self._messages.popleft()
-            self._bytes -= _size(message)
-            self._went.notify_all()
-            return message
-
-    def close(self) -> None:
-        """Stop all threads, which leave their brokers."""
-        with self._lock:
-            is_first, self._stopped = not self._stopped, True
-            self._came.notify_all()
-            self._went.notify_all()
-        answers = [source.begin_close() for source in list(self._sources)]
-        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
-        deadline = Deadline(_CLOSE_SECONDS)
-        for thread in list(self._threads):
-            thread.join(deadline.remaining())
-        if is_first:
-            self._budget.leave()
-
-    def _pump(self, source: PartitionSource) -> None:
-        try:
-            while not self._stopped:
-                message = source.next(_SLICE)
-                if message is not None:
-                    self._put(message)
-        except Exception as error:
-            # Errors of any kind: the reader must learn why its thread ended.
-            with self._lock:
-                self._error = self._error or error
-                self._came.notify_all()
-        finally:
-            source.close()
-
-    def _put(self, message: Message) -> None:
-        size = _size(message)
-        with self._lock:
-            self._went.wait_for(
-                lambda: (
-                    self._stopped or not self._messages or self._bytes + size <= self._budget.share
-                )
-            )
-            self._messages.append(message)
-            self._bytes += size
+    def on_ready(self, source: PartitionSource) -> None:
+        """A source may have a message; on any thread."""
+        with self._came:
+            self._ready[source] = None
             self._came.notify()
 
+    def wake(self) -> None:
+        """End a wait."""
+        with self._came:
+            self._woken = True
+            self._came.notify()
 
-def _size(message: Message) -> int:
-    return len(message.data()) + _MESSAGE_OVERHEAD
+    def next(self) -> Message | None:
+        """Return the next message, or None if there is none now.
+
+        Raises one partition's error at once, and every time.
+        """
+        if self._error is not None:
+            error = self._error
+            raise error.with_context() if isinstance(error, PulsarError) else error
+        try:
+            while (source := self._turn or self._next_turn()) is not None:
+                message = source.next(self._waited)
+                if message is not None:
+                    self._count(source)
+                    return message
+                self._turn = None
+                self._look_at = min(self._look_at, time.monotonic() + source.ready_in())
+        except Exception as error:
+            # Whatever it is: it must not be taken for the end of the messages.
+            self._error = error
+            raise
+        return None
+
+    def _next_turn(self) -> PartitionSource | None:
+        with self._came:
+            self._turn = self._ready.popitem(last=False)[0] if self._ready else None
+        self._left = _TURN
+        return self._turn
+
+    def _count(self, source: PartitionSource) -> None:
+        self._left -= 1
+        if not self._left:
+            self._turn = None
+            self.on_ready(source)
+
+    def skip(self) -> bool:
+        """Go on behind the entry that the last error is about; returns whether that can be."""
+        if self._turn is None or not self._turn.skip():
+            return False
+        self._error = None
+        return True
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
+        started = time.monotonic()
+        until = min(deadline.remaining(), max(self._look_at - started, 0.0), threading.TIMEOUT_MAX)
+        with self._came:
+            self._came.wait_for(lambda: self._ready or self._woken or self._closed, until)
+            self._woken = False
+            now = time.monotonic()
+            self._waited += now - started
+            if now >= self._look_at:
+                self._look_at = math.inf
+                self._ready.update(dict.fromkeys(self._sources))
+
+    def close(self) -> None:
+        """Leave the brokers; a thread that waits is woken."""
+        with self._came:
+            self._closed = True
+            self._came.notify_all()
+        answers = [source.begin_close() for source in list(self._sources)]
+        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
 
 
 class PulsarReader(Closing):
@@ -217,12 +238,13 @@ class PulsarReader(Closing):
         self._growth: TopicDiscovery | None = None
         # Partitions that were found, and are not read yet.
         self._found: list[str] = []
-        self._listener: threading.Thread | None = None
+        self._listener: ReaderListener | None = None
+        self._thread: threading.Thread | None = None
         # Each partition's last message, when we last asked.
         self._ends: dict[str, wire.MessageIdAdv] = {}
         # Each partition's next position: after the last message that was returned.
         self._positions = self._resolve(start)
-        self._source = self._open()
+        self._sources = self._open()
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -239,18 +261,22 @@ class PulsarReader(Closing):
         ClosedError after `close`, and the broker's error.
         """
         deadline = Deadline(seconds(timeout_millis))
-        while True:
-            self._check_open()
-            self._read_found()
-            message = self._source.next(min(deadline.remaining(), _SLICE))
-            if message is not None:
-                found = message.message_id().unwrap()
-                self._positions[message.topic_name()] = Position.after(found)
-                return message
+        while (message := self._next()) is None:
             if deadline.expired():
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
+            self._sources.wait(deadline)
+        return message
+
+    def _next(self) -> Message | None:
+        self._check_open()
+        self._read_found()
+        message = self._sources.next()
+        if message is not None:
+            found = message.message_id().unwrap()
+            self._positions[message.topic_name()] = Position.after(found)
+        return message
 
     def has_message_available(self) -> bool:
         """Whether the topic has a message that `read_next` has not returned yet."""
@@ -275,15 +301,15 @@ class PulsarReader(Closing):
             positions = self._at_time(messageid)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
-        self._source.close()
+        self._sources.close()
         self._positions = positions
         self._ends = {}
-        source = self._open()
+        sources = self._open()
         with self._lock:
-            self._source, closed = source, self._closed
+            self._sources, closed = sources, self._closed
         if closed:
-            # Another thread called `close`, which knew the old source only.
-            source.close()
+            # Another thread called `close`, which knew the old sources only.
+            sources.close()
             self._check_open()
 
     def close(self) -> None:
@@ -292,14 +318,14 @@ class PulsarReader(Closing):
             if self._closed:
                 return
             self._closed = True
-            source, growth = self._source, self._growth
+            sources, growth = self._sources, self._growth
         if growth is not None:
             growth.close()
         self._on_close(self)
-        source.close()
-        if self._listener not in (None, threading.current_thread()):
-            assert self._listener is not None
-            self._listener.join(2 * _SLICE + 1.0)
+        sources.close()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_SECONDS)
 
     def follow(self, growth: TopicDiscovery | None) -> None:
         """Be told of new partitions by `growth`, which is closed with the reader."""
@@ -312,6 +338,7 @@ class PulsarReader(Closing):
             new = sorted(found - known)
             # A topic that was made anew without partitions is another one.
             self._found += [name for name in new if TopicName.parse(name).partition_index >= 0]
+            self._sources.wake()
 
     def _read_found(self) -> None:
         """Begin to read the partitions that were found since the last call."""
@@ -323,30 +350,41 @@ class PulsarReader(Closing):
             found, self._found = self._found, []
             self._partitions = [*self._partitions, *found]
             self._positions.update(dict.fromkeys(found, EARLIEST_POSITION))
-            if not isinstance(self._source, _Merged):
-                self._source = _Merged([self._source], self._budget)
             for topic in found:
-                self._source.add(self._source_of(topic))
+                self._sources.add(self._source_of(topic, self._sources))
 
     def listen(self, listener: ReaderListener) -> None:
         """Pass every message to `listener`, on a thread of the reader, until it is closed."""
+        self._listener = listener
         name = f"pulsar-listener-{self._topic}"
-        self._listener = threading.Thread(target=self._listen, args=(listener,), name=name)
-        self._listener.daemon = True
-        self._listener.start()
+        self._thread = threading.Thread(
+            target=_listen, args=(weakref.ref(self),), name=name, daemon=True
+        )
+        self._thread.start()
 
-    def _listen(self, listener: ReaderListener) -> None:
-        while not self._closed:
+    def serve(self) -> _Sources | None:
+        """Give the listener the messages that are there; return what to wait for, None at the end.
+
+        What cannot be read is logged and left out: a listener cannot seek past it.
+        """
+        while (listener := self._listener) is not None and not self._closed:
+            sources = self._sources
             try:
-                message = self.read_next(int(_SLICE * 1000))
-            except OperationTimeout:
-                continue
+                message = self._next()
             except ClosedError:
-                return
-            except Exception:
-                logger.exception("reading %s for a listener has ended", self._topic)
-                return
+                return None
+            except Exception as error:
+                if not sources.skip():
+                    logger.exception("reading %s for a listener has ended", self._topic)
+                    return None
+                logger.error(
+                    "%s: a message cannot be given to the listener: %s", self._topic, error
+                )
+                continue
+            if message is None:
+                return sources
             call_logged(f"the listener of {self._topic}", listener, self, message)
+        return None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -358,11 +396,13 @@ class PulsarReader(Closing):
         ends = self._ends
         return any(Position.after(ends[topic]) > self._positions[topic] for topic in ends)
 
-    def _open(self) -> PartitionSource | _Merged:
-        sources = [self._source_of(topic) for topic in self._positions]
-        return sources[0] if len(sources) == 1 else _Merged(sources, self._budget)
+    def _open(self) -> _Sources:
+        sources = _Sources()
+        for topic in self._positions:
+            sources.add(self._source_of(topic, sources))
+        return sources
 
-    def _source_of(self, topic: str) -> PartitionSource:
+    def _source_of(self, topic: str, sources: _Sources) -> PartitionSource:
         return PartitionSource(
             self._context,
             topic,
@@ -370,6 +410,7 @@ class PulsarReader(Closing):
             self._values,
             self._options,
             self._budget,
+            sources.on_ready,
         )
 
     def _resolve(self, message_id: MessageId) -> dict[str, Position]:
@@ -411,6 +452,13 @@ class PulsarReader(Closing):
                 raise answer
             found[topic] = answer
         return found
+
+
+def _listen(found: weakref.ref[PulsarReader]) -> None:
+    """Serve a reader's listener, without keeping the reader while no message comes."""
+    while (reader := found()) is not None and (sources := reader.serve()) is not None:
+        del reader
+        sources.wait(Deadline(None))
 
 
 # The official client's name.

@@ -57,10 +57,10 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.ack_sets import MAX_BATCH
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
+from tests.client.unreadable import BAD_BATCH, BAD_CODEC, UNREADABLE
 from tests.engine.topics import add_interleaved, add_plain, chunks_of, stored_entry
 from tests.support.waiting import finish, is_in, wait_until
 
@@ -84,10 +84,6 @@ def values(consumer: PulsarConsumer, count: int) -> list[int]:
 
 def backlog(consumer: PulsarConsumer) -> int:
     return consumer.get_broker_consumer_stats().msg_backlog
-
-
-BAD_BATCH = stored_entry(b"\0\0\0\x05", num_messages_in_batch=3)
-BAD_CODEC = stored_entry(b"no LZ4", compression=pb.LZ4, uncompressed_size=100)
 
 
 @pytest.mark.fault(33)
@@ -170,26 +166,6 @@ def test_a_listener_goes_on_behind_what_cannot_be_read(
     assert came.wait(60)
     wait_until(lambda: "its own fault" in caplog.text, "what a listener raises is not logged")
     assert "cannot be given to the listener" in caplog.text
-
-
-UNREADABLE = {
-    # The first delivery is damaged on its way.
-    "checksum": stored_entry(b"damaged"),
-    "batch": BAD_BATCH,
-    "empty batch": stored_entry(b"", num_messages_in_batch=0),
-    "huge batch": stored_entry(b"", num_messages_in_batch=MAX_BATCH + 1),
-    "codec": BAD_CODEC,
-    "too large": stored_entry(b"no LZ4", compression=pb.LZ4, uncompressed_size=2**31 - 1),
-    "no key": stored_entry(
-        b"sealed",
-        encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")],
-        encryption_param=bytes(12),
-    ),
-    "no nonce": stored_entry(b"", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]),
-    "chunk": stored_entry(
-        b"end", uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9
-    ),
-}
 
 
 class LostKeys(CryptoKeyReader):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
-from pulsar_spark.client.reader import PartitionSource, _Merged
+from pulsar_spark.client.reader import PartitionSource, _Sources
+from pulsar_spark.engine.consumers import reader as engine_reader
 from pulsar_spark.errors import (
     ClosedError,
     CorruptMessage,
@@ -20,8 +23,9 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import add_batch, stored_entry
-from tests.support.waiting import wait_until
+from tests.client.unreadable import UNREADABLE
+from tests.engine.topics import add_batch, add_plain, stored_entry
+from tests.support.waiting import finish, is_in, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -203,16 +207,11 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
     for topic in topics:
         write(client, topic, [bytes(size)] * 100)
     readers = [client.create_reader(topic, MessageId.earliest) for topic in topics]
-    sources = [reader._source for reader in readers]
+    sources = [one for reader in readers for one in reader._sources._sources]
 
     def held() -> int:
-        total = 0
-        for source in sources:
-            assert isinstance(source, _Merged)
-            total += source.held
-            queues = [one._reader._consumer.queue for one in source._sources]
-            total += sum(queue.queued_bytes for queue in queues if queue is not None)
-        return total
+        queues = [one._reader._consumer.queue for one in sources]
+        return sum(queue.queued_bytes for queue in queues if queue is not None)
 
     found: list[Message] = []
     while len(found) < 200:
@@ -239,10 +238,10 @@ def test_the_chunks_of_all_partitions_share_the_memory_of_the_client(
     assert budget.chunks.held == 0
 
 
-def test_whatever_ends_the_thread_of_a_partition_is_told(
+def test_whatever_ends_the_reading_of_a_partition_is_told(
     broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(source: PartitionSource, timeout: float) -> Message | None:
+    def fail(source: PartitionSource, waited: float) -> Message | None:
         raise ZeroDivisionError("a defect")
 
     topic = broker.create_topic("defect", partitions=2)
@@ -333,7 +332,7 @@ def test_closing_while_it_seeks_leaves_nothing_behind(
     reader = client.create_reader(topic, MessageId.earliest)
     again = PulsarReader._open
 
-    def closing(one: PulsarReader) -> PartitionSource | _Merged:
+    def closing(one: PulsarReader) -> _Sources:
         closer = threading.Thread(target=one.close)
         closer.start()
         closer.join()
@@ -346,4 +345,133 @@ def test_closing_while_it_seeks_leaves_nothing_behind(
     names = client.get_topic_partitions(topic)
     wait_until(lambda: not any(broker.subscriptions(name) for name in names))
     assert client._receiver_budget.share >= share
-    wait_until(lambda: not any("seeking" in thread.name for thread in threading.enumerate()))
+
+
+def has(found: list[bytes], count: int) -> bool:
+    return len(found) == count
+
+
+def in_background(reader: PulsarReader, found: list[bytes]) -> threading.Thread:
+    """Read until the reader is closed."""
+
+    def read() -> None:
+        try:
+            while True:
+                found.append(reader.read_next().data())
+        except ClosedError:
+            return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread
+
+
+@pytest.mark.fault(203)
+def test_a_reader_of_many_partitions_has_no_thread_and_looks_only_where_something_came(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is repaired in the meantime.
+    monkeypatch.setattr(engine_reader, "_FIRST_STALL", 600.0)
+    topic = broker.create_topic("wide", partitions=100)
+    parts = client.get_topic_partitions(topic)
+    with client.create_producer(topic) as producer:
+        for number in range(300):
+            producer.send(b"%d" % number)
+    # Connections and timers have theirs.
+    with client.create_reader(parts[0], MessageId.earliest) as one:
+        one.read_next(60_000)
+        before = threading.active_count()
+        looks: list[str] = []
+        look = PartitionSource.next
+
+        def counting(source: PartitionSource, waited: float) -> Message | None:
+            looks.append(source.topic)
+            return look(source, waited)
+
+        monkeypatch.setattr(PartitionSource, "next", counting)
+        reader = client.create_reader(topic, MessageId.earliest)
+        found = [reader.read_next(60_000).data() for _ in range(300)]
+        assert len(set(found)) == 300
+        thread = in_background(reader, found)
+        wait_until(lambda: is_in(thread, "wait"))
+        assert threading.active_count() - 1 <= before
+        with client.create_producer(parts[7]) as producer:
+            looks.clear()
+            for number in range(10):
+                producer.send(b"more %d" % number)
+                wait_until(partial(has, found, 301 + number))
+        # Once for each message, and until nothing is left.
+        assert set(looks) == {parts[7]}
+        assert len(looks) <= 4 * 10
+        reader.close()
+        finish(thread)
+
+
+@pytest.mark.fault(203)
+def test_a_partition_whose_broker_does_not_answer_keeps_no_other_waiting(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("silent", partitions=3)
+    write(client, topic, [b"%d" % number for number in range(30)])
+    broker.faults.drop("SUBSCRIBE", topic="silent-partition-1", times=1)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        found = [reader.read_next(60_000) for _ in range(20)]
+        assert {message.message_id().partition() for message in found} == {0, 2}
+
+
+@pytest.mark.fault(203)
+def test_a_reader_of_several_partitions_goes_on_after_each_loss_of_the_connection(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("lost", partitions=3)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        found: list[bytes] = []
+        thread = in_background(reader, found)
+        for number in range(4):
+            write(client, topic, [b"%d-%d" % (number, each) for each in range(6)])
+            wait_until(partial(has, found, 6 * (number + 1)))
+            broker.faults.disconnect()
+        assert len(set(found)) == 24
+        reader.close()
+        finish(thread)
+
+
+@pytest.mark.fault(203)
+def test_what_a_waiting_reader_lost_is_repaired_by_another_consumer(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_reader, "_FIRST_STALL", 0.2)
+    topic = broker.create_topic("forgotten", partitions=3)
+    broker.faults.drop("FLOW", times=3)
+    write(client, topic, [b"%d" % number for number in range(6)])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert len({reader.read_next(60_000).data() for _ in range(6)}) == 6
+
+
+@pytest.mark.fault(200)
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_listener_goes_on_behind_each_kind_of_entry_that_cannot_be_read(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    partitions: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = broker.create_topic(f"unreadable-{partitions}", partitions)
+    parts = client.get_topic_partitions(topic)
+    for number, bad in enumerate(UNREADABLE.values()):
+        for part in parts:
+            broker.append(part, bad)
+            add_plain(broker, part, b"%d" % number)
+    broker.faults.corrupt("MESSAGE", times=1, topic=parts[0])
+    came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    reader = client.create_reader(
+        topic, MessageId.earliest, reader_listener=lambda _, message: came.put(message.data())
+    )
+    # Only the first delivery of one entry is damaged.
+    readable = [b"%d" % number for number in range(len(UNREADABLE))]
+    whole = (len(parts) - 1) * [b"damaged"]
+    found = [came.get(timeout=60) for _ in [*readable * len(parts), *whole]]
+    assert sorted(found) == sorted([*readable * len(parts), *whole])
+    told = len(UNREADABLE) * len(parts) - len(whole)
+    assert caplog.text.count("cannot be given to the listener") == told
+    reader.close()

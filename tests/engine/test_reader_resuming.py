@@ -49,7 +49,7 @@ from tests.engine.topics import (
     reading,
     unpack,
 )
-from tests.support.waiting import Clock, wait_until
+from tests.support.waiting import Clock, finish, is_in, wait_until
 
 TOPIC = "persistent://public/default/t"
 
@@ -574,13 +574,16 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
     pauses: list[float] = []
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=60)) as pool:
         consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        monkeypatch.setattr(consumer._over, "wait", clock.sleep)
         broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
 
         def try_until_the_end() -> None:
             while True:
                 consumer.subscribe(EARLIEST_POSITION, Deadline(None))
                 pauses.append(consumer._retry_at - clock.monotonic())
-                assert pauses[-1] <= max((60 - consumer.down) / 4, 0.1) + 0.001
+                # What was left before the pause.
+                left = 60 - consumer.down + pauses[-1]
+                assert pauses[-1] <= max(left / 4, 0.1) + 0.001
 
         with pytest.raises(PulsarError, match=r"after \d+ attempts"):
             try_until_the_end()
@@ -770,6 +773,29 @@ def test_closing_while_it_subscribes_leaves_no_consumer(command: str) -> None:
         # The answer to this last request comes when the others are done.
         Lookup(pool).last_message_id(TOPIC)
         wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(68, 205)
+def test_closing_ends_the_pause_before_another_attempt_to_subscribe() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=600)) as pool:
+        broker.create_topic(TOPIC)
+        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer._pause_for(600)
+        errors: list[PulsarError] = []
+
+        def subscribe() -> None:
+            try:
+                consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+            except PulsarError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=subscribe)
+        thread.start()
+        wait_until(lambda: is_in(thread, "wait"))
+        consumer.close()
+        finish(thread)
+        assert [type(error) for error in errors] == [ClosedError]
+        assert broker.faults.seen("LOOKUP") == 0
 
 
 @pytest.mark.fault(68)

@@ -29,13 +29,13 @@ from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
-from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
+from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline, can_pass
+from pulsar_spark.engine.retry import Deadline, can_pass, retried
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,
@@ -45,7 +45,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -136,6 +136,9 @@ class EntryReader(Closing):
     that is known: a reader that starts at EARLIEST_POSITION otherwise asks whether there was one
     before. For one thread; any thread may close it. A context manager. Raises UnsupportedFeature
     for a non-persistent topic.
+
+    With `drive` the thread has other readers, too: it calls ``next_entry(0)`` when `drive` says so,
+    or after `ready_in` seconds, and tells how long it has `waited`.
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class EntryReader(Closing):
         watch: RangeWatch | None = None,
         budget: ReceiverBudget | None = None,
         first: Position | None = None,
+        drive: Drive | None = None,
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise UnsupportedFeature(
@@ -176,7 +180,9 @@ class EntryReader(Closing):
             self._options,
             self._budget,
             is_stored=end is not None,
+            drive=drive,
         )
+        self._start = wait_for_end if drive is None else drive.start
         # The current block, where its next entry starts, and the blocks after it.
         self._block: MessageBlock | None = None
         self._at = 0
@@ -196,6 +202,8 @@ class EntryReader(Closing):
         self._last_id: MessageIdAdv | None = None
         self._held: Held | None = None
         self._error: PulsarError | None = None
+        # Behind the entry that could not be read.
+        self._behind_error: Position | None = None
 
     def __iter__(self) -> Iterator[ReceivedEntry]:
         """Yield the entries up to the end; raises as `next_entry`."""
@@ -238,6 +246,31 @@ class EntryReader(Closing):
             if deadline.expired():
                 break
         return None
+
+    def skip(self) -> bool:
+        """Go on behind an entry that cannot be read, if that was the error.
+
+        Returns whether the reader can go on.
+        """
+        behind, self._behind_error = self._behind_error, None
+        if behind is not None:
+            self._decoder.advance(behind)
+            self._error = None
+        return self._error is None
+
+    def ready_in(self) -> float:
+        """Seconds after which `next_entry` can go on though nothing comes; 0 if it can at once."""
+        if self._block is not None or self._ready:
+            return 0.0
+        queue = self._consumer.queue
+        if queue is None:
+            return self._consumer.pause_left()
+        return self._idle_timer.left(None) if queue.empty else 0.0
+
+    def waited(self, seconds: float) -> None:
+        """So many seconds passed in which the thread that drives this reader could not go on."""
+        if self._consumer.queue is not None:
+            self._idle_timer.idle += seconds
 
     def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns | ReceivedEntry]:
         """Yield the range as columns, and as entries what needs the careful path.
@@ -461,6 +494,7 @@ class EntryReader(Closing):
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Take one entry by the careful path; None if nothing of it is wanted."""
         before, at = self.position, self._at
+        message: MessageReceived | None = None
         try:
             message, self._at = block.message(at)
             if self._at == block.stop:
@@ -469,6 +503,10 @@ class EntryReader(Closing):
             if entry is None and (chunk := self._decoder.last_chunk) is not None:
                 entry = self._find_message(chunk)
         except PulsarError as error:
+            # An error that names no entry says that the id is impossible.
+            if message is not None and error.message_id is not None and not can_pass(error):
+                found = message.command.message_id
+                self._behind_error = Position(found.ledgerId, found.entryId + 1)
             raise self._fail(error) from error.__cause__
         if self.position != before:
             self._report_ledgers(block, at, self._at, before)
@@ -573,9 +611,12 @@ class EntryReader(Closing):
 
     def _look_for_what_holds(self) -> None:
         """Log if an open transaction holds messages back; its own errors are ignored."""
-        probe = Probe(self._pool, _HELD_LOOK_SECONDS)
-        (held,) = probe.held_back([(self.topic, Position(*self.position[:2]))])
-        self._held = held if isinstance(held, Held) else None
+        attempt = Probe(self._pool).held_attempt(self.topic, Position(*self.position[:2]))
+        looked = self._start(retried(attempt), _HELD_LOOK_SECONDS)
+        looked.add_done_callback(self._on_looked)
+
+    def _on_looked(self, looked: Future[Held | None]) -> None:
+        self._held = None if looked.exception() is not None else looked.result()
         if self._held is not None:
             logger.warning("%s: %s", self.topic, self._held)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
@@ -24,9 +25,10 @@ from pulsar_spark.engine.consumers.receiver_queue import Ended, Permits, Receive
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import Operation, run
+from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
@@ -45,6 +47,36 @@ _PART_OF_TIME_LEFT = 0.25
 _LEAST_PAUSE = 0.1
 
 
+T = TypeVar("T")
+
+
+class Drive(NamedTuple):
+    """How a reader goes on whose thread must not wait for it: it has others.
+
+    What takes time is done with `timers`. `on_ready` is called, on any thread, when the reader can
+    go on.
+    """
+
+    timers: Timers
+    on_ready: Callable[[], object]
+
+    def start(self, factory: OperationFactory[T], seconds: float) -> Future[T]:
+        """Start an operation; its end is told, too."""
+        started = start(factory, seconds, self.timers)
+        started.add_done_callback(lambda _: self.on_ready())
+        return started
+
+
+def wait_for_end(factory: OperationFactory[T], seconds: float) -> Future[T]:
+    """As `Drive.start` for a thread that waits: the operation has ended."""
+    ended: Future[T] = Future()
+    try:
+        ended.set_result(run(factory, seconds))
+    except PulsarError as error:
+        ended.set_exception(error)
+    return ended
+
+
 class ReaderConsumer:
     """Has a topic partition delivered to `queue`, session by session.
 
@@ -60,8 +92,12 @@ class ReaderConsumer:
         budget: ReceiverBudget,
         *,
         is_stored: bool = False,
+        drive: Drive | None = None,
     ) -> None:
-        """With `is_stored` all wanted messages are in the topic: nobody waits for a new one."""
+        """With `is_stored` all wanted messages are in the topic: nobody waits for a new one.
+
+        With `drive`, `subscribe` does not wait.
+        """
         self.topic = topic
         self.start = LATEST_POSITION
         self.max_message_size = 0
@@ -69,6 +105,11 @@ class ReaderConsumer:
         self._lookup = Lookup(pool)
         self._options = options
         self._is_stored = is_stored
+        self._on_ready = None if drive is None else drive.on_ready
+        self._start = wait_for_end if drive is None else drive.start
+        # An attempt to subscribe that was not looked at yet, when it began, and how long it may be.
+        self._attempt: Future[None] | None = None
+        self._attempt_began = self._attempt_limit = 0.0
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
         self._budget = budget
@@ -78,7 +119,8 @@ class ReaderConsumer:
         # The following are guarded by _lock.
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None
-        self._closed = False
+        # Ends pauses as well.
+        self._over = threading.Event()
         # The broker to which the topic moved, tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
@@ -91,43 +133,55 @@ class ReaderConsumer:
 
     @property
     def queue(self) -> ReceiverQueue | None:
-        """Deliveries; None while there is no session."""
-        return self._queue
+        """Deliveries; None while there is no session, or `subscribe` has not told of it yet."""
+        return None if self._attempt is not None else self._queue
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._over.is_set()
 
     # --- subscribe ----------------------------------------------------------------------------
 
     def subscribe(self, position: Position, deadline: Deadline) -> bool:
         """Try once to start a session at a position; `queue` tells whether it did.
 
-        Returns false if the deadline leaves no time. Raises permanent errors, and errors that
-        lasted for the poll timeout (for the operation timeout, if there was never a session).
+        Returns false if the deadline leaves no time, or a driven attempt is under way. Raises
+        permanent errors, and errors that lasted for the poll timeout (for the operation timeout, if
+        there was never a session).
         """
-        if not self._pause(deadline):
+        if self._attempt is None:
+            if not self._pause(deadline):
+                return False
+            self._attempt_began, self._attempt_limit = time.monotonic(), self._attempt_seconds()
+            self._attempt = self._start(lambda end: self._begin(position, end), self._attempt_limit)
+        if not self._attempt.done():
             return False
-        started = time.monotonic()
-        try:
-            run(lambda end: self._begin(position, end), self._attempt_seconds())
-        except PulsarError as error:
-            self.down += time.monotonic() - started
-            self._on_refused(error)
-        else:
+        error, self._attempt = self._attempt.exception(), None
+        if error is None:
             self.down = 0.0
             self._had_session = True
             self._failures, self._refused = 0, None
+            return True
+        # Whoever drives it may come late.
+        self.down += min(time.monotonic() - self._attempt_began, self._attempt_limit)
+        if not isinstance(error, PulsarError):
+            raise error
+        self._on_refused(error)
         return True
 
     def _pause(self, deadline: Deadline) -> bool:
         """Wait until the next attempt is due; returns false at the deadline."""
-        started = time.monotonic()
-        delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
-        time.sleep(min(delay, left))
-        self.down += time.monotonic() - started
+        delay, left = self.pause_left(), deadline.remaining()
+        if self._over.wait(min(delay, left)):
+            raise _closed()
         return delay <= left
+
+    def pause_left(self) -> float:
+        """Seconds until `subscribe` can go on by itself; none if an attempt is under way."""
+        if self._attempt is not None:
+            return 0.0 if self._attempt.done() else float("inf")
+        return max(self._retry_at - time.monotonic(), 0.0)
 
     def _time_left(self) -> float:
         """Seconds until the lack of a session is an error."""
@@ -151,8 +205,12 @@ class ReaderConsumer:
                 # That the time is up says less than why there was no session before.
                 error = before
             raise after_attempts(error, self._failures, None) from error
-        self._retry_at = time.monotonic() + pause
+        self._pause_for(pause)
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
+
+    def _pause_for(self, seconds: float) -> None:
+        self._retry_at = time.monotonic() + seconds
+        self.down += seconds
 
     def _begin(self, position: Position, deadline: Deadline) -> Operation[None]:
         moved_to, self._moved_to = self._moved_to, None
@@ -168,7 +226,7 @@ class ReaderConsumer:
         def stop() -> None:
             session.close()
 
-        queue = ReceiverQueue(self._budget, stop)
+        queue = ReceiverQueue(self._budget, stop, self._on_ready)
         session = ConsumerSession(connection, self._request(position), queue)
         self._adopt(session)
         try:
@@ -179,7 +237,7 @@ class ReaderConsumer:
             raise
         self.start, self.max_message_size = position, connection.max_message_size
         with self._lock:
-            self._queue = None if self._closed else queue
+            self._queue = None if self.closed else queue
 
     def _request(self, position: Position) -> SubscribeRequest:
         # A new name for each attempt: the broker may still hold a broken connection's consumer.
@@ -195,11 +253,11 @@ class ReaderConsumer:
 
     def _adopt(self, session: ConsumerSession) -> None:
         with self._lock:
-            if not self._closed:
+            if not self.closed:
                 self._session = session
                 return
         session.close()
-        raise ClosedError("the reader is closed")
+        raise _closed()
 
     # --- while subscribed ---------------------------------------------------------------------
 
@@ -283,17 +341,22 @@ class ReaderConsumer:
             self._moved_to = self._pool.assigned_broker(ended.moved_to, session.connection)
         if self._moved_to is None:
             # Many readers may have lost the same broker now.
-            self._retry_at = time.monotonic() + self._backoff.next()
+            self._pause_for(self._backoff.next())
 
     def close(self) -> Future[Any] | None:
         """End permanently; waiters raise. Returns the future of the broker's answer."""
         with self._lock:
-            is_first, self._closed = not self._closed, True
+            is_first = not self.closed
+            self._over.set()
             session, self._session = self._session, None
             queue, self._queue = self._queue, None
         if is_first:
             self._budget.leave()
         answer = None if session is None else session.close()
         if queue is not None:
-            queue.on_disconnect(ClosedError("the reader is closed"))
+            queue.on_disconnect(_closed())
         return answer
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the reader is closed")

@@ -81,12 +81,18 @@ class ReceiverQueue:
 
     The queue never exceeds its share of the budget, except for a single larger block. If more
     arrives, it calls `stop` on the receive thread to close the consumer and drops what follows;
-    queued blocks stay, and `Ended` comes after them.
+    queued blocks stay, and `Ended` comes after them. `on_ready` is called after each item.
     """
 
-    def __init__(self, budget: ReceiverBudget, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        budget: ReceiverBudget,
+        stop: Callable[[], None],
+        on_ready: Callable[[], object] | None = None,
+    ) -> None:
         self._budget = budget
         self._stop = stop
+        self._on_ready = on_ready
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._coming = 0
         self._pace = _Pace()
@@ -99,6 +105,11 @@ class ReceiverQueue:
     def queued_bytes(self) -> int:
         """Bytes of the blocks in the queue."""
         return self._put - self._taken
+
+    @property
+    def empty(self) -> bool:
+        """Whether `get` would have to wait."""
+        return self._items.empty()
 
     def get(self, timeout: float) -> Item | None:
         """Return the next item, None if none comes within `timeout` seconds."""
@@ -122,7 +133,12 @@ class ReceiverQueue:
 
     def put_last_id(self, answer: Future[Any]) -> None:
         """Queue the answer to a question for the last message."""
-        self._items.put(LastId(answer))
+        self._add(LastId(answer))
+
+    def _add(self, item: Item) -> None:
+        self._items.put(item)
+        if self._on_ready is not None:
+            self._on_ready()
 
     def on_messages(self, block: MessageBlock) -> int:
         """Queue a block, or end if there is no room for it.
@@ -140,7 +156,7 @@ class ReceiverQueue:
             self._stop()
             return 0
         self._put += size
-        self._items.put(block)
+        self._add(block)
         self._pace.add(size)
         wanted = GATHERED_SLOWLY if self._pace.is_slow else GATHERED
         can_wait = block.count >= _MANY_ENTRIES if queued >= _ENOUGH else self._put >= _SETTLED
@@ -162,7 +178,7 @@ class ReceiverQueue:
     def _end(self, item: Ended) -> None:
         if not self._ended:
             self._ended = True
-            self._items.put(item)
+            self._add(item)
 
 
 class _Pace:
