@@ -128,6 +128,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         201: "a cumulative acknowledgement while very many entries are outstanding",
         202: "a client in a process whose freed memory must go back to the system",
         203: "a reader of hundreds of partitions, most of them idle or without an answer",
+        204: "clients that are dropped without being closed",
         205: "a reader is closed while it pauses before it subscribes again",
     },
     "Sink and transactions": {

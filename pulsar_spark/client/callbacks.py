@@ -121,3 +121,5 @@ class CallbackThread:
                 if self._senders and self._waiting <= MAX_WAITING // 2:
                     self._room.notify_all()
             call_logged("a callback of the user", function)
+            # While it waits, the thread keeps nothing of what it has called.
+            del function, found

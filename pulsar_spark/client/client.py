@@ -7,10 +7,14 @@ UnsupportedFeature.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import itertools
 import re
 import secrets
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +62,7 @@ from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import memory
 from pulsar_spark.engine import transactions as engine
-from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
@@ -107,7 +111,9 @@ class PulsarClient(Closing):
     parameters that have no meaning here (`io_threads`, `concurrent_lookup_requests`,
     `log_conf_file_path`, `stats_interval_in_seconds`, `use_tls`, `logger`). TLS connections verify
     host names unless `tls_validate_hostname` is False. With `keep_freed_memory` the whole process
-    keeps up to 32 MiB of freed memory: receiving takes up to a tenth less CPU.
+    keeps up to 32 MiB of freed memory: receiving takes up to a tenth less CPU. A client that is
+    dropped together with its producers, consumers and readers is closed in the background, with a
+    ResourceWarning.
     """
 
     def __init__(
@@ -315,7 +321,7 @@ class PulsarClient(Closing):
                 str(name),
                 len(names) if names != [str(name)] else 0,
                 auto_update_partitions_interval_seconds,
-                reader.on_topics,
+                weakly(reader.on_topics),
             )
         )
         with self._lock:
@@ -446,7 +452,7 @@ class PulsarClient(Closing):
         if wanted.pattern is None:
             period = auto_update_partitions_interval_seconds
         discovery = TopicDiscovery(
-            self._context, wanted.names, wanted.pattern, period, consumer.on_topics
+            self._context, wanted.names, wanted.pattern, period, weakly(consumer.on_topics)
         )
         if wanted.pattern is None:
             found = [part for name in wanted.names for part in self.get_topic_partitions(name)]
@@ -501,7 +507,8 @@ class PulsarClient(Closing):
             raise OptionError("timeout_millis must be more than 0")
         seconds = self._context.options.operation_timeout
         return Transaction(
-            engine.ClientTransaction(self._context.coordinators, timeout_millis / 1000, seconds)
+            engine.ClientTransaction(self._context.coordinators, timeout_millis / 1000, seconds),
+            self,
         )
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -526,6 +533,23 @@ class PulsarClient(Closing):
                 logger.warning("a producer was closed with messages undelivered: %s", error)
 
         self._end_all(end)
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves no context; a fork and the interpreter's end no threads.
+        context = getattr(self, "_context", None)
+        if context is None or context.closed or not context.pool.used or sys.is_finalizing():
+            return
+        # Not here: whoever dropped it, or collects garbage for others, may hold any of the locks.
+        # And by a bare thread, because starting another one takes a lock as well.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(_shut_down, (self,))
+        warnings.warn(
+            f"a client of {context.options.service_url} was dropped and is closed; "
+            "call its close(), or use it in a with block",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def _give_up(self) -> None:
         self.shutdown()
@@ -593,6 +617,14 @@ class PulsarClient(Closing):
     def _forget_reader(self, reader: PulsarReader) -> None:
         with self._lock:
             self._readers.discard(reader)
+
+
+def _shut_down(client: PulsarClient) -> None:
+    # What is closed asks on which thread it is, which must be one that the interpreter knows.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(
+            target=client.shutdown, name="pulsar-spark-dropped-client", daemon=True
+        ).start()
 
 
 def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:

@@ -27,7 +27,7 @@ from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.topic_consumers import TopicConsumers
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
-from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.consumer import TopicConsumer, ask
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
@@ -85,7 +85,7 @@ class PulsarConsumer(Closing):
         self._topic = topic
         dead_letters = rules.dead_letters
         self._last_deliveries = LastDeliveries(dead_letters) if dead_letters else None
-        self._inbox = Inbox(self._on_ready)
+        self._inbox = Inbox(weakly(self._on_ready))
         self._incoming = IncomingMessages(
             self._inbox, values, self._last_deliveries, discard_corrupt=options.discard_corrupt
         )
@@ -98,7 +98,7 @@ class PulsarConsumer(Closing):
             budget,
             max_queue_sizes=rules.max_queue_sizes,
             dead_letter_router=self._last_deliveries,
-            on_active=self._on_active,
+            on_active=weakly(self._on_active),
         )
         self._closing = threading.Lock()
         # Guarded by _closing.

@@ -10,14 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from functools import partial
 from typing import Any
 
 from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import call_logged
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.values import MessageValues
-from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_consumer import Drive
@@ -69,7 +68,8 @@ class PartitionSource:
         self._ready: Iterator[Message] = iter(())
         # Up to when the reader was told how long the thread has waited.
         self._told = 0.0
-        drive = Drive(context.timers, partial(on_ready, self))
+        self._on_ready = on_ready
+        drive = Drive(context.timers, weakly(self._on_reader))
         self._reader = EntryReader(
             context.pool, topic, start, None, options, budget=budget, drive=drive
         )
@@ -91,6 +91,9 @@ class PartitionSource:
             return message
         except CorruptMessage as error:
             raise error.with_context(topic=self.topic) from error.__cause__
+
+    def _on_reader(self) -> None:
+        self._on_ready(self)
 
     def ready_in(self) -> float:
         """Seconds after which to call `next` again though nothing comes."""

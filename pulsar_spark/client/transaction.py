@@ -18,8 +18,10 @@ class Transaction:
     commits at its end, or aborts if an exception is raised. Thread-safe.
     """
 
-    def __init__(self, own: engine.ClientTransaction) -> None:
+    def __init__(self, own: engine.ClientTransaction, client: object) -> None:
         self.engine = own
+        # A client that is dropped is closed, so whatever works with it keeps it.
+        self._client = client
 
     def __enter__(self) -> Transaction:
         return self

@@ -1,9 +1,11 @@
-"""Base class of objects that a `with` block closes."""
+"""Objects that a `with` block closes, and that nothing keeps if they are dropped instead."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Self = TypeVar("_Self", bound="Closing")
 
@@ -34,3 +36,17 @@ class Closing:
             self.close()
         else:
             self._give_up()
+
+
+def weakly(method: Callable[..., object]) -> Callable[..., None]:
+    """Return a function that calls a method while its object is there, and does not keep that.
+
+    Threads call users' objects by it: otherwise one that is dropped would never be collected.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (there := found()) is not None:
+            there(*arguments)
+
+    return call

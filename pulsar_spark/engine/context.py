@@ -207,6 +207,11 @@ class ConnectionPool(Closing):
         with self._lock:
             return [found for found in self._connections.values() if not found.closed]
 
+    @property
+    def used(self) -> bool:
+        """Whether it has connected and was not closed. Takes no lock, so finalizers may ask."""
+        return bool(self._connections)
+
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """End all connections; their users get ClosedError. May be called twice.
 
