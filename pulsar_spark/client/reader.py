@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import threading
 import time
@@ -49,7 +51,8 @@ ReaderListener = Callable[["PulsarReader", Message], object]
 class PartitionSource:
     """The messages of one topic partition, from a position on. For one thread.
 
-    `on_ready` is called, on any thread, when `next` may return one.
+    `on_ready` is called, on any thread, when `next` may return one. `look_at` belongs to its owner:
+    when to look at it though nothing came.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class PartitionSource:
         on_ready: Callable[[PartitionSource], None],
     ) -> None:
         self.topic = topic
+        self.look_at = math.inf
         self._values = values
         # The rest of the last entry; messages are created when they are needed.
         self._ready: Iterator[Message] = iter(())
@@ -123,9 +127,10 @@ class _Sources:
         self._turn: PartitionSource | None = None
         self._left = 0
         self._error: Exception | None = None
-        # How long it has waited, and when to look at all sources though nothing came.
+        # How long it has waited, and a heap of when to look at which source though nothing came.
         self._waited = 0.0
-        self._look_at = math.inf
+        self._due: list[tuple[float, int, PartitionSource]] = []
+        self._numbers = itertools.count()
 
     def add(self, source: PartitionSource) -> None:
         """Read one more partition; not after `close`."""
@@ -159,7 +164,7 @@ class _Sources:
                     self._count(source)
                     return message
                 self._turn = None
-                self._look_at = min(self._look_at, time.monotonic() + source.ready_in())
+                self._look_later(source)
         except Exception as error:
             # Whatever it is: it must not be taken for the end of the messages.
             self._error = error
@@ -178,6 +183,13 @@ class _Sources:
             self._turn = None
             self.on_ready(source)
 
+    def _look_later(self, source: PartitionSource) -> None:
+        # A time that is too early costs a look, so a later one replaces it only then.
+        due = time.monotonic() + source.ready_in()
+        if due < source.look_at:
+            source.look_at = due
+            heapq.heappush(self._due, (due, next(self._numbers), source))
+
     def skip(self) -> bool:
         """Go on behind the entry that the last error is about; returns whether that can be."""
         if self._turn is None or not self._turn.skip():
@@ -188,15 +200,18 @@ class _Sources:
     def wait(self, deadline: Deadline) -> None:
         """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
         started = time.monotonic()
-        until = min(deadline.remaining(), max(self._look_at - started, 0.0), threading.TIMEOUT_MAX)
+        due = max(self._due[0][0] - started, 0.0) if self._due else math.inf
+        until = min(deadline.remaining(), due, threading.TIMEOUT_MAX)
         with self._came:
             self._came.wait_for(lambda: self._ready or self._woken or self._closed, until)
             self._woken = False
             now = time.monotonic()
             self._waited += now - started
-            if now >= self._look_at:
-                self._look_at = math.inf
-                self._ready.update(dict.fromkeys(self._sources))
+            while self._due and self._due[0][0] <= now:
+                at, _, source = heapq.heappop(self._due)
+                if at == source.look_at:
+                    source.look_at = math.inf
+                    self._ready[source] = None
 
     def close(self) -> None:
         """Leave the brokers; a thread that waits is woken."""
