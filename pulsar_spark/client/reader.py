@@ -392,7 +392,7 @@ class PulsarReader(Closing):
             except ClosedError:
                 return None
             except Exception as error:
-                if not sources.skip():
+                if not (isinstance(error, PulsarError) and sources.skip()):
                     logger.exception("reading %s for a listener has ended", self._topic)
                     return None
                 logger.error(

@@ -475,3 +475,21 @@ def test_a_listener_goes_on_behind_each_kind_of_entry_that_cannot_be_read(
     told = len(UNREADABLE) * len(parts) - len(whole)
     assert caplog.text.count("cannot be given to the listener") == told
     reader.close()
+
+
+@pytest.mark.fault(200)
+def test_a_defect_ends_a_listener_with_a_word(
+    client: PulsarClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(source: PartitionSource, waited: float) -> Message | None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(PartitionSource, "next", fail)
+    reader = client.create_reader(topic, MessageId.earliest, reader_listener=lambda *_: None)
+    assert reader._thread is not None
+    finish(reader._thread)
+    assert caplog.text.count("reading persistent") == 1
+    reader.close()
