@@ -12,6 +12,7 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.message import Message
+from pulsar_spark.engine.closing import weakly
 from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.errors import ClosedError, OptionError, PulsarError
 from pulsar_spark.logs import get_logger
@@ -58,6 +59,7 @@ class Listening:
         self._listener = listener
         self._callbacks = callbacks
         self._pull = pull
+        self._served = weakly(self._serve)
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._waiting: deque[ReceiveCallback] = deque()
@@ -96,7 +98,7 @@ class Listening:
             if not wanted or self._scheduled:
                 return
             self._scheduled = True
-        self._callbacks.run(self._serve)
+        self._callbacks.run(self._served)
 
     def _serve(self) -> None:
         """Pass on one message; others take their turn before the next one."""
