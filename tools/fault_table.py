@@ -151,6 +151,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         105: "a broker that comes back shortly before the send timeout",
         106: "more small messages, or batches in the making, than memory for them",
         107: "messages after one that was not acknowledged in time",
+        194: "many keys in batches by key",
         191: "users' callbacks and functions that raise anything, SystemExit too",
         192: "a transaction's timeout that passes while something of it is pending",
         190: "a batch that is due while the queue is full, until there is room in whatever way",

@@ -373,13 +373,13 @@ def test_a_column_is_batched_by_key() -> None:
             ("c", [b"3"]),
             ("b", [b"1", b"4"]),
             ("a", [b"0", b"2", b"5"]),
-            ("c", [b"6", b"7"]),
             ("b", [b"8"]),
+            ("c", [b"6", b"7"]),
         ]
         ids = [
             (sent.metadata.sequence_id, sent.metadata.highest_sequence_id) for sent in script.sends
         ]
-        assert ids == [(0, 0), (1, 2), (3, 5), (6, 7), (8, 0)]
+        assert ids == [(0, 0), (1, 2), (3, 5), (6, 0), (7, 8)]
 
 
 def test_messages_are_batched_by_ordering_key_or_key_and_each_gets_an_id() -> None:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers import inflight_window, producer_session
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
+from pulsar_spark.engine.producers.inflight_window import MessageCallback
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Registrar
@@ -28,7 +29,6 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.support.waiting import Clock, finish, is_in, wait_until
@@ -229,19 +229,23 @@ def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed() -> None:
     with topic() as (script, context, _):
         producer = TopicProducer(context, "t", options()).open()
         made = BatchAccumulator(producer, options())
-        try_send, tries = producer.try_send, []
+        try_send, tries = producer.try_send_messages, []
 
-        def in_vain_at_first(entry: OutgoingEntry, held: int) -> bool:
-            tries.append(entry)
+        def in_vain_at_first(
+            messages: Sequence[MessageFields],
+            callbacks: Sequence[MessageCallback | None] = (),
+            held: tuple[int, int] = (0, 1),
+        ) -> int:
+            tries.append(messages)
             if len(tries) > 1:
-                return try_send(entry, held)
+                return try_send(messages, callbacks, held)
             # The receive thread makes room before the timer's thread has given up its turn.
             receiver = threading.Thread(target=lambda: producer.on_room and producer.on_room())
             receiver.start()
             receiver.join()
-            return False
+            return 0
 
-        producer.try_send = in_vain_at_first  # type: ignore[method-assign]
+        producer.try_send_messages = in_vain_at_first  # type: ignore[method-assign]
         made.add(MessageFields(b"1"))
         made.trigger_flush()
         assert len(tries) == 2

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, takewhile
-from operator import sub
+from itertools import accumulate, chain, groupby, pairwise, repeat, takewhile
+from operator import itemgetter, sub
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
@@ -18,7 +18,6 @@ from pulsar_spark.engine.producers.inflight_window import (
     tell_failed,
 )
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.producers.producer_session import entry_of
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
@@ -58,10 +57,10 @@ class BatchAccumulator:
 
     A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower the
     latter. A message that does not fit starts the next batch; a larger one is sent alone. With
-    `batching_by_key` a batch is sent as several, one per key, so that a Key_Shared subscription can
-    deliver each to the key's consumer. Without batching every message is sent by itself. Waiting
-    messages count against the client's memory limit. With `logs_failures` failures of messages
-    without a callback are logged instead of raised.
+    `batching_by_key` a batch is sent as several that are written together, one per key, so that a
+    Key_Shared subscription can deliver each to the key's consumer. Without batching every message
+    is sent by itself. Waiting messages count against the client's memory limit. With
+    `logs_failures` failures of messages without a callback are logged instead of raised.
 
     Thread-safe. All methods but `trigger_flush` block as `TopicProducer.send` does. If a batch
     cannot be sent, its messages' callbacks get the error; without callbacks it is raised.
@@ -103,6 +102,9 @@ class BatchAccumulator:
         self._full_bytes = 0
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
+        # The entries of the batch's first messages, which are sorted: how many messages each of
+        # them has, and how many such entries follow each other.
+        self._runs: list[tuple[int, int]] = []
         # Without batching: messages to write together.
         self._waiting: list[MessageFields] = []
         self._waiting_bytes = 0
@@ -166,7 +168,7 @@ class BatchAccumulator:
 
     def _takes_plain(self, key: bytes | None, size: int) -> bool:
         """Whether a message can be added to the uniform columns; sends a batch for it if needed."""
-        if self._mixed or self._by_key or size > _LARGE:
+        if self._mixed or size > _LARGE:
             return False
         if self._waiting:
             self._send_waiting()
@@ -184,7 +186,8 @@ class BatchAccumulator:
 
     def _end_batch(self) -> None:
         """Send a full uniform batch, or let it wait to be written together with others."""
-        if self._count == self._max_messages and self.producer.is_busy(self._full + self._count):
+        is_full = self._count == self._max_messages and not self._by_key
+        if is_full and self.producer.is_busy(self._full + self._count):
             self._full += self._count
             self._full_bytes += self._size
             self._count = self._size = 0
@@ -380,7 +383,7 @@ class BatchAccumulator:
             return
         if unbatched is not None or not self._batching:
             self._flush()
-            self._send_entry(single_entry(message, callback, unbatched), 0)
+            self._send_entry(single_entry(message, callback, unbatched))
             return
         size = _message_size(message)
         if self._count and not self._takes(message, size):
@@ -465,6 +468,7 @@ class BatchAccumulator:
     ) -> tuple[UniformMessages, list[MessageFields], list[MessageCallback | None]]:
         batch = self._uniform, self._mixed, self._callbacks
         self._uniform, self._mixed, self._callbacks = UniformMessages([]), [], []
+        self._runs = []
         self._count = self._size = self._full = self._full_bytes = 0
         return batch
 
@@ -509,21 +513,14 @@ class BatchAccumulator:
         self._send_waiting()
         if not self._count and not self._full:
             return
-        self._group()
+        runs = self._sorted()
         uniform, mixed, callbacks = self._take_batch()
-        held = self._take_held()
+        # What is sent is reserved again.
+        self._budget.release(self._take_held())
         if mixed:
-            self._send_groups(mixed, callbacks, held)
-            return
-        # Columns are reserved again when they are sent.
-        self._budget.release(held)
-        start = 0
-        while start < len(uniform):
-            stop = len(uniform)
-            if uniform.keys is not None:
-                stop = start + self._together(uniform.keys, start)
-            self._send_uniform(uniform.part(start, stop))
-            start = stop
+            self._send_mixed(mixed, callbacks, runs)
+        else:
+            self._send_uniform(uniform, runs if self._by_key else ())
 
     def _send_full(self) -> None:
         """Send the full batches."""
@@ -539,63 +536,88 @@ class BatchAccumulator:
         uniform = self._uniform
         return uniform.part(0, self._full), uniform.part(self._full, len(uniform))
 
-    def _send_uniform(self, messages: UniformMessages) -> None:
-        """Send a column in batches. Errors go to the callbacks, or are raised without any."""
-        while messages:
-            try:
-                sent = self.producer.send_block(
-                    messages, self._max_messages, self._default_callback
-                )
-            except MessageTooLarge as error:
-                if messages.callbacks is None and self._default_callback is None:
-                    raise
-                tell_failed((messages.callbacks or [log_failure])[:1], error)
-                sent = 1
-            except PulsarError as error:
-                if messages.callbacks is None:
-                    raise
-                tell_failed(messages.callbacks, error)
-                return
-            messages = messages.part(sent, len(messages))
+    def _send_uniform(
+        self, messages: UniformMessages, runs: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Send a column in batches, or in these entries.
+
+        Errors go to the callbacks, or are raised without any.
+        """
+        at = 0
+        try:
+            with self.producer.turn():
+                for size, entries in runs or [(self._max_messages, len(messages))]:
+                    stop = min(at + size * entries, len(messages))
+                    while at < stop:
+                        at += self._send_part(messages.part(at, stop), size)
+        except PulsarError as error:
+            if messages.callbacks is None:
+                raise
+            tell_failed(messages.callbacks[at:], error)
+
+    def _send_part(self, messages: UniformMessages, size: int) -> int:
+        """Send some messages in entries of this size; return how many."""
+        if self._by_key and (left := len(messages) % size):
+            # The others of an entry were sent already, and what follows has other keys.
+            size, messages = left, messages.part(0, left)
+        try:
+            return self.producer.send_block(messages, size, self._default_callback)
+        except MessageTooLarge as error:
+            if messages.callbacks is None and self._default_callback is None:
+                raise
+            tell_failed((messages.callbacks or [log_failure])[:1], error)
+            return 1
 
     def _try_full(self) -> bool:
         """Send the full batches, as many as possible without waiting; return whether all."""
         while self._full:
             full, _ = self._split_full()
+            held = self._held, self._full + self._count
             try:
                 sent = self.producer.try_send_block(
-                    full, self._max_messages, self._default_callback
+                    full, self._max_messages, self._default_callback, held
                 )
             except MessageTooLarge as error:
                 tell_failed((full.callbacks or [log_failure])[:1], error)
+                self._budget.release(held[0] // held[1])
                 sent = 1
             except PulsarError as error:
                 self._drop(error)
                 raise
             if not sent:
                 return False
-            part = self._held * sent // (self._full + self._count)
-            self._budget.release(part)
-            self._held -= part
+            self._held -= self._held * sent // (self._full + self._count)
             self._ahead = min(self._ahead, self._held)
             self._uniform = self._uniform.part(sent, len(self._uniform))
             self._full_bytes -= self._full_bytes * sent // self._full
             self._full -= sent
         return True
 
-    def _group(self) -> None:
-        """Sort the messages by key, keeping their order; keys are ordered by their last message.
+    def _sorted(self) -> list[tuple[int, int]]:
+        """Return the batch's entries as runs of equally many messages each.
 
-        So users' ids increase from entry to entry, each of which is identified by its highest id.
+        What was added since the last call is sorted by key first: keys with equally many messages
+        follow each other, so that their entries are encoded together. With users' ids keys are
+        ordered by their last message: ids grow from entry to entry, each of which is identified by
+        its highest.
         """
-        rows: Sequence[MessageFields | bytes | None] = self._mixed or self._uniform.keys or ()
-        if not self._by_key or len(rows) < 2:
-            return
+        if not self._by_key:
+            self._runs = [(self._count, 1)] if self._count else []
+            return self._runs
+        done = sum(size * entries for size, entries in self._runs)
+        rows = self._mixed or self._uniform.keys or [None] * self._count
         groups: dict[object, list[int]] = {}
-        for index, row in enumerate(rows):
-            groups.setdefault(_group_of(row), []).append(index)
-        in_order = sorted(groups.values(), key=lambda group: group[-1])
-        order = list(chain.from_iterable(in_order))
+        for index in range(done, self._count):
+            groups.setdefault(_group_of(rows[index]), []).append(index)
+        in_order = sorted(groups.values(), key=lambda group: (len(group), group[-1]))
+        if self._mixed and self._mixed[0].sequence_id is not None:
+            in_order.sort(key=itemgetter(-1))
+        if len(groups) < self._count - done:
+            self._reorder([*range(done), *chain.from_iterable(in_order)])
+        self._runs += [(size, sum(1 for _ in same)) for size, same in groupby(map(len, in_order))]
+        return self._runs
+
+    def _reorder(self, order: list[int]) -> None:
         if self._callbacks:
             self._callbacks += [None] * (self._count - len(self._callbacks))
             self._callbacks = [self._callbacks[index] for index in order]
@@ -604,67 +626,88 @@ class BatchAccumulator:
         else:
             self._uniform = self._uniform.take(order)
 
-    def _together(self, rows: Sequence[MessageFields | bytes | None], start: int) -> int:
-        """Return how many messages from `start` on share an entry: a batch, or those of one key."""
-        if not self._by_key:
-            return len(rows) - start
-        key = _group_of(rows[start])
-        same = takewhile(lambda row: _group_of(row) == key, islice(rows, start, None))
-        return sum(1 for _ in same)
-
-    def _send_groups(
+    def _send_mixed(
         self,
         messages: list[MessageFields],
         callbacks: list[MessageCallback | None],
-        held: int,
+        runs: list[tuple[int, int]],
     ) -> None:
-        start, left = 0, held
+        """Send messages with fields in these entries; errors as in `_send_uniform`."""
+        at = 0
         try:
-            while start < len(messages):
-                stop = start + self._together(messages, start)
-                part = held * (stop - start) // len(messages)
-                left -= part
-                own = messages[start:stop], callbacks[start:stop]
-                start = stop
-                self._send_mixed(*own, part)
+            with self.producer.turn():
+                for size, entries in runs:
+                    step, send = size, self._send_group
+                    if _are_singles(messages, size):
+                        step, send = entries, self._send_singles
+                    for start in range(at, at + size * entries, step):
+                        at = start + step
+                        send(messages[start:at], callbacks[start:at])
         except PulsarError as error:
-            for callback in callbacks[start:]:
-                if callback is not None:
-                    callback(error, None)
-            raise
-        finally:
-            self._budget.release(left)
+            tell_failed(callbacks[at:], error)
+            # Without a turn, none was sent.
+            if at or None in callbacks or len(callbacks) < len(messages):
+                raise
+
+    def _send_singles(
+        self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
+    ) -> None:
+        """Send messages, each without a batch."""
+        at = 0
+        while at < len(messages):
+            try:
+                at = self.producer.send_messages(messages, at, callbacks)
+            except PulsarError as error:
+                callback, *rest = callbacks[at:] or [None]
+                at += 1
+                if callback is None:
+                    tell_failed(rest, error)
+                    raise
+                callback(error, None)
 
     def _try_flush(self) -> bool:
         """Send the batch, split if it is too large, as far as possible without blocking."""
-        while self._count:
-            self._group()
-            number = self._count
-            if rows := self._mixed or self._uniform.keys:
-                number = self._together(rows, 0)
-            while True:
-                try:
-                    sent = self.producer.try_send(self._first(number), self._part_held(number))
-                except MessageTooLarge as error:
-                    if number > 1:
-                        number //= 2
-                        continue
+        self._sorted()
+        while self._runs:
+            try:
+                sent = self._try_mixed() if self._mixed else self._try_uniform()
+            except MessageTooLarge as error:
+                size, entries = self._runs[0]
+                if size > 1:
+                    half = size // 2
+                    smaller = [(half, 1), (size - half, 1), (size, entries - 1)]
+                    self._runs[:1] = smaller if entries > 1 else smaller[:2]
+                else:
                     self._drop_first(error)
-                    break
-                except PulsarError as error:
-                    self._drop(error)
-                    raise
-                if not sent:
-                    return False
-                self._forget_first(number)
-                break
+                continue
+            except PulsarError as error:
+                self._drop(error)
+                raise
+            if not sent:
+                return False
+            self._forget_first(sent)
         return True
 
-    def _first(self, number: int) -> OutgoingEntry:
-        """Return the batch's first messages as an entry."""
-        if self._mixed:
-            return self._mixed_entry(self._mixed[:number], self._callbacks[:number])
-        return entry_of(self._uniform.part(0, number), self._default_callback)
+    def _try_uniform(self) -> int:
+        """Send the first of the columns' entries without blocking; return how many messages."""
+        size, entries = self._runs[0]
+        part = self._uniform.part(0, size * entries)
+        held = self._held, self._count
+        return self.producer.try_send_block(part, size, self._default_callback, held)
+
+    def _try_mixed(self) -> int:
+        """Send the first of the entries with fields without blocking; return how many messages."""
+        size, entries = self._runs[0]
+        held = self._held, self._count
+        if _are_singles(self._mixed, size):
+            own = self._mixed[:entries], self._callbacks[:entries]
+            return self.producer.try_send_messages(*own, held)
+        stops = accumulate(chain.from_iterable(repeat(*run) for run in self._runs))
+        following = (
+            self._mixed_entry(self._mixed[start:stop], self._callbacks[start:stop])
+            for start, stop in pairwise(chain((0,), stops))
+        )
+        return self.producer.try_send(following, held)
 
     def _mixed_entry(
         self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
@@ -674,23 +717,25 @@ class BatchAccumulator:
         callback = for_each(callbacks, len(messages))
         return batch_entry(messages, callback, by_key=self._by_key)
 
-    def _part_held(self, number: int) -> int:
-        return self._held * number // self._count
-
     def _forget_first(self, number: int) -> None:
-        """Drop the batch's first messages; the producer now owns their memory."""
-        self._held -= self._part_held(number)
+        """Drop the batch's first messages, whose memory is released."""
+        self._held -= self._held * number // self._count
         self._ahead = min(self._ahead, self._held)
         self._size -= self._size * number // self._count
         self._count -= number
         self._callbacks = self._callbacks[number:]
         self._mixed = self._mixed[number:]
         self._uniform = self._uniform.part(number, len(self._uniform))
+        while number:
+            size, entries = self._runs[0]
+            gone = min(number // size, entries)
+            number -= gone * size
+            self._runs[:1] = [(size, entries - gone)] if gone < entries else []
 
     def _drop_first(self, error: PulsarError) -> None:
         callbacks = self._callbacks or self._uniform.callbacks
         callback = callbacks[0] if callbacks else self._default_callback
-        self._budget.release(self._part_held(1))
+        self._budget.release(self._held // self._count)
         self._forget_first(1)
         if callback is None:
             logger.warning("a message for %s was not sent: %s", self.producer.topic, error)
@@ -704,24 +749,21 @@ class BatchAccumulator:
         if waits:
             tell_failed(callbacks or uniform.callbacks or (self._default_callback,), error)
 
-    def _send_mixed(
-        self,
-        messages: list[MessageFields],
-        callbacks: list[MessageCallback | None],
-        held: int,
+    def _send_group(
+        self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
     ) -> None:
         try:
-            self._send_entry(self._mixed_entry(messages, callbacks), held)
+            self._send_entry(self._mixed_entry(messages, callbacks))
         except MessageTooLarge:
             if len(messages) == 1:
                 raise
             half = len(messages) // 2
-            self._send_mixed(messages[:half], callbacks[:half], 0)
-            self._send_mixed(messages[half:], callbacks[half:], 0)
+            self._send_group(messages[:half], callbacks[:half])
+            self._send_group(messages[half:], callbacks[half:])
 
-    def _send_entry(self, entry: OutgoingEntry, held: int) -> None:
+    def _send_entry(self, entry: OutgoingEntry) -> None:
         try:
-            self.producer.send(entry, held)
+            self.producer.send(entry)
         except PulsarError as error:
             # The messages of a batch that is too large may still fit one by one.
             can_split = isinstance(error, MessageTooLarge) and entry.count > 1
@@ -732,6 +774,11 @@ class BatchAccumulator:
 
 def _lacks_unbatched_fields(message: tuple[MessageFields, UnbatchedFields | None]) -> bool:
     return message[1] is None
+
+
+def _are_singles(messages: Sequence[MessageFields], size: int) -> bool:
+    """Whether messages in entries of this size are sent together as messages without a batch."""
+    return size == 1 and messages[0].sequence_id is None
 
 
 def _group_of(row: MessageFields | bytes | None) -> object:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
@@ -67,6 +67,9 @@ from pulsar_spark.protocol.sends import OutgoingEntry, single_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
+
+Held: TypeAlias = "tuple[int, int]"
+"""Bytes that are reserved for messages, and the number of those messages."""
 
 _ABORT_SECONDS = 1.0
 
@@ -145,6 +148,8 @@ class TopicProducer:
         self.on_room: Callable[[], object] | None = None
         """Called, on any thread, when a failed `try_send` may succeed now."""
         self._wanted = False
+        # The thread whose turn it is, unless it does not wait.
+        self._sender: int | None = None
         # Bytes queued on the connection and not written; for the sender whose turn it is.
         self._unwritten = 0
         # The following are guarded by _window.changed.
@@ -275,22 +280,15 @@ class TopicProducer:
                 self._opening = False
             raise
 
-    def send(self, entry: OutgoingEntry, held: int = 0) -> None:
+    def send(self, entry: OutgoingEntry) -> None:
         """Send an entry once the window has room; `entry.callback` gets the result.
 
-        Blocks while the window is full, as long as receipts arrive within the send timeout. `held`
-        bytes of the client's memory are already reserved for the entry; the producer releases
-        them. Raises MessageTooLarge or InvalidRow for an entry that cannot be sent, the
-        producer's permanent error, and OperationTimeout.
+        Blocks while the window is full, as long as receipts arrive within the send timeout. Raises
+        MessageTooLarge or InvalidRow for an entry that cannot be sent, the producer's permanent
+        error, and OperationTimeout.
         """
-        begun = False
-        try:
-            with self._my_turn():
-                begun = True
-                self._send(entry, held)
-        finally:
-            if not begun:
-                self._window.release(held)
+        with self.turn():
+            self._send(entry)
 
     def send_column(self, messages: UniformMessages, per_entry: int = 1, start: int = 0) -> int:
         """Send a column of messages in batches of `per_entry` (1: without batches), as `send`.
@@ -299,7 +297,7 @@ class TopicProducer:
         that is the one at `start`, raises MessageTooLarge.
         """
         at = start
-        with self._my_turn():
+        with self.turn():
             while at < len(messages):
                 try:
                     at = self._send_block(messages, per_entry, at)
@@ -317,96 +315,132 @@ class TopicProducer:
         What is raised is about the first of them, and no callback was told. `callback` learns how
         messages without callbacks of their own end.
         """
-        with self._my_turn():
+        with self.turn():
             return self._send_block(messages, per_entry, 0, callback)
 
-    def send_messages(self, messages: Sequence[MessageFields], start: int = 0) -> int:
+    def send_messages(
+        self,
+        messages: Sequence[MessageFields],
+        start: int = 0,
+        callbacks: Sequence[MessageCallback | None] = (),
+    ) -> int:
         """Send messages with fields, each without a batch, as `send_column` does a column.
 
-        Returns the index of the next message; raises only for the one at `start`.
+        Returns the index of the next message; raises only for the one at `start`. `callbacks` are
+        those of all messages, or of the first ones.
         """
-        with self._my_turn():
+        with self.turn():
             self._make_room(1)
-            sends = self._message_block(messages, start)
+            sends = self._message_block(messages, start, callbacks)
             if sends is None:
-                self._send(single_entry(messages[start]), 0)
+                callback = next(iter(callbacks[start : start + 1]), None)
+                self._send(single_entry(messages[start], callback))
                 return start + 1
             self._reserve(sends.size)
             return start + self._submit([sends])
 
-    def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
+    def _message_block(
+        self,
+        messages: Sequence[MessageFields],
+        start: int,
+        callbacks: Sequence[MessageCallback | None],
+    ) -> PendingSends | None:
         """Return the sends of messages without a batch; None if the first one is unusual."""
         assert self._encoding is not None
         first, room = self._next_sequence_id, self._window.room()
-        return self._encoding.messages(messages, start, room, first)
+        return self._encoding.messages(messages, start, room, first, callbacks)
 
-    def try_send(self, entry: OutgoingEntry, held: int) -> bool:
-        """Send an entry whose memory is reserved, if that needs no waiting.
+    def try_send(self, entries: Iterable[OutgoingEntry], held: Held) -> int:
+        """Send entries as long as none has to wait; return how many messages were sent.
 
-        Returns False if there is no room, another sender has the turn, or the producer is not open
-        yet: `on_room` is called later. Raises as `send`; for timers and the receive thread.
-        """
-        return self._try(entry.count, lambda: list(self._encoded(entry)), held) > 0
-
-    def try_send_messages(self, messages: Sequence[MessageFields]) -> int:
-        """As `send_messages`, for as many messages as possible without waiting; return how many.
-
-        As `try_send`, but it reserves the memory itself.
+        If not all, there was no room, another sender has the turn, or the producer is not open yet:
+        `on_room` is called later. Raises as `send`, for the first one only. What is `held` for
+        messages that are sent is released. For timers and the receive thread.
         """
 
-        def encode() -> list[PendingSends]:
-            sends = self._message_block(messages, 0)
-            return list(self._encoded(single_entry(messages[0]))) if sends is None else [sends]
+        def sends() -> Iterator[list[PendingSends]]:
+            for entry in entries:
+                if not self._window.has_room(entry.count):
+                    return
+                yield list(self._encoded(entry))
 
-        return self._try(1, encode)
+        return self._try(sends(), held)
+
+    def try_send_messages(
+        self,
+        messages: Sequence[MessageFields],
+        callbacks: Sequence[MessageCallback | None] = (),
+        held: Held = (0, 1),
+    ) -> int:
+        """As `send_messages`, for as many messages as possible without waiting; as `try_send`."""
+
+        def sends() -> Iterator[list[PendingSends]]:
+            if not self._window.has_room(1):
+                return
+            if (sends := self._message_block(messages, 0, callbacks)) is not None:
+                yield [sends]
+            else:
+                yield list(self._encoded(single_entry(messages[0], next(iter(callbacks), None))))
+
+        return self._try(sends(), held)
 
     def try_send_block(
-        self, messages: UniformMessages, per_entry: int, callback: MessageCallback | None
+        self,
+        messages: UniformMessages,
+        per_entry: int,
+        callback: MessageCallback | None,
+        held: Held,
     ) -> int:
-        """Send messages as `send_block`, as many as possible without waiting; return how many.
-
-        As `try_send`; their memory is reserved here.
-        """
+        """As `send_block`, for as many messages as possible without waiting; as `try_send`."""
         first = min(per_entry, len(messages))
 
-        def encode() -> list[PendingSends]:
+        def sends() -> Iterator[list[PendingSends]]:
             assert self._encoding is not None
+            if not self._window.has_room(first):
+                return
             room, following = self._window.room(), self._next_sequence_id
             sends = self._encoding.block(messages, per_entry, 0, room, following, callback)
-            if sends is None:
-                return list(self._encoded(entry_of(messages.part(0, first), callback)))
-            return [sends]
+            if sends is not None:
+                yield [sends]
+            else:
+                yield list(self._encoded(entry_of(messages.part(0, first), callback)))
 
-        return self._try(first, encode)
+        return self._try(sends(), held)
 
-    def _try(self, messages: int, encode: Callable[[], list[PendingSends]], held: int = 0) -> int:
-        """Encode and send without waiting, if there is room for so many messages; return how many
-        were sent. `held` bytes are reserved.
+    def _try(self, sends: Iterator[list[PendingSends]], held: Held) -> int:
+        """Send what `sends` has room for, without waiting; return how many messages were sent.
+
+        Raises only if none was.
         """
         self._wanted = True
         if not self._order.acquire(blocking=False):
             return 0
+        sent = 0
         try:
             self._window.check()
             if self._encoding is None:
                 self._open_in_background()
                 return 0
-            if not self._window.has_room(messages):
-                return 0
-            sends = encode()
-            self._window.release(held - sum(send.size for send in sends))
-            try:
-                sent = self._submit(sends, wait=False)
-            except PulsarError:
-                # What was reserved is the caller's still.
-                self._window.release(-held)
+            for own in sends:
+                stop = sent + sum(send.num_messages for send in own)
+                part = held[0] * stop // held[1] - held[0] * sent // held[1]
+                self._window.release(part - sum(send.size for send in own))
+                try:
+                    self._submit(own, wait=False)
+                except PulsarError:
+                    # What was reserved is the caller's still.
+                    self._window.release(-part)
+                    raise
+                sent = stop
+        except PulsarError:
+            if not sent:
                 raise
-            self._unwritten = 0
-            if (session := self._session) is not None:
-                self._write(session, wait=False)
-            return sent
         finally:
+            self._unwritten = 0
+            if sent and (session := self._session) is not None:
+                self._write(session, wait=False)
             self._order.release()
+        return sent
 
     def reserve(self, size: int) -> None:
         """Reserve memory for messages of a later `send`; waits for it.
@@ -467,11 +501,15 @@ class TopicProducer:
     # --- sending ------------------------------------------------------------------------------
 
     @contextmanager
-    def _my_turn(self) -> Iterator[None]:
+    def turn(self) -> Iterator[None]:
         """Let one sender in at a time: sequence ids follow the order of sending.
 
-        A thread that waits too long fails alone. Queued frames are written at the end.
+        A thread that waits too long fails alone; raises as `send`. What is sent inside, also by
+        methods that take a turn of their own, is written together at the end.
         """
+        if self._sender == threading.get_ident():
+            yield
+            return
         self._check_process()
         if not self._order.acquire(timeout=min(self._window.timeout, threading.TIMEOUT_MAX)):
             raise OperationTimeout(
@@ -481,29 +519,27 @@ class TopicProducer:
             if self._encoding is None:
                 self.open()
             self._window.check()
+            self._sender = threading.get_ident()
             try:
                 yield
             finally:
+                self._sender = None
                 self._write_queued()
         finally:
             self._order.release()
             self._call_on_room()
 
-    def _send(self, entry: OutgoingEntry, held: int) -> None:
-        try:
-            for send in self._encoded(entry):
-                try:
-                    self._make_room(send.num_messages)
-                    self._reserve(send.size - held)
-                except OperationTimeout as error:
-                    if send.chunk and not self._window.survives_timeouts:
-                        # Some chunks were sent; the message cannot be completed any more.
-                        self._fail(error)
-                    raise
-                held = 0
-                self._submit([send])
-        finally:
-            self._window.release(held)
+    def _send(self, entry: OutgoingEntry) -> None:
+        for send in self._encoded(entry):
+            try:
+                self._make_room(send.num_messages)
+                self._reserve(send.size)
+            except OperationTimeout as error:
+                if send.chunk and not self._window.survives_timeouts:
+                    # Some chunks were sent; the message cannot be completed any more.
+                    self._fail(error)
+                raise
+            self._submit([send])
 
     def _encoded(self, entry: OutgoingEntry) -> Iterator[PendingSends]:
         assert self._encoding is not None
@@ -541,7 +577,7 @@ class TopicProducer:
         while True:
             part = messages.part(start, stop)
             try:
-                self._send(entry_of(part, callback), 0)
+                self._send(entry_of(part, callback))
                 return stop
             except MessageTooLarge:
                 if len(part) == 1:
@@ -556,9 +592,7 @@ class TopicProducer:
         self._window.wait_for_room(messages)
 
     def _reserve(self, size: int) -> None:
-        if size <= 0:
-            self._window.release(-size)
-        elif not self._window.budget.try_reserve(size):
+        if not self._window.budget.try_reserve(size):
             self._write_queued()
             self._window.reserve(size)
 

@@ -438,7 +438,12 @@ class Encoding:
         return smaller, most
 
     def messages(
-        self, messages: Sequence[MessageFields], start: int, most: int, first: int
+        self,
+        messages: Sequence[MessageFields],
+        start: int,
+        most: int,
+        first: int,
+        callbacks: Sequence[MessageCallback | None] = (),
     ) -> PendingSends | None:
         """Return the sends of at most `most` messages, each without a batch.
 
@@ -450,6 +455,8 @@ class Encoding:
         data, ends = encode_messages(part, first, _now(), self.limits, BLOCK_BYTES)
         if not ends:
             return None
+        own = callbacks[start : start + len(ends)]
+        are_told = any(callback not in (None, log_failure) for callback in own)
         return PendingSends(
             [data],
             first,
@@ -457,6 +464,8 @@ class Encoding:
             len(ends),
             ends=ends,
             per_entry=1,
+            callback=log_failure if log_failure in own and not are_told else None,
+            callbacks=own if are_told else (),
             largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
         )
 
