@@ -2,7 +2,7 @@
 #   make test PYTHON=python3.12           with another interpreter
 #   make test TESTS=tests/protocol        a part of the tests
 #   make test PYTEST_FLAGS="-x -k frames" more for pytest
-#   make test WORKERS=2                   in fewer processes than three; 0 is none but pytest's own
+#   make test WORKERS=2                   in fewer processes than four; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
 #   make test-matrix PULSARS=3.0.7        some versions of Pulsar
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
@@ -48,8 +48,9 @@ demo: $(INSTALLED) ## write to and read from a topic through Spark, on a broker 
 # Tests that need Spark or the real broker are a group, which one of the processes runs.
 PYTEST = $(RUN) -m pytest -rs --durations=10 -n $(WORKERS) --dist loadgroup
 
-# Most tests of Spark and of a real broker wait. The slow ones keep two cores busy.
-test: WORKERS ?= 3
+# Tests of Spark and of a real broker mostly wait, and there is one process for each of these groups:
+# two others take the rest. The slow ones keep two cores busy.
+test: WORKERS ?= 4
 test-slow conformance: WORKERS ?= 2
 
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
