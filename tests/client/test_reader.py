@@ -294,6 +294,7 @@ def test_closing_many_partitions_waits_once_for_a_silent_broker() -> None:
         reader = own.create_reader(topic, MessageId.earliest)
         with pytest.raises(OperationTimeout):
             reader.read_next(50)
+        wait_until(lambda: broker.faults.seen("SUBSCRIBE") == 30)
         with broker.faults.drop("CLOSE_CONSUMER", times=None) as silent:
             started = time.monotonic()
             reader.close()
