@@ -103,8 +103,9 @@ wheels: $(MADE) ## build the sources and the wheels, with the kernel if there is
 	PULSAR_SPARK_BUILD_KERNEL=off $(RUN) -m build --wheel --outdir dist .
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) .venv-matrix build dist site native/target pulsar_spark/_kernel.abi3.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-		spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .venv-matrix build dist site native/target *.egg-info .mypy_cache .ruff_cache \
+		.pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -f pulsar_spark/_kernel.abi3.so pulsar_spark/kernel-missing.txt
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
 # The environment is made anew for another interpreter, and brought up to date when the
