@@ -362,7 +362,7 @@ def test_answers_of_subscriptions_whose_cursor_was_moved_do_not_count(
         assert found is not None
         assert found.start[:2] == messages[0][:2]
         move_once()
-        assert probe.first_entries_from_time([(TOPIC, 0)], first={TOPIC: first.start}) == [found]
+        assert probe.first_entries_from_time([(TOPIC, 0)], {TOPIC: first.start}) == [found]
         move_once()
         assert probe.ledger_end(TOPIC, messages[0].ledger_id) == LedgerEnd(
             4, Position(*messages[5][:2])

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -161,19 +162,18 @@ class Probe:
     def first_entries_from_time(
         self,
         questions: Sequence[tuple[str, int]],
+        first: Mapping[str, Position | None] = MappingProxyType({}),
         *,
         or_later: bool = False,
-        first: Mapping[str, Position] | None = None,
     ) -> list[FoundEntry | PulsarError | None]:
         """As `first_entry_from_time`, for many topics and times, in the order of the questions.
 
         It takes half of the requests where the answer is at a topic's beginning, if `first` has
         that, and with `or_later`, which also allows a later entry.
         """
-        begin = first or {}
         return self._ask(
             [
-                (topic, self._from_time(topic, time, begin.get(topic), or_later=or_later))
+                (topic, self._from_time(topic, time, first.get(topic), or_later=or_later))
                 for topic, time in questions
             ]
         )

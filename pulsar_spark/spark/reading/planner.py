@@ -284,7 +284,7 @@ class Planner:
         first = self._first_positions(starts, ends)
         from_start = self._times_of_starts(starts, extents)
         # Later messages are filtered by their times.
-        from_end = self._times(ends, self._options.publish_time_tolerance, or_later=True)
+        from_end = self._times(ends, self._options.publish_time_tolerance, extents, or_later=True)
         compacted = self._options.reader.read_compacted
         ranges: list[ReadRange] = []
         for topic, extent in extents.items():
@@ -327,21 +327,17 @@ class Planner:
         self,
         bounds: Mapping[str, Bound],
         shift: int,
+        extents: Mapping[str, Extent],
         *,
         or_later: bool = False,
-        extents: Mapping[str, Extent] | None = None,
     ) -> dict[str, FoundEntry | None]:
         questions = [
             (topic, max(bound.millis + shift, 0))
             for topic, bound in bounds.items()
             if bound.kind is BoundKind.TIME
         ]
-        first = {
-            topic: extent.first
-            for topic, extent in (extents or {}).items()
-            if extent.first is not None
-        }
-        found = self._probe.first_entries_from_time(questions, or_later=or_later, first=first)
+        first = {topic: extents[topic].first for topic, _ in questions}
+        found = self._probe.first_entries_from_time(questions, first, or_later=or_later)
         return self._answers(questions, found)
 
     def _times_of_starts(
@@ -350,7 +346,7 @@ class Planner:
         """Return where to start reading the topics that start by time, None for their ends."""
         whole = self._not_searched(bounds)
         searched = {topic: bound for topic, bound in bounds.items() if topic not in whole}
-        entries = self._times(searched, -self._options.publish_time_tolerance, extents=extents)
+        entries = self._times(searched, -self._options.publish_time_tolerance, extents)
         found = {topic: None if entry is None else entry.start for topic, entry in entries.items()}
         return {**found, **dict.fromkeys(whole, EARLIEST_POSITION)}
 
