@@ -84,16 +84,21 @@ def test_callbacks_of_failed_sends_may_raise_anything(
     wait_until(lambda: failing.calls == 10, "all callbacks")
 
 
+def all_are_heard(client: PulsarClient, topic: str, failing: Failing, number: int) -> None:
+    """Send so many messages; a listener gets each of them."""
+    producer = client.create_producer(topic)
+    for _ in range(number):
+        producer.send(b"x")
+    wait_until(lambda: failing.calls == number, "all messages")
+
+
 @pytest.mark.fault(191)
 @pytest.mark.parametrize("kind", list(ConsumerType), ids=lambda kind: kind.name)
 def test_message_listeners_may_raise_anything(
     client: PulsarClient, failing: Failing, kind: ConsumerType
 ) -> None:
     client.subscribe("t", "s", kind, message_listener=failing)
-    producer = client.create_producer("t")
-    for _ in range(10):
-        producer.send(b"x")
-    wait_until(lambda: failing.calls == 10, "all messages")
+    all_are_heard(client, "t", failing, 10)
 
 
 @pytest.mark.fault(191)
@@ -145,10 +150,7 @@ def test_listeners_of_readers_may_raise_anything(
 ) -> None:
     topic = broker.create_topic("t", partitions)
     client.create_reader(topic, MessageId.earliest, reader_listener=failing)
-    producer = client.create_producer(topic)
-    for _ in range(6):
-        producer.send(b"x")
-    wait_until(lambda: failing.calls == 6, "all messages")
+    all_are_heard(client, topic, failing, 6)
 
 
 @pytest.mark.fault(191)
