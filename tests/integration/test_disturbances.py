@@ -283,9 +283,17 @@ def ask(broker: Broker, topic: str, enough: Callable[[], bool]) -> int:
 def test_questions_are_answered_through_unloads(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     write_numbered(tuned_broker, topic, 200)
-    stop = threading.Event()
-    with in_background(lambda: ask(tuned_broker, topic, stop.is_set)) as (asked,):
+    began, stop = threading.Event(), threading.Event()
+
+    def enough() -> bool:
+        is_over = stop.is_set()
+        began.set()
+        return is_over
+
+    with in_background(lambda: ask(tuned_broker, topic, enough)) as (asked,):
         try:
+            # What the answers are compared with was asked before.
+            assert began.wait(WAIT)
             for _ in range(20):
                 time.sleep(0.15)
                 tuned_broker.unload(topic)
