@@ -23,7 +23,8 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs, codec_of
-from pulsar_spark.protocol.frames import encode_payload_command, parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,

@@ -10,7 +10,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.compression import Codecs, codec_of
-from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, parse_payload
+from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM, parse_payload
 from pulsar_spark.testing.entry_log import NOWHERE, Entry, Place
 
 _U32 = struct.Struct(">I")

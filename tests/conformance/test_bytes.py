@@ -12,13 +12,8 @@ import pytest
 from google.protobuf.message import Message
 
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.frames import (
-    Frame,
-    FrameDecoder,
-    PayloadParts,
-    encode_command,
-    parse_payload,
-)
+from pulsar_spark.protocol.frame_parts import Frame, PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command
 
 
 def varint(value: int) -> bytes:

@@ -8,12 +8,8 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.frames import (
-    FrameDecoder,
-    encode_command,
-    encode_payload_command,
-    parse_payload,
-)
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
 from tests.conformance.taps import Clearing, Seeing
 from tests.conformance.wire import Stream
 

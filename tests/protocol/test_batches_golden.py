@@ -12,7 +12,8 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, _unpack_carefully, unpack_batch
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frames import FrameDecoder, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.protocol import golden
 

@@ -27,7 +27,8 @@ from pulsar_spark.protocol.chunks import ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
-from pulsar_spark.protocol.frames import MessageBlock, parse, parse_payload
+from pulsar_spark.protocol.frame_parts import parse, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_batches import MessageFields, encode_batch
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value

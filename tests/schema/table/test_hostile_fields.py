@@ -15,7 +15,7 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.columns import BUILDERS
