@@ -19,21 +19,16 @@ use crate::hashes;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 9;
+const CONTRACT: u32 = 10;
 
 type Object = Py<PyAny>;
 
-/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last, None)
+/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last)
 ///
 /// The decoder finds the ends of the frames again faster than Python could hand them over.
 #[pyfunction]
-fn scan_messages(
-    data: &[u8],
-    at: usize,
-    limit: usize,
-) -> (usize, i64, usize, usize, Option<Object>) {
-    let (end, consumer_id, frames, last) = frame::scan_messages(data, at, limit);
-    (end, consumer_id, frames, last, None)
+fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, usize) {
+    frame::scan_messages(data, at, limit)
 }
 
 /// scan_receipts(data, at, limit) -> (end, producer_id, numbers)
@@ -137,8 +132,7 @@ impl BlockDecoder {
         self.decoder.slow_frames
     }
 
-    /// decode(data, at, stop, position, ends=None) -> Progress
-    #[pyo3(signature = (data, at, stop, position, _ends=None))]
+    /// decode(data, at, stop, position) -> Progress
     fn decode<'py>(
         &mut self,
         py: Python<'py>,
@@ -146,7 +140,6 @@ impl BlockDecoder {
         at: usize,
         stop: usize,
         position: &Bound<'py, PyAny>,
-        _ends: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let start = place(position)?;
         let same_data = self.begun.take().is_some_and(|begun| begun.is(data));
@@ -158,7 +151,7 @@ impl BlockDecoder {
             let mut undo = |codec: i32, data: &[u8], size: usize, limit: usize| {
                 Python::attach(|py| match call(py, decompress, codec, data, size, limit) {
                     Ok(found) => Some(found),
-                    // The careful path will meet it again. What is no error must not be lost.
+                    // What opens the entry will meet it again. What is no error must not be lost.
                     Err(error) if error.is_instance_of::<PyException>(py) => None,
                     Err(error) => {
                         raised = Some(error);

@@ -15,7 +15,7 @@ from google.protobuf.message import EncodeError
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import Buffer, FrameEnds
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frame_parts import (
     MAGIC_BROKER_ENTRY_METADATA,
@@ -49,12 +49,11 @@ _OTHER_PROTOCOLS = (
 class MessageBlock:
     """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
-    The frames are `data[start:stop]`, `count` of them, each up to one of `ends` if these are known.
-    The last one starts at `last` (by default there is one). Only sizes and the consumer were
-    checked, except in the last frame; `message` parses one.
+    The frames are `data[start:stop]`, `count` of them. The last one starts at `last` (by default
+    there is one). Only sizes and the consumer were checked; `message` parses one.
     """
 
-    __slots__ = ("consumer_id", "count", "data", "ends", "last", "start", "stop")
+    __slots__ = ("consumer_id", "count", "data", "last", "start", "stop")
 
     def __init__(
         self,
@@ -63,7 +62,6 @@ class MessageBlock:
         start: int,
         stop: int,
         count: int,
-        ends: FrameEnds = None,
         last: int | None = None,
     ) -> None:
         self.consumer_id = consumer_id
@@ -71,7 +69,6 @@ class MessageBlock:
         self.start = start
         self.stop = stop
         self.count = count
-        self.ends = ends
         self.last = start if last is None else last
 
     @property
@@ -82,8 +79,7 @@ class MessageBlock:
     @property
     def memory(self) -> int:
         """Bytes that it keeps in memory."""
-        ends = self.ends
-        return len(self.data) + (0 if ends is None else len(ends) * ends.itemsize)
+        return len(self.data)
 
     def alone(self) -> MessageBlock:
         """Return the same frames in a block that keeps little other data in memory."""
@@ -198,7 +194,7 @@ class FrameDecoder:
             if end is None:
                 return None
             limit = self.max_message_size + FRAME_PADDING
-            stop, consumer_id, count, last, ends = scan_messages(self._data, self._at, limit)
+            stop, consumer_id, count, last = scan_messages(self._data, self._at, limit)
             if not count:
                 stop, producer_id, receipts = scan_receipts(self._data, self._at, limit)
                 if receipts:
@@ -213,7 +209,7 @@ class FrameDecoder:
         except RemoteProtocolError as error:
             self._fail(error)
             raise
-        block = MessageBlock(consumer_id, self._data, self._at, stop, count, ends, last)
+        block = MessageBlock(consumer_id, self._data, self._at, stop, count, last)
         self._advance(stop)
         return block
 
@@ -273,16 +269,21 @@ def encode_command(command: pb.BaseCommand) -> bytes:
 
 
 def encode_payload_command(
-    command: pb.BaseCommand, metadata: bytes, payload: Buffer, *, checksum: bool = True
+    command: pb.BaseCommand,
+    metadata: bytes,
+    payload: Buffer,
+    *,
+    checksum: bool = True,
+    broker_entry_metadata: bytes | None = None,
 ) -> list[Buffer]:
     """Return the frame of a SEND or MESSAGE as buffers to write in order.
 
     The payload is not copied.
     """
     sized_metadata = _U32.pack(len(metadata)) + metadata
-    prefix = b""
+    prefix = _broker_prefix(broker_entry_metadata)
     if checksum:
-        prefix = _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
+        prefix += _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
     head = _payload_head(command, len(prefix) + len(sized_metadata) + len(payload))
     return [head + prefix + sized_metadata, payload]
 
@@ -291,11 +292,14 @@ def encode_raw_payload_command(
     command: pb.BaseCommand, data: Buffer, *, broker_entry_metadata: bytes | None = None
 ) -> list[Buffer]:
     """Return a MESSAGE frame; `data` is checksum, metadata and payload as stored."""
-    prefix = b""
-    if broker_entry_metadata is not None:
-        prefix = _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(broker_entry_metadata))
-        prefix += broker_entry_metadata
+    prefix = _broker_prefix(broker_entry_metadata)
     return [_payload_head(command, len(prefix) + len(data)) + prefix, data]
+
+
+def _broker_prefix(metadata: bytes | None) -> bytes:
+    if metadata is None:
+        return b""
+    return _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(metadata)) + metadata
 
 
 def _payload_head(command: pb.BaseCommand, rest: int) -> bytes:

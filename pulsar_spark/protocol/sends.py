@@ -255,7 +255,7 @@ def smaller_entries(
         body = decompress(codec_of(metadata), parts.payload, metadata.uncompressed_size, limit)
     most = min(most, len(body) // 2)
     count = metadata.num_messages_in_batch
-    batch = unpack_batch(bytes(body), count, with_metadata=False)
+    batch = unpack_batch(bytes(body), count)
     # Ids of batches that were filled together overlap: the highest identifies each.
     highest_only = metadata.sequence_id == metadata.highest_sequence_id
     entries: list[OutgoingEntry] = []

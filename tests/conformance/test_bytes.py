@@ -265,5 +265,5 @@ def test_a_key_that_is_null_is_told_for_each_message_of_a_batch() -> None:
     single = number(3, 1) + number(10, 1)
     body = len(single).to_bytes(4, "big") + single + b"x"
     parts = carried(sent(METADATA + number(11, 1), body))
-    batch = unpack_batch(parts.payload, 1, with_metadata=True)
+    batch = unpack_batch(parts.payload, 1)
     assert batch.metadata_of(0).null_partition_key

@@ -55,7 +55,7 @@ def test_a_field_of_messages_in_a_batch_is_cleared(codec: int, checksum: bool) -
     parts = parse_payload(frame.payload)
     size = parts.metadata.uncompressed_size
     body = bytes(decompress(codec, parts.payload, size, 1000))
-    found = unpack_batch(body, 2, with_metadata=True)
+    found = unpack_batch(body, 2)
     assert [bytes(found.payload(index)) for index in range(2)] == [b"a", b"bc"]
     assert [found.metadata_of(index).HasField("partition_key") for index in range(2)] == [False] * 2
     assert found.metadata_of(1).properties[0].value == "y"

@@ -465,7 +465,7 @@ def _values(entry: Entry) -> list[str]:
     payload = _payload(entry)
     if not entry.messages:
         return [bytes(payload).decode()]
-    batch = unpack_batch(payload, entry.messages, with_metadata=False)
+    batch = unpack_batch(payload, entry.messages)
     return [bytes(value).decode() for value in batch.payloads()]
 
 

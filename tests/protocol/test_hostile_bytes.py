@@ -65,10 +65,9 @@ def _batch() -> list[bytes]:
 
 def _unpack(data: bytes) -> None:
     count = data[0] if data else 0
-    for with_metadata in (False, True):
-        found = unpack_batch(data[1:], count, with_metadata=with_metadata)
-        assert (len(found.payloads()), found.edges[-1]) == (count, len(data) - 1)
-        assert len(found.metadata()) == count
+    found = unpack_batch(data[1:], count)
+    assert (len(found.payloads()), found.end(count - 1)) == (count, len(data) - 1)
+    assert len(found.metadata()) == count
 
 
 def _decompress(data: bytes) -> None:

@@ -348,7 +348,7 @@ class TopicConsumer(AttachedConsumer):
                 return delivery
 
     def _take_rows(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
-        """Take usual entries of a block; None if the entry at `at` needs the careful path."""
+        """Take usual entries of a block; None if the one at `at` has to be opened."""
         if self._careful is not None and self._careful[0] is block and at < self._careful[1]:
             return None
         if self._epoch != self._epoch_seen or not self._row_decoder.suits(block, at):

@@ -1,7 +1,7 @@
 """Messages that a consumer takes as rows of a block, without an object per entry.
 
 A block decoder takes usual frames. Everything else (partly acknowledged entries, redelivery,
-damage) needs the careful path in `consumer`, which starts where this one stops. Rarely used fields
+damage) `consumer` opens entry by entry, where this one stops. Rarely used fields
 are read from the frame on access.
 """
 
@@ -37,7 +37,7 @@ MOST_ROWS: Final = 1000
 """At most this many messages are taken together."""
 MOST_BYTES: Final = 128 * 1024
 """About this many bytes too: a message that is kept keeps all of them in memory."""
-# From these sizes of frames and of their messages on, the careful path costs little by comparison,
+# From these sizes of frames and of their messages on, to open entries costs little by comparison,
 # and copies less.
 _LARGE_FRAME: Final = 16 * 1024
 _LARGE_MESSAGE: Final = 2 * 1024
@@ -245,7 +245,7 @@ class _OpenedEntry(NamedTuple):
         if not entry.is_batch:
             return cls(entry, None)
         count = entry.metadata.num_messages_in_batch
-        return cls(entry, unpack_batch(entry.payload, count, with_metadata=False))
+        return cls(entry, unpack_batch(entry.payload, count))
 
 
 class RowDecoder:
@@ -289,7 +289,7 @@ class RowDecoder:
     def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
         """Take frames from `at` on; return their rows, and where to continue.
 
-        There are no rows if the first frame needs the careful path, or if all frames up to one are
+        There are no rows if the first frame has to be opened, or if all frames up to one are
         skipped, because they are before `floor`.
         """
         start, begun = floor, 0
@@ -297,7 +297,7 @@ class RowDecoder:
             start = self._within[2]
             begun = start[2]
         self._within = None
-        progress = self._decoder.decode(block.data, at, block.stop, start, block.ends)
+        progress = self._decoder.decode(block.data, at, block.stop, start)
         columns = self._decoder.take()
         if columns is None:
             return None, progress.at
