@@ -44,27 +44,28 @@ fn scan_receipts<'py>(
     Ok((end, producer, numbers))
 }
 
-/// hash_values(values, seed, words=None) -> numbers of 64 bits
+/// hash_values(values, seed, word=0, words=None) -> numbers of 64 bits
 ///
 /// It keeps the interpreter's lock: values come a few at a time.
 #[pyfunction]
-#[pyo3(signature = (values, seed, words=None))]
+#[pyo3(signature = (values, seed, word=0, words=None))]
 fn hash_values<'py>(
     py: Python<'py>,
     values: &Bound<'py, PyAny>,
     seed: u64,
+    word: u64,
     words: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let column = Column::new(values)?;
     let found = match &column {
         Column::Values(values) => {
             let values = values.iter().map(|item| item.as_ref().map(|item| item.as_bytes()));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
         Column::Joined { data, edges } => {
             let data = data.as_bytes();
             let values = edges.windows(2).map(|pair| Some(&data[pair[0]..pair[1]]));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
     };
     let found = found.map_err(|_| PyValueError::new_err("there is a word for each value"))?;
