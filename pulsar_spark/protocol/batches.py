@@ -17,6 +17,7 @@ import binascii
 from array import array
 from bisect import bisect_right
 from struct import Struct
+from struct import error as StructError
 
 from google.protobuf.message import DecodeError
 
@@ -32,6 +33,8 @@ _COPY_BELOW = 4096
 # A few compressed bytes can be millions of messages: no more metadata than this is kept.
 _MOST_KEPT = 10_000
 
+# The first bytes of fields: what does not contain them has none, which costs less to find.
+_PROPERTIES, _COMPACTED, _BASE64 = 0x0A, 0x20, 0x30
 _U32 = Struct(">I")
 _parse_metadata = pb.SingleMessageMetadata.FromString
 
@@ -40,23 +43,24 @@ class UnpackedBatch:
     """Where a batch's messages are in its `body`, and their metadata.
 
     Indexes count from 0 in the entry. `compacted` are those of messages removed by compaction (skip
-    them; their indexes still count), ascending.
+    them; their indexes still count), and `base64` those whose keys are in base64, ascending.
     """
 
-    __slots__ = ("_edges", "_kept", "body", "compacted", "count")
+    __slots__ = ("_ends", "_kept", "base64", "body", "compacted", "count")
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
         self.count = count
         self.compacted: list[int] = []
-        # Where payloads begin and end, alternating.
-        self._edges = array("i")
+        self.base64: list[int] = []
+        # Where messages end.
+        self._ends = array("i")
         # The metadata of the first messages.
         self._kept: list[pb.SingleMessageMetadata] = []
 
     def end(self, index: int) -> int:
         """Return where message `index` ends in the body; -1 is before the first one."""
-        return self._edges[2 * index + 1] if index >= 0 else 0
+        return self._ends[index] if index >= 0 else 0
 
     def fitting(
         self, first: int, stop: int, max_rows: int, max_bytes: int, row_size: int = 0
@@ -66,31 +70,35 @@ class UnpackedBatch:
         Also returns their size. Each has `row_size` bytes besides its part of the body. The first
         one always fits.
         """
-        begin = self.end(first - 1)
+        begin, high = self.end(first - 1), min(stop, first + max_rows)
+        size = self.end(high - 1) - begin + row_size * (high - first)
+        if size <= max_bytes:
+            return high, size
 
         def size_to(high: int) -> int:
             return self.end(high - 1) - begin + row_size * (high - first)
 
-        high = min(stop, first + max_rows)
-        if size_to(high) > max_bytes:
-            high = first + max(bisect_right(range(first + 1, high), max_bytes, key=size_to), 1)
+        high = first + max(bisect_right(range(first + 1, high), max_bytes, key=size_to), 1)
         return high, size_to(high)
 
     def payload(self, index: int) -> bytes | memoryview:
         """Return the payload of message `index`, empty for a null value."""
-        return self.body[self._edges[2 * index] : self._edges[2 * index + 1]]
+        end = self._ends[index]
+        return self.body[end - self.metadata_of(index).payload_size : end]
 
     def payloads(self, rows: range | None = None) -> list[bytes | memoryview]:
         """Return the payloads of messages that follow each other, or of all."""
-        rows = range(self.count) if rows is None else rows
-        edges, body = iter(self._edges[2 * rows.start : 2 * rows.stop]), self.body
-        return [body[begin:end] for begin, end in zip(edges, edges, strict=True)]
+        body, ends = self.body, self._ends if rows is None else self._ends[rows.start : rows.stop]
+        pairs = zip(self.metadata(rows), ends, strict=True)
+        return [body[end - metadata.payload_size : end] for metadata, end in pairs]
 
     def metadata_of(self, index: int) -> pb.SingleMessageMetadata:
         """Return the metadata of message `index`."""
         if index < len(self._kept):
             return self._kept[index]
-        return _parse_metadata(bytes(self.body[self.end(index - 1) + 4 : self._edges[2 * index]]))
+        end = self.end(index - 1)
+        size = _U32.unpack_from(self.body, end)[0]
+        return _parse_metadata(bytes(self.body[end + 4 : end + 4 + size]))
 
     def metadata(self, rows: range | None = None) -> list[pb.SingleMessageMetadata]:
         """Return the metadata of messages that follow each other, or of all."""
@@ -130,49 +138,55 @@ def unpack_batch(body: bytes | bytearray | memoryview, num_messages: int) -> Unp
 
 def _unpack(batch: UnpackedBatch, size: int) -> int:
     """Find all messages; return where the last one ends."""
-    body, count, end = batch.body, batch.count, 0
-    keep, add_edge, read_size = batch._kept.append, batch._edges.append, _U32.unpack_from
-    for index in range(count):
-        if size - end < _U32.size:
-            raise CorruptBatch(f"a batch ends before message {index} of {count}")
-        begin = end + _U32.size
-        start = begin + read_size(body, end)[0]
+    body, count, end, index = batch.body, batch.count, 0, 0
+    keep, add_end, read_size = batch._kept.append, batch._ends.append, _U32.unpack_from
+    try:
+        for index in range(count):
+            begin = end + 4
+            start = begin + read_size(body, end)[0]
+            data = bytes(body[begin:start])
+            metadata = _parse_metadata(data)
+            payload_size = metadata.payload_size
+            end = start + payload_size
+            if end > size or payload_size < 0:
+                raise _cut(batch, index, begin, start, payload_size)
+            # The parser accepts missing required fields: payload_size (then 0), and those of
+            # properties.
+            if (not payload_size or _PROPERTIES in data) and not metadata.IsInitialized():
+                raise _corrupt(index, count, "lacks a required field")
+            add_end(end)
+            if _COMPACTED in data and metadata.compacted_out:
+                batch.compacted.append(index)
+            if _BASE64 in data and metadata.partition_key_b64_encoded:
+                batch.base64.append(index)
+            if index < _MOST_KEPT:
+                keep(metadata)
+    except StructError:
+        raise CorruptBatch(f"a batch ends before message {index} of {count}") from None
+    except (DecodeError, UnicodeDecodeError):
         if start > size:
-            raise CorruptBatch(
-                f"the metadata of message {index} of {count} has {start - begin} bytes, "
-                f"but its batch ends after {size - begin}"
-            )
-        metadata = _metadata(bytes(body[begin:start]), index, count)
-        end = start + metadata.payload_size
-        if end > size:
-            raise CorruptBatch(
-                f"message {index} of {count} has {end - start} bytes, "
-                f"but its batch ends after {size - start}"
-            )
-        add_edge(start)
-        add_edge(end)
-        if metadata.compacted_out:
-            batch.compacted.append(index)
-        if index < _MOST_KEPT:
-            keep(metadata)
+            raise _cut(batch, index, begin, start, 0) from None
+        raise _corrupt(index, count, "is damaged") from None
     return end
 
 
-def _metadata(data: bytes, index: int, count: int) -> pb.SingleMessageMetadata:
-    """Parse the metadata of message `index`; raises CorruptBatch."""
-    try:
-        metadata = _parse_metadata(data)
-    except (DecodeError, UnicodeDecodeError):
-        raise CorruptBatch(f"the metadata of message {index} of {count} is damaged") from None
-    size = metadata.payload_size
-    # The parser accepts missing required fields: payload_size (then 0) and those of properties.
-    if not (size and not metadata.properties) and not metadata.IsInitialized():
-        raise CorruptBatch(f"the metadata of message {index} of {count} lacks a required field")
-    if size < 0:
-        raise CorruptBatch(
-            f"the metadata of message {index} of {count} says that the payload has {size} bytes"
+def _cut(batch: UnpackedBatch, index: int, begin: int, start: int, size: int) -> CorruptBatch:
+    """Return the error for a message that does not end in its batch."""
+    count, left = batch.count, len(batch.body)
+    if start > left:
+        return CorruptBatch(
+            f"the metadata of message {index} of {count} has {start - begin} bytes, "
+            f"but its batch ends after {left - begin}"
         )
-    return metadata
+    if size < 0:
+        return _corrupt(index, count, f"says that the payload has {size} bytes")
+    return CorruptBatch(
+        f"message {index} of {count} has {size} bytes, but its batch ends after {left - start}"
+    )
+
+
+def _corrupt(index: int, count: int, why: str) -> CorruptBatch:
+    return CorruptBatch(f"the metadata of message {index} of {count} {why}")
 
 
 def message_key(metadata: pb.SingleMessageMetadata | pb.MessageMetadata) -> bytes | None:

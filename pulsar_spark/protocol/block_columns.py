@@ -187,8 +187,13 @@ def _sizes(rows: PendingRows) -> list[Any]:
     return list(map(len, rows.payloads))
 
 
-def _event_micros(own: Any) -> int | None:
-    return min(own.event_time, LAST_MILLIS) * 1000 or None
+def _event_micros(rows: PendingRows) -> list[Any]:
+    times = [own.event_time for own in rows.owns]
+    return (
+        [min(time, LAST_MILLIS) * 1000 or None for time in times]
+        if any(times)
+        else [None] * len(times)
+    )
 
 
 def _publish_micros(entry: Entry) -> int:
@@ -199,8 +204,11 @@ def _ordering_key(own: Any) -> bytes | None:
     return own.ordering_key if own.HasField("ordering_key") else None
 
 
-def _properties(own: Any) -> dict[bytes, bytes]:
-    return {_utf8(pair.key): _utf8(pair.value) for pair in own.properties}
+def _properties(rows: PendingRows) -> list[Any]:
+    return [
+        {_utf8(pair.key): _utf8(pair.value) for pair in pairs} if pairs else {}
+        for pairs in [own.properties for own in rows.owns]
+    ]
 
 
 def _producer_name(entry: Entry) -> bytes:
@@ -312,8 +320,8 @@ COLUMNS: dict[str, tuple[Read, Callable[[list[Any]], Any]]] = {
     "key": (_of_messages(message_key), _binary),
     "message_id": (_message_ids, _binary),
     "publish_time": (_of_entries(_publish_micros), _LONG),
-    "event_time": (_of_messages(_event_micros), _LONG),
-    "properties": (_of_messages(_properties), _maps),
+    "event_time": (_event_micros, _LONG),
+    "properties": (_properties, _maps),
     "ledger_id": (_of_entries(lambda entry: entry.key[0]), _LONG),
     "entry_id": (_of_entries(lambda entry: entry.key[1]), _LONG),
     "batch_index": (_batch_indexes, _INT),

@@ -46,8 +46,9 @@ _U32 = Struct(">I")
 _TWO_U32 = Struct(">II")
 _MAGIC_AND_U32 = Struct(">HI")
 _MAX_LONG = 2**63 - 1
-# The first byte of MessageMetadata's compression: without it there is none.
-_COMPRESSION = 0x40
+# The first bytes of fields: what does not contain them has none, which costs less to find.
+_ACK_SET, _COMPRESSION, _KEYS, _MARKER, _CHUNKS = 0x20, 0x40, 0x6A, 0xA0, 0xD8
+_MESSAGE, _NONE = pb.BaseCommand.MESSAGE, pb.NONE
 _parse_command = pb.BaseCommand.FromString
 _parse_metadata = pb.MessageMetadata.FromString
 
@@ -112,10 +113,13 @@ class PythonBlockDecoder:
         if begun is not None and begun[0] is data and begun[1] == at:
             return self._take_messages(begun[2], data, at, position)
         place = at + 8 + _TWO_U32.unpack_from(data, at)[1]
-        base = _parse_command(data[at + 8 : place])
+        encoded = data[at + 8 : place]
+        base = _parse_command(encoded)
         command = base.message
         # Without a body, the body lacks required fields.
-        if base.type != pb.BaseCommand.MESSAGE or not command.IsInitialized() or command.ack_set:
+        if base.type != _MESSAGE or not command.IsInitialized():
+            raise _RareFrame
+        if _ACK_SET in encoded and command.ack_set:
             raise _RareFrame
         message_id = command.message_id
         key = ledger_id, entry_id = message_id.ledgerId, message_id.entryId
@@ -143,16 +147,14 @@ class PythonBlockDecoder:
             raise _RareFrame
         if passed:
             return DONE, count, position
-        codec = codec_of(metadata) if _COMPRESSION in encoded else pb.NONE
+        codec = codec_of(metadata) if _COMPRESSION in encoded else _NONE
         payload = memoryview(data)[payload_at:end]
         redelivered = command.redelivery_count
         entry = Entry(key, redelivered, metadata, index, payload, codec, len(encoded))
-        if _is_rare(metadata) or (metadata.num_chunks_from_msg > 1 and not entry.is_batch):
+        if (_KEYS in encoded or _MARKER in encoded or _CHUNKS in encoded) and _is_rare(entry):
             raise _RareFrame
-        if message_id.HasField("first_chunk_message_id"):
+        if message_id.HasField("first_chunk_message_id") and not entry.is_batch:
             entry.first_chunk = MessageIdAdv.from_pb(message_id).first_chunk
-            if entry.is_batch:
-                raise _RareFrame
         return self._take_messages(entry, data, at, position)
 
     def _take_messages(
@@ -168,7 +170,7 @@ class PythonBlockDecoder:
         is_wanted = self._is_wanted(entry.metadata.publish_time)
         if is_wanted and not self._pending.has_room(entry, stop - first):
             return FULL, 0, position
-        if entry.codec != pb.NONE or len(entry.payload) > self._options.max_payload:
+        if entry.codec != _NONE or len(entry.payload) > self._options.max_payload:
             self._decompress_payload(entry)
         if not is_wanted:
             return done
@@ -189,26 +191,27 @@ class PythonBlockDecoder:
         return before is None or publish_time < before
 
     def _decompress_payload(self, entry: Entry) -> None:
-        if entry.codec == pb.NONE:
+        if entry.codec == _NONE:
             raise _RareFrame
         size, limit = entry.metadata.uncompressed_size, self._options.max_payload
         entry.payload = self._decompress(entry.codec, entry.payload, size, limit)
-        entry.codec = pb.NONE
+        entry.codec = _NONE
 
     def _unpack(self, entry: Entry) -> None:
         """Unpack a batch, unless that is done."""
         if entry.batch is None:
-            count = entry.metadata.num_messages_in_batch
-            entry.batch = unpack_batch(entry.payload, count)
-            for own in map(entry.batch.metadata_of, range(count)):
-                if own.partition_key_b64_encoded:
-                    self._check_key(own)
+            batch = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
+            for index in batch.base64:
+                self._check_key(batch.metadata_of(index))
+            entry.batch = batch
 
     def _check_key(self, own: pb.MessageMetadata | pb.SingleMessageMetadata) -> None:
         if "key" in self._options.columns:
             message_key(own)
 
 
-def _is_rare(metadata: pb.MessageMetadata) -> bool:
-    """Whether an entry is encrypted, or a marker."""
-    return bool(metadata.encryption_keys) or metadata.HasField("marker_type")
+def _is_rare(entry: Entry) -> bool:
+    """Whether an entry is encrypted, a marker, or a chunk."""
+    metadata = entry.metadata
+    is_chunk = metadata.num_chunks_from_msg > 1 and not entry.is_batch
+    return is_chunk or bool(metadata.encryption_keys) or metadata.HasField("marker_type")
