@@ -32,6 +32,7 @@ from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.consumers.reframing import usual_frames
+from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -245,6 +246,22 @@ class EntryReader(Closing):
             entry = self._take_entry(block)
             if entry is not None:
                 return entry
+            if deadline.expired():
+                break
+        return None
+
+    def next_rows(
+        self, decoder: RowDecoder, timeout: float | None = None
+    ) -> ReceivedRows | ReceivedEntry | None:
+        """Return the next messages as rows, or an entry that has to be opened; else `next_entry`.
+
+        A reader has one decoder.
+        """
+        deadline = Deadline(timeout)
+        while (block := self._next_block(deadline)) is not None:
+            found = self._take_rows(block, decoder) or self._take_entry(block)
+            if found is not None:
+                return found
             if deadline.expired():
                 break
         return None
@@ -475,6 +492,21 @@ class EntryReader(Closing):
         """Let the decoder take frames of the block; return its status."""
         before, at = self.position, self._at
         done = decoder.decode(block.data, at, block.stop, before)
+        self._took(block, at, done, before)
+        return done.status
+
+    def _take_rows(self, block: MessageBlock, decoder: RowDecoder) -> ReceivedRows | None:
+        """Take usual entries of the block; None if the next one has to be opened."""
+        before, at = self.position, self._at
+        if not decoder.suits(block, at):
+            return None
+        rows, done = decoder.take(block, at, before)
+        if rows is not None:
+            self._took(block, at, done, before)
+        return rows
+
+    def _took(self, block: MessageBlock, at: int, done: blocks.Progress, before: Position) -> None:
+        """Go on behind what a decoder took of the block, from the place `at` on."""
         self._at = done.at
         if done.at == block.stop:
             self._block = None
@@ -486,7 +518,6 @@ class EntryReader(Closing):
             self._finish(block)
         if done.messages:
             self._consumed(before, done.messages, done.at - at)
-        return done.status
 
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Open one entry; None if nothing of it is wanted."""

@@ -27,6 +27,7 @@ from pulsar_spark.protocol.blocks import (
     Columns,
     Decompress,
     Place,
+    Progress,
 )
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
@@ -270,9 +271,20 @@ class RowDecoder:
         self._within: tuple[MessageBlock, int, Place] | None = None
         # A block of large frames, and whether rows suit it.
         self._sampled: tuple[MessageBlock, bool] | None = None
+        # A block of which entries are opened one by one up to a place.
+        self._left: tuple[MessageBlock, int] | None = None
+
+    def leave(self, block: MessageBlock, end: int) -> None:
+        """Have the entries of a block opened one by one up to the place `end`."""
+        self._left = block, end
 
     def suits(self, block: MessageBlock, at: int) -> bool:
-        """Whether a block's messages are small, to judge by the frame at `at` if it is large."""
+        """Whether to take rows from `at` on: messages are small, and none has to be opened.
+
+        The frame at `at` shows whether the messages of large frames are.
+        """
+        if self._left is not None and self._left[0] is block and at < self._left[1]:
+            return False
         if block.size <= block.count * _LARGE_FRAME:
             return True
         if self._sampled is None or self._sampled[0] is not block:
@@ -286,11 +298,13 @@ class RowDecoder:
         within = self._within
         return within is not None and within[0] is block and within[1] == at
 
-    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
-        """Take frames from `at` on; return their rows, and where to continue.
+    def take(
+        self, block: MessageBlock, at: int, floor: Place
+    ) -> tuple[ReceivedRows | None, Progress]:
+        """Take frames from `at` on; return their rows, and how far they reach.
 
-        There are no rows if the first frame has to be opened, or if all frames up to one are
-        skipped, because they are before `floor`.
+        There are no rows if the first frame has to be opened, or if some messages are skipped,
+        because they are before `floor` or removed by compaction: these entries are left.
         """
         start, begun = floor, 0
         if self._within is not None and self.is_within(block, at):
@@ -299,11 +313,10 @@ class RowDecoder:
         self._within = None
         progress = self._decoder.decode(block.data, at, block.stop, start)
         columns = self._decoder.take()
-        if columns is None:
-            return None, progress.at
         reached = progress.position[2] if progress.status == FULL else 0
-        if columns.rows != progress.messages - begun + reached:
-            return None, progress.at
+        if columns is None or columns.rows != progress.messages - begun + reached:
+            self.leave(block, progress.at)
+            return None, progress
         end = progress.at
         if reached:
             self._within = block, end, progress.position
@@ -311,7 +324,7 @@ class RowDecoder:
         frames = block.data[at:end]
         whole = not (begun or reached)
         rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
-        return rows, progress.at
+        return rows, progress
 
 
 def _messages_at(block: MessageBlock, at: int) -> int:
