@@ -32,7 +32,7 @@ LAST_MILLIS = 253_402_300_799_999
 _MAX_INT = 2**31 - 1
 
 
-class Entry:
+class TakenEntry:
     """An entry whose messages become rows.
 
     `key` is its ledger and entry, `index` the broker's number of it. `first_chunk` is where a
@@ -73,7 +73,7 @@ class Entry:
         return self.metadata.num_messages_in_batch if self.is_batch else 0
 
 
-_Span = tuple[Entry, range]
+_Span = tuple[TakenEntry, range]
 """Rows of one entry that follow each other, and their batch indexes."""
 _ALONE = range(1)
 
@@ -93,20 +93,20 @@ class PendingRows:
         self.nbytes = 0
         self._repeated = [read for name, read in REPEATED.items() if name in options.columns]
 
-    def has_room(self, entry: Entry, count: int) -> bool:
+    def has_room(self, entry: TakenEntry, count: int) -> bool:
         """Whether `count` messages of an entry fit, as far as is known before it is open."""
         return not self.rows or (
             self.rows + count <= self.options.max_rows
             and self.nbytes + entry.size + count * self._row_size(entry) <= self.options.max_bytes
         )
 
-    def _row_size(self, entry: Entry) -> int:
+    def _row_size(self, entry: TakenEntry) -> int:
         """Return how many bytes columns repeat for each message of a batch."""
         if not entry.is_batch or not self._repeated:
             return 0
         return sum(len(read(entry) or b"") for read in self._repeated)
 
-    def add(self, entry: Entry, first: int, stop: int) -> int:
+    def add(self, entry: TakenEntry, first: int, stop: int) -> int:
         """Add an entry's messages from `first` up to `stop`, or as many as fit.
 
         Returns where it stopped. Either all of them fit, or there are no rows yet.
@@ -158,7 +158,7 @@ def _of_messages(read: Callable[[Any], Any]) -> Read:
     return lambda rows: list(map(read, rows.owns))
 
 
-def _of_entries(read: Callable[[Entry], Any]) -> Read:
+def _of_entries(read: Callable[[TakenEntry], Any]) -> Read:
     """Read what an entry's messages share."""
 
     def column(rows: PendingRows) -> list[Any]:
@@ -196,7 +196,7 @@ def _event_micros(rows: PendingRows) -> list[Any]:
     )
 
 
-def _publish_micros(entry: Entry) -> int:
+def _publish_micros(entry: TakenEntry) -> int:
     return min(entry.metadata.publish_time, LAST_MILLIS) * 1000
 
 
@@ -211,20 +211,20 @@ def _properties(rows: PendingRows) -> list[Any]:
     ]
 
 
-def _producer_name(entry: Entry) -> bytes:
+def _producer_name(entry: TakenEntry) -> bytes:
     return _utf8(entry.metadata.producer_name)
 
 
-def _schema_version(entry: Entry) -> bytes | None:
+def _schema_version(entry: TakenEntry) -> bytes | None:
     return entry.metadata.schema_version or None
 
 
-def _replicated_from(entry: Entry) -> bytes | None:
+def _replicated_from(entry: TakenEntry) -> bytes | None:
     metadata = entry.metadata
     return _utf8(metadata.replicated_from) if metadata.HasField("replicated_from") else None
 
 
-def _redelivery_count(entry: Entry) -> int:
+def _redelivery_count(entry: TakenEntry) -> int:
     count = entry.redelivery_count
     # Java reads the wire's unsigned numbers as signed ones.
     return count - 2**32 if count > _MAX_INT else count
@@ -249,7 +249,7 @@ def _broker_indexes(rows: PendingRows) -> list[Any]:
     return _joined(starmap(_indexes_of, rows.spans))
 
 
-def _indexes_of(entry: Entry, run: range) -> Iterable[int | None]:
+def _indexes_of(entry: TakenEntry, run: range) -> Iterable[int | None]:
     if entry.index is None:
         return [None] * len(run)
     # The broker's index is that of the entry's last message.
@@ -262,7 +262,7 @@ def _message_ids(rows: PendingRows) -> list[Any]:
     return _joined(_ids_of(entry, run, found) for entry, run in rows.spans)
 
 
-def _ids_of(entry: Entry, run: range, found: pb.MessageIdData) -> Iterable[bytes]:
+def _ids_of(entry: TakenEntry, run: range, found: pb.MessageIdData) -> Iterable[bytes]:
     if entry.first_chunk is not None:
         partition = found.partition if found.HasField("partition") else -1
         return (MessageIdAdv(*entry.key, partition, first_chunk=entry.first_chunk).serialize(),)
@@ -336,7 +336,7 @@ COLUMNS: dict[str, tuple[Read, Callable[[list[Any]], Any]]] = {
 }
 """How each column is read from rows, and built."""
 
-REPEATED: dict[str, Callable[[Entry], bytes | None]] = {
+REPEATED: dict[str, Callable[[TakenEntry], bytes | None]] = {
     "producer_name": _producer_name,
     "schema_version": _schema_version,
     "replicated_from": _replicated_from,

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
-from pulsar_spark.protocol.block_columns import BlockColumns, Entry, PendingRows
+from pulsar_spark.protocol.block_columns import BlockColumns, PendingRows, TakenEntry
 from pulsar_spark.protocol.blocks import (
     DONE,
     END,
@@ -69,7 +69,7 @@ class PythonBlockDecoder:
         self._decompress = decompress
         self._pending = PendingRows(options)
         # A batch of which a part was taken, and the frame that it came in.
-        self._begun: tuple[bytes, int, Entry] | None = None
+        self._begun: tuple[bytes, int, TakenEntry] | None = None
         self.slow_frames = 0
 
     @property
@@ -150,7 +150,7 @@ class PythonBlockDecoder:
         codec = codec_of(metadata) if _COMPRESSION in encoded else _NONE
         payload = memoryview(data)[payload_at:end]
         redelivered = command.redelivery_count
-        entry = Entry(key, redelivered, metadata, index, payload, codec, len(encoded))
+        entry = TakenEntry(key, redelivered, metadata, index, payload, codec, len(encoded))
         if (_KEYS in encoded or _MARKER in encoded or _CHUNKS in encoded) and _is_rare(entry):
             raise _RareFrame
         if message_id.HasField("first_chunk_message_id") and not entry.is_batch:
@@ -158,7 +158,7 @@ class PythonBlockDecoder:
         return self._take_messages(entry, data, at, position)
 
     def _take_messages(
-        self, entry: Entry, data: bytes, at: int, position: Place
+        self, entry: TakenEntry, data: bytes, at: int, position: Place
     ) -> tuple[int, int, Place]:
         """Take the wanted messages of an entry, or as many as there is room for."""
         key, count, end = entry.key, entry.metadata.num_messages_in_batch, self._options.end
@@ -190,14 +190,14 @@ class PythonBlockDecoder:
             return False
         return before is None or publish_time < before
 
-    def _decompress_payload(self, entry: Entry) -> None:
+    def _decompress_payload(self, entry: TakenEntry) -> None:
         if entry.codec == _NONE:
             raise _RareFrame
         size, limit = entry.metadata.uncompressed_size, self._options.max_payload
         entry.payload = self._decompress(entry.codec, entry.payload, size, limit)
         entry.codec = _NONE
 
-    def _unpack(self, entry: Entry) -> None:
+    def _unpack(self, entry: TakenEntry) -> None:
         """Unpack a batch, unless that is done."""
         if entry.batch is None:
             batch = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
@@ -210,7 +210,7 @@ class PythonBlockDecoder:
             message_key(own)
 
 
-def _is_rare(entry: Entry) -> bool:
+def _is_rare(entry: TakenEntry) -> bool:
     """Whether an entry is encrypted, a marker, or a chunk."""
     metadata = entry.metadata
     is_chunk = metadata.num_chunks_from_msg > 1 and not entry.is_batch
