@@ -237,10 +237,10 @@ impl Decoder {
         body: &'a mut Vec<u8>,
         decompress: Decompress,
     ) -> Result<&'a [u8]> {
-        let limit = self.options.max_payload;
         if metadata.codec == NONE {
-            return (parts.payload.len() <= limit).then_some(parts.payload).ok_or(Unusual);
+            return Ok(parts.payload);
         }
+        let limit = self.options.max_payload;
         let size = metadata.uncompressed_size as usize;
         if size > limit {
             return Err(Unusual);

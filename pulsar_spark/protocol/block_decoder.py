@@ -170,7 +170,7 @@ class PythonBlockDecoder:
         is_wanted = self._is_wanted(entry.metadata.publish_time)
         if is_wanted and not self._pending.has_room(entry, stop - first):
             return FULL, 0, position
-        if entry.codec != _NONE or len(entry.payload) > self._options.max_payload:
+        if entry.codec != _NONE:
             self._decompress_payload(entry)
         if not is_wanted:
             return done
@@ -191,8 +191,6 @@ class PythonBlockDecoder:
         return before is None or publish_time < before
 
     def _decompress_payload(self, entry: TakenEntry) -> None:
-        if entry.codec == _NONE:
-            raise _RareFrame
         size, limit = entry.metadata.uncompressed_size, self._options.max_payload
         entry.payload = self._decompress(entry.codec, entry.payload, size, limit)
         entry.codec = _NONE

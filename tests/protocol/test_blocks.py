@@ -481,6 +481,10 @@ def test_other_entries_are_opened_first(impl: Implementation, name: str) -> None
     assert found.column("value")[-1] == b"behind"
 
 
+def test_only_what_is_decompressed_has_a_limit(impl: Implementation) -> None:
+    assert not impl.read(entry(0, bytes(5000)), entry(1, batch(9, 900)), max_payload=100).slow
+
+
 def test_a_wrong_checksum_is_an_error_of_its_entry(impl: Implementation) -> None:
     for content in (b"v", BATCH):
         damaged = bytearray(entry(1, content))

@@ -284,8 +284,9 @@ class EntryDecoder:
         return range(first, stop)
 
     def _decompressed(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | memoryview:
-        codec = codec_of(metadata)
-        body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
+        codec, body = codec_of(metadata), payload
+        if codec != pb.NONE:
+            body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
         return memoryview(body) if isinstance(body, bytearray) else body
 
     def _add_chunk(

@@ -143,6 +143,20 @@ def test_rows_are_filtered_by_the_time_of_their_entries() -> None:
     assert found.equals(table(of_entries(builder(ALL, times=wanted), stream), ALL))
 
 
+def test_what_is_larger_than_a_decoder_decompresses_is_opened_for_it() -> None:
+    large = entry(0, b"v" * 50_000, codec=pb.LZ4)
+    decoder = make_decoder(builder(ALL).block_options(None, 1000), decompress)
+    assert decoder.decode(large, 0, len(large), EARLIEST_POSITION)[1] == SLOW
+    opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
+    opened = opener.decode(MessageBlock(3, large, 0, len(large), 0).message(0)[0])
+    assert opened is not None
+    assert list(take_opened(opened, EARLIEST_POSITION, decoder)) == []
+    taken = decoder.take()
+    assert taken is not None
+    (batch,) = builder(ALL).build(taken)
+    assert batch.column(0).to_pylist() == [b"v" * 50_000]
+
+
 # --- values of a schema -------------------------------------------------------------------
 
 
