@@ -75,7 +75,12 @@ class Records:
             offsets = array("i", accumulate(map(len, part), initial=0))
             column = (None, offsets, b"".join(part), 0)
             found.append(
-                SimpleNamespace(rows=len(part), nbytes=offsets[-1], value=column, version_runs=runs)
+                SimpleNamespace(
+                    rows=len(part),
+                    nbytes=offsets[-1],
+                    columns={"value": column},
+                    version_runs=runs,
+                )
             )
         return found
 

@@ -9,7 +9,7 @@ use pyo3::exceptions::{
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
@@ -214,7 +214,7 @@ fn call(
     Ok(as_bytes(found.into_bound(py))?.as_bytes().to_vec())
 }
 
-/// Rows as buffers in Arrow's layout; a column that was not asked for is None.
+/// Rows as buffers in Arrow's layout: `columns` has those that were asked for, by name.
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct Columns {
     #[pyo3(get)]
@@ -224,39 +224,7 @@ struct Columns {
     #[pyo3(get)]
     is_exact: bool,
     #[pyo3(get)]
-    value: Option<Object>,
-    #[pyo3(get)]
-    key: Option<Object>,
-    #[pyo3(get)]
-    message_id: Option<Object>,
-    #[pyo3(get)]
-    publish_time: Option<Object>,
-    #[pyo3(get)]
-    event_time: Option<Object>,
-    #[pyo3(get)]
-    properties: Option<Object>,
-    #[pyo3(get)]
-    ledger_id: Option<Object>,
-    #[pyo3(get)]
-    entry_id: Option<Object>,
-    #[pyo3(get)]
-    batch_index: Option<Object>,
-    #[pyo3(get)]
-    producer_name: Option<Object>,
-    #[pyo3(get)]
-    sequence_id: Option<Object>,
-    #[pyo3(get)]
-    ordering_key: Option<Object>,
-    #[pyo3(get)]
-    schema_version: Option<Object>,
-    #[pyo3(get)]
-    redelivery_count: Option<Object>,
-    #[pyo3(get)]
-    size: Option<Object>,
-    #[pyo3(get)]
-    index: Option<Object>,
-    #[pyo3(get)]
-    replicated_from: Option<Object>,
+    columns: Py<PyDict>,
     #[pyo3(get)]
     version_runs: Object,
     spans: Vec<Span>,
@@ -264,9 +232,36 @@ struct Columns {
 
 impl Columns {
     fn new(py: Python<'_>, rows: &mut Rows) -> PyResult<Self> {
-        let binary = |column: &mut Option<Binary>| {
-            column.as_mut().map(|column| binary_buffers(py, column)).transpose()
-        };
+        let columns = PyDict::new(py);
+        for (name, column) in [
+            ("value", &mut rows.value),
+            ("key", &mut rows.key),
+            ("message_id", &mut rows.message_id),
+            ("producer_name", &mut rows.producer_name),
+            ("ordering_key", &mut rows.ordering_key),
+            ("schema_version", &mut rows.schema_version),
+            ("replicated_from", &mut rows.replicated_from),
+        ] {
+            if let Some(column) = column {
+                columns.set_item(name, binary_buffers(py, column)?)?;
+            }
+        }
+        for (name, column) in [
+            ("publish_time", fixed_buffers(py, &mut rows.publish_time)?),
+            ("event_time", fixed_buffers(py, &mut rows.event_time)?),
+            ("properties", map_buffers(py, &mut rows.properties)?),
+            ("ledger_id", fixed_buffers(py, &mut rows.ledger_id)?),
+            ("entry_id", fixed_buffers(py, &mut rows.entry_id)?),
+            ("batch_index", fixed_buffers(py, &mut rows.batch_index)?),
+            ("sequence_id", fixed_buffers(py, &mut rows.sequence_id)?),
+            ("redelivery_count", fixed_buffers(py, &mut rows.redelivery_count)?),
+            ("size", fixed_buffers(py, &mut rows.size)?),
+            ("index", fixed_buffers(py, &mut rows.index)?),
+        ] {
+            if let Some(column) = column {
+                columns.set_item(name, column)?;
+            }
+        }
         let versions = &rows.versions;
         let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
         let runs =
@@ -275,23 +270,7 @@ impl Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
             is_exact: rows.is_exact(),
-            value: binary(&mut rows.value)?,
-            key: binary(&mut rows.key)?,
-            message_id: binary(&mut rows.message_id)?,
-            publish_time: fixed_buffers(py, &mut rows.publish_time)?,
-            event_time: fixed_buffers(py, &mut rows.event_time)?,
-            properties: map_buffers(py, &mut rows.properties)?,
-            ledger_id: fixed_buffers(py, &mut rows.ledger_id)?,
-            entry_id: fixed_buffers(py, &mut rows.entry_id)?,
-            batch_index: fixed_buffers(py, &mut rows.batch_index)?,
-            producer_name: binary(&mut rows.producer_name)?,
-            sequence_id: fixed_buffers(py, &mut rows.sequence_id)?,
-            ordering_key: binary(&mut rows.ordering_key)?,
-            schema_version: binary(&mut rows.schema_version)?,
-            redelivery_count: fixed_buffers(py, &mut rows.redelivery_count)?,
-            size: fixed_buffers(py, &mut rows.size)?,
-            index: fixed_buffers(py, &mut rows.index)?,
-            replicated_from: binary(&mut rows.replicated_from)?,
+            columns: columns.unbind(),
             version_runs: runs.into_pyobject(py)?.into_any().unbind(),
             spans: std::mem::take(&mut rows.spans),
         })

@@ -350,24 +350,6 @@ REPEATED: dict[str, Callable[[TakenEntry], bytes | None]] = {
 class BlockColumns:
     """Rows as columns, see `blocks.Columns`."""
 
-    value: BinaryColumn | None
-    key: BinaryColumn | None
-    message_id: BinaryColumn | None
-    publish_time: FixedColumn | None
-    event_time: FixedColumn | None
-    properties: MapColumn | None
-    ledger_id: FixedColumn | None
-    entry_id: FixedColumn | None
-    batch_index: FixedColumn | None
-    producer_name: BinaryColumn | None
-    sequence_id: FixedColumn | None
-    ordering_key: BinaryColumn | None
-    schema_version: BinaryColumn | None
-    redelivery_count: FixedColumn | None
-    size: FixedColumn | None
-    index: FixedColumn | None
-    replicated_from: BinaryColumn | None
-
     def __init__(self, rows: PendingRows) -> None:
         self.rows = rows.rows
         self.nbytes = rows.nbytes
@@ -375,8 +357,8 @@ class BlockColumns:
         self._spans = rows.spans
         self._starts = list(accumulate((len(run) for _, run in rows.spans[:-1]), initial=0))
         self.version_runs = _version_runs(self._spans, self._starts)
-        for name, (read, build) in COLUMNS.items():
-            setattr(self, name, build(read(rows)) if name in rows.options.columns else None)
+        wanted = {name: COLUMNS[name] for name in rows.options.columns}
+        self.columns = {name: build(read(rows)) for name, (read, build) in wanted.items()}
 
     def locate(self, row: int) -> tuple[int, int, int, int]:
         """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""

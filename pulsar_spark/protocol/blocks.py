@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
@@ -72,26 +72,26 @@ MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
 
 COLUMNS: Final = frozenset(
     {
-        "value",
-        "key",
-        "message_id",
-        "publish_time",
-        "event_time",
-        "properties",
-        "ledger_id",
-        "entry_id",
-        "batch_index",
-        "producer_name",
-        "sequence_id",
-        "ordering_key",
-        "schema_version",
-        "redelivery_count",
-        "size",
-        "index",
-        "replicated_from",
+        "value",  # BinaryColumn: payloads, null for null values
+        "key",  # BinaryColumn: keys as bytes, null if missing
+        "message_id",  # BinaryColumn: serialized ids
+        "publish_time",  # FixedColumn of int64: microseconds
+        "event_time",  # FixedColumn of int64: microseconds, null if there is none
+        "properties",  # MapColumn: in the order in which they were sent
+        "ledger_id",  # FixedColumn of int64
+        "entry_id",  # FixedColumn of int64
+        "batch_index",  # FixedColumn of int32, -1 outside of a batch
+        "producer_name",  # BinaryColumn: UTF-8
+        "sequence_id",  # FixedColumn of int64
+        "ordering_key",  # BinaryColumn: null if missing
+        "schema_version",  # BinaryColumn: null if missing
+        "redelivery_count",  # FixedColumn of int32
+        "size",  # FixedColumn of int32
+        "index",  # FixedColumn of int64, null if the broker sends none
+        "replicated_from",  # BinaryColumn: the source cluster, null for messages of this one
     }
 )
-"""The columns to choose from: attributes of Columns."""
+"""The columns to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Progress(NamedTuple):
 
 
 class Columns(Protocol):
-    """Rows as buffers in Arrow's layout; None for a column that was not requested."""
+    """Rows as buffers in Arrow's layout."""
 
     @property
     def rows(self) -> int:
@@ -149,72 +149,8 @@ class Columns(Protocol):
         """
 
     @property
-    def value(self) -> BinaryColumn | None:
-        """Payloads, null for null values."""
-
-    @property
-    def key(self) -> BinaryColumn | None:
-        """Keys as bytes, null if missing."""
-
-    @property
-    def message_id(self) -> BinaryColumn | None:
-        """Serialized message ids."""
-
-    @property
-    def publish_time(self) -> FixedColumn | None:
-        """int64, microseconds."""
-
-    @property
-    def event_time(self) -> FixedColumn | None:
-        """int64, microseconds."""
-
-    @property
-    def properties(self) -> MapColumn | None:
-        """Properties, in the order in which they were sent."""
-
-    @property
-    def ledger_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def entry_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def batch_index(self) -> FixedColumn | None:
-        """int32, -1 outside of a batch."""
-
-    @property
-    def producer_name(self) -> BinaryColumn | None:
-        """UTF-8."""
-
-    @property
-    def sequence_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def ordering_key(self) -> BinaryColumn | None:
-        """Null if missing."""
-
-    @property
-    def schema_version(self) -> BinaryColumn | None:
-        """Null if missing."""
-
-    @property
-    def redelivery_count(self) -> FixedColumn | None:
-        """int32."""
-
-    @property
-    def size(self) -> FixedColumn | None:
-        """int32."""
-
-    @property
-    def index(self) -> FixedColumn | None:
-        """int64, null if the broker sends none."""
-
-    @property
-    def replicated_from(self) -> BinaryColumn | None:
-        """The source cluster, null for messages of this cluster."""
+    def columns(self) -> Mapping[str, Any]:
+        """The requested columns, by their names in COLUMNS."""
 
     @property
     def version_runs(self) -> VersionRuns:

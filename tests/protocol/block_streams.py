@@ -433,11 +433,8 @@ TYPES: dict[str, pa.DataType] = {
 def arrays(columns: Columns, wanted: Iterable[str]) -> dict[str, pa.Array]:
     """Return the columns as fully validated Arrow arrays."""
     found: dict[str, pa.Array] = {}
-    for name in COLUMNS:
-        column = getattr(columns, name)
-        assert (column is not None) == (name in wanted), name
-        if column is None:
-            continue
+    assert columns.columns.keys() == set(wanted)
+    for name, column in columns.columns.items():
         if name in _FIXED:
             found[name] = _fixed(_FIXED[name], columns.rows, *column)
         elif name == "properties":

@@ -789,8 +789,7 @@ def test_each_message_keeps_how_often_it_was_delivered(impl: Implementation, bat
             assert status == DONE
         taken = decoder.take()
         assert taken is not None
-        assert taken.redelivery_count is not None
-        counts = array("i", bytes(taken.redelivery_count[1]))
+        counts = array("i", bytes(taken.columns["redelivery_count"][1]))
         each = 3 if batched else 1
         assert list(counts) == [3] * 30 * each + [5] * 30 * each
 

@@ -74,16 +74,16 @@ class ReceivedRows:
     def __init__(
         self, topic: str, partition: int, columns: Columns, frames: bytes, *, whole: bool
     ) -> None:
-        assert columns.value is not None
         self.topic = topic
         self.partition = partition
         self.rows = columns.rows
-        self._columns = columns
+        self._decoded = columns
+        self._columns = columns.columns
         self._frames = frames
         self._whole = whole
-        self.offsets = _numbers(columns.value[1], "i")
+        self.offsets = _numbers(columns.columns["value"][1], "i")
         """Where the payloads start and end in `payloads`."""
-        self.payloads = bytes(columns.value[2])
+        self.payloads = bytes(columns.columns["value"][2])
         self._opened: tuple[int, _OpenedEntry] | None = None
 
     @property
@@ -104,37 +104,34 @@ class ReceivedRows:
 
     def is_null(self, row: int) -> bool:
         """Whether the value is null."""
-        assert self._columns.value is not None
-        return not _is_valid(self._columns.value[0], row)
+        return not _is_valid(self._columns["value"][0], row)
 
     def message_id(self, row: int) -> MessageIdAdv:
         """Where the message is stored."""
         ledgers, entries, indexes = self._places
         index = indexes[row]
-        size = 0 if index < 0 else self._columns.locate(row)[3]
+        size = 0 if index < 0 else self._decoded.locate(row)[3]
         return MessageIdAdv(ledgers[row], entries[row], self.partition, index, size)
 
     @property
     def first(self) -> tuple[int, int]:
         """Ledger and entry of the first message."""
-        return self._columns.locate(0)[:2]
+        return self._decoded.locate(0)[:2]
 
     @cached_property
     def serialized_ids(self) -> list[bytes]:
         """The message ids, as official clients serialize them."""
-        column = self._columns.message_id
-        assert column is not None
+        column = self._columns["message_id"]
         return _slices(column[1], bytes(column[2]))
 
     @cached_property
     def keys(self) -> list[str | None]:
         """The keys as text, empty without one; None if it may be base64."""
-        column = self._columns.key
-        assert column is not None
+        column = self._columns["key"]
         validity, offsets, data, nulls = column
         if nulls == self.rows:
             return [""] * self.rows
-        exact = self._columns.is_exact
+        exact = self._decoded.is_exact
         found = [key if exact else None for key in _texts(offsets, bytes(data))]
         if validity is None:
             return found
@@ -143,15 +140,13 @@ class ReceivedRows:
     @cached_property
     def publish_times(self) -> list[int | None]:
         """Milliseconds since the epoch; None if after the year 9999."""
-        column = self._columns.publish_time
-        assert column is not None
+        column = self._columns["publish_time"]
         return [_known_millis(micros) for micros in _view(column[1], "q")]
 
     @cached_property
     def event_times(self) -> list[int | None]:
         """Milliseconds since the epoch, 0 if not set; None if after the year 9999."""
-        column = self._columns.event_time
-        assert column is not None
+        column = self._columns["event_time"]
         validity, times, nulls = column
         if nulls == self.rows:
             return [0] * self.rows
@@ -163,15 +158,13 @@ class ReceivedRows:
     @cached_property
     def with_properties(self) -> frozenset[int]:
         """The rows with properties."""
-        column = self._columns.properties
-        assert column is not None
+        column = self._columns["properties"]
         edges = enumerate(pairwise(_numbers(column[0], "i")))
         return frozenset(row for row, (start, stop) in edges if stop > start)
 
     def schema_version(self, row: int) -> bytes:
         """The schema version, empty without one."""
-        column = self._columns.schema_version
-        assert column is not None
+        column = self._columns["schema_version"]
         if not _is_valid(column[0], row):
             return b""
         offsets = _view(column[1], "i")
@@ -179,15 +172,13 @@ class ReceivedRows:
 
     def redelivery_count(self, row: int) -> int:
         """How often it was delivered before."""
-        column = self._columns.redelivery_count
-        assert column is not None
+        column = self._columns["redelivery_count"]
         return _view(column[1], "i")[row]
 
     @property
     def redelivered(self) -> bool:
         """Whether any message was delivered before."""
-        column = self._columns.redelivery_count
-        assert column is not None
+        column = self._columns["redelivery_count"]
         return any(_view(column[1], "i"))
 
     def entry(self, row: int) -> ReceivedEntry:
@@ -224,12 +215,9 @@ class ReceivedRows:
     @cached_property
     def _places(self) -> tuple[list[int], list[int], list[int]]:
         """Ledgers, entries and batch indexes."""
-        columns = self._columns
-        assert columns.ledger_id is not None
-        assert columns.entry_id is not None
-        assert columns.batch_index is not None
-        ledgers, entries = (_numbers(c[1], "q") for c in (columns.ledger_id, columns.entry_id))
-        return ledgers, entries, _numbers(columns.batch_index[1], "i")
+        found = self._columns
+        ledgers, entries = (_numbers(found[name][1], "q") for name in ("ledger_id", "entry_id"))
+        return ledgers, entries, _numbers(found["batch_index"][1], "i")
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import pyarrow as pa
 
@@ -55,7 +54,7 @@ class Messages:
         return MessageIdAdv(ledger_id, entry_id, self._partition, index, size)
 
     def _array(self, column: str, kind: pa.DataType) -> pa.Array:
-        found: Any = getattr(self._columns, column)
+        found = self._columns.columns[column]
         if pa.types.is_map(kind):
             offsets, map_keys, items = found
             return pa.MapArray.from_arrays(
