@@ -334,7 +334,10 @@ COLUMNS: dict[str, tuple[Read, Callable[[list[Any]], Any]]] = {
     "index": (_broker_indexes, _LONG),
     "replicated_from": (_of_entries(_replicated_from), _binary),
 }
-"""How each column is read from rows, and built."""
+"""How each column is read from rows, and built: a BinaryColumn, FixedColumn or MapColumn.
+
+Times are in microseconds, a batch index is -1 outside of a batch.
+"""
 
 REPEATED: dict[str, Callable[[TakenEntry], bytes | None]] = {
     "producer_name": _producer_name,

@@ -70,29 +70,6 @@ version; each run's int32 index among the versions.
 MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
 """int32 offsets of the maps, their keys, their values."""
 
-COLUMNS: Final = frozenset(
-    {
-        "value",  # BinaryColumn: payloads, null for null values
-        "key",  # BinaryColumn: keys as bytes, null if missing
-        "message_id",  # BinaryColumn: serialized ids
-        "publish_time",  # FixedColumn of int64: microseconds
-        "event_time",  # FixedColumn of int64: microseconds, null if there is none
-        "properties",  # MapColumn: in the order in which they were sent
-        "ledger_id",  # FixedColumn of int64
-        "entry_id",  # FixedColumn of int64
-        "batch_index",  # FixedColumn of int32, -1 outside of a batch
-        "producer_name",  # BinaryColumn: UTF-8
-        "sequence_id",  # FixedColumn of int64
-        "ordering_key",  # BinaryColumn: null if missing
-        "schema_version",  # BinaryColumn: null if missing
-        "redelivery_count",  # FixedColumn of int32
-        "size",  # FixedColumn of int32
-        "index",  # FixedColumn of int64, null if the broker sends none
-        "replicated_from",  # BinaryColumn: the source cluster, null for messages of this one
-    }
-)
-"""The columns to choose from."""
-
 
 @dataclass(frozen=True, slots=True)
 class BlockOptions:
@@ -150,7 +127,7 @@ class Columns(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """The requested columns, by their names in COLUMNS."""
+        """The requested columns, by their names in `block_columns.COLUMNS`."""
 
     @property
     def version_runs(self) -> VersionRuns:

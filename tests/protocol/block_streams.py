@@ -14,10 +14,10 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol import block_columns
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.blocks import (
-    COLUMNS,
     DONE,
     END,
     FULL,
@@ -38,6 +38,7 @@ LEDGER = 77
 LIMIT = 1 << 20
 TIME = 1_700_000_000_123
 
+COLUMNS = frozenset(block_columns.COLUMNS)
 USUAL = frozenset({"value", "key", "message_id", "publish_time", "event_time", "properties"})
 
 MakeDecoder = Callable[[BlockOptions, Decompress], BlockDecoder]

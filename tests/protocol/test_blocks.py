@@ -14,10 +14,11 @@ import pytest
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.errors import DecompressionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
+from pulsar_spark.protocol.blocks import DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
+    COLUMNS,
     LEDGER,
     LIMIT,
     PARTITION,

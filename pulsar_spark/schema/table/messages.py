@@ -16,6 +16,7 @@ from pulsar_spark.protocol.blocks import (
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import repeated
 from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 
 
 class Messages:
@@ -46,7 +47,7 @@ class Messages:
             return repeated(self.topic, pa.string(), self.count)
         if name == names.PARTITION:
             return repeated(self._partition, pa.int32(), self.count)
-        return self._array(*BLOCK_COLUMNS[name])
+        return self._array(*SOURCES[name])
 
     def locate(self, row: int) -> MessageIdAdv:
         """Return the id of a message."""
@@ -87,26 +88,3 @@ def arrow_buffer(data: ArrowBuffer) -> pa.Buffer:
     if isinstance(data, bytes | array):
         return pa.py_buffer(data)
     return pa.foreign_buffer(data.address, data.size, data)
-
-
-_TIME = pa.timestamp("us", tz="UTC")
-
-BLOCK_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
-    names.KEY: ("key", pa.binary()),
-    names.MESSAGE_ID: ("message_id", pa.binary()),
-    names.PUBLISH_TIME: ("publish_time", _TIME),
-    names.EVENT_TIME: ("event_time", _TIME),
-    names.PROPERTIES: ("properties", pa.map_(pa.string(), pa.string())),
-    names.LEDGER_ID: ("ledger_id", pa.int64()),
-    names.ENTRY_ID: ("entry_id", pa.int64()),
-    names.BATCH_INDEX: ("batch_index", pa.int32()),
-    names.PRODUCER_NAME: ("producer_name", pa.string()),
-    names.SEQUENCE_ID: ("sequence_id", pa.int64()),
-    names.ORDERING_KEY: ("ordering_key", pa.binary()),
-    names.SCHEMA_VERSION: ("schema_version", pa.binary()),
-    names.REDELIVERY_COUNT: ("redelivery_count", pa.int32()),
-    names.SIZE: ("size", pa.int32()),
-    names.INDEX: ("index", pa.int64()),
-    names.REPLICATED_FROM: ("replicated_from", pa.string()),
-}
-"""A block's column and its type, by name; other columns are constant."""

@@ -22,7 +22,8 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.messages import BLOCK_COLUMNS, Messages
+from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.names import KEY, VALUE
 from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
 
@@ -93,9 +94,7 @@ class RecordBatchBuilder:
         self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
         # What messages have besides their decoded values.
         self._read_columns = [
-            name
-            for name in self._columns
-            if name in BLOCK_COLUMNS and name not in self._decoded_names
+            name for name in self._columns if name in SOURCES and name not in self._decoded_names
         ]
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
@@ -121,7 +120,7 @@ class RecordBatchBuilder:
 
         `end` is the range's end, `max_payload` the maximum decompressed size of a payload.
         """
-        wanted = {BLOCK_COLUMNS[name][0] for name in self._read_columns}
+        wanted = {SOURCES[name][0] for name in self._read_columns}
         if self._decoder is not None or self._needs_values:
             wanted.add("value")
         if KEY in self._decoded_names:

@@ -84,11 +84,11 @@ def test_reading_does_not_import_pandas() -> None:
     script = """
 import sys
 import pyarrow as pa
-from pulsar_spark.schema.table.messages import BLOCK_COLUMNS
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
 from tests.schema.table.entries import batch, batches_of, message, single
 entries = [batch([message(b"x", partition_key="k", properties=[("a", "b")])] * 100), single(None)]
-for name, (_, kind) in BLOCK_COLUMNS.items():
+for name, (_, kind) in SOURCES.items():
     schema = pa.schema([("value", pa.binary()), (name, kind)])
     builder = RecordBatchBuilder(schema, Projection(("value", name)), "t", 3)
     assert [part.num_rows for part in batches_of(builder, *entries)] == [101]

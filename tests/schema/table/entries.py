@@ -13,7 +13,8 @@ from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, BlockOptions, Columns
+from pulsar_spark.protocol.block_columns import COLUMNS
+from pulsar_spark.protocol.blocks import BlockOptions, Columns
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.schema.table.messages import Messages
@@ -112,7 +113,7 @@ def _fields(options: BlockOptions) -> dict[str, Any]:
 
 def messages_of(*entries: ReceivedEntry) -> Messages:
     """Return the messages of entries."""
-    wanted = BlockOptions(TOPIC, PARTITION, COLUMNS, None, 10**6, 10**9, _LIMIT)
+    wanted = BlockOptions(TOPIC, PARTITION, frozenset(COLUMNS), None, 10**6, 10**9, _LIMIT)
     (found,) = columns_of(wanted, *entries)
     return Messages(found, TOPIC, PARTITION)
 

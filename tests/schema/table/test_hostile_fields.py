@@ -18,14 +18,14 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.messages import BLOCK_COLUMNS
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
 from tests.protocol import hostile
 from tests.schema.table.entries import batches_of
 
 TOPIC = "persistent://public/default/t-partition-3"
 SINGLE, WHOLE = pb.SingleMessageMetadata.DESCRIPTOR, pb.MessageMetadata.DESCRIPTOR
-TYPES = {names.VALUE: pa.binary(), **{name: kind for name, (_, kind) in BLOCK_COLUMNS.items()}}
+TYPES = {names.VALUE: pa.binary(), **{name: kind for name, (_, kind) in SOURCES.items()}}
 
 
 def entry_bytes(rng: random.Random) -> bytes:

@@ -20,7 +20,7 @@ from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.messages import BLOCK_COLUMNS
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import (
     DROPMALFORMED,
     Projection,
@@ -33,7 +33,7 @@ ALL = {
     names.VALUE: pa.binary(),
     names.TOPIC: pa.string(),
     names.PARTITION: pa.int32(),
-    **{name: kind for name, (_, kind) in BLOCK_COLUMNS.items()},
+    **{name: kind for name, (_, kind) in SOURCES.items()},
 }
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
 INT64 = SchemaInfo(pb.Schema.Int64, "INT64")
