@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import attaching, retry
 from pulsar_spark.engine.consumers import attachment as module
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, DurableConsumer, TopicEnd
 from pulsar_spark.engine.context import ClientContext
@@ -113,20 +113,18 @@ def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
 def test_it_comes_back_with_its_acknowledgements_after_every_kind_of_loss(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    lost = threading.Semaphore(0)
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST, on_lost=lost.release)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     for number in range(4):
         add_plain(broker, TOPIC, b"%d" % number)
     ledger_id = broker.stats(TOPIC).ledgers[0]
     ask(consumer.end_operation)
     broker.faults.close_consumers(TOPIC)
-    assert lost.acquire(timeout=5)
-    assert not is_attached(consumer)
+    wait_until(lambda: not is_attached(consumer))
     consumer.acknowledge(Position(ledger_id, 2))
     assert ask(consumer.end_operation).attachment == 2
     wait_until(lambda: backlog(broker) == 2)
     broker.faults.disconnect(reset=True)
-    assert lost.acquire(timeout=5)
+    wait_until(lambda: not is_attached(consumer))
     assert ask(consumer.end_operation).attachment == 3
     broker.restart()
     consumer.acknowledge(Position(ledger_id, 3))
@@ -157,7 +155,7 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
 def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
     broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.2)
     with ClientContext(quick(broker)) as other:
         first = DurableConsumer(other, TOPIC, "s", EARLIEST)
         ask(first.end_operation)
@@ -179,7 +177,7 @@ def test_a_non_durable_subscription_of_the_name_that_is_about_to_go_is_waited_fo
     text = "NonDurable subscription with the same name already exists."
     with broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=2):
         assert ask(DurableConsumer(context, TOPIC, "s", EARLIEST).end_operation).done is not None
-    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.2)
     with (
         broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=None) as lasting,
         pytest.raises(NotAllowed, match="NonDurable"),

@@ -35,7 +35,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline, can_pass, retried
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,
@@ -467,7 +467,7 @@ class EntryReader(Closing):
         try:
             first = Probe(self._pool).first_entry_at(self.topic, Position(*self.position[:2]))
         except PulsarError as error:
-            if not can_pass(error):
+            if not self._consumer.can_pass(error):
                 raise
             return False
         return first is not None and first.start[:2] == found[:2]
@@ -504,7 +504,8 @@ class EntryReader(Closing):
                 entry = self._find_message(chunk)
         except PulsarError as error:
             # An error that names no entry says that the id is impossible.
-            if message is not None and error.message_id is not None and not can_pass(error):
+            is_final = error.message_id is not None and not self._consumer.can_pass(error)
+            if message is not None and is_final:
                 found = message.command.message_id
                 self._behind_error = Position(found.ledgerId, found.entryId + 1)
             raise self._fail(error) from error.__cause__
