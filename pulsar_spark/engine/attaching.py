@@ -48,7 +48,12 @@ _ANSWER_SECONDS = 0.5
 # answered that the consumer is closed.
 _NON_DURABLE = "NonDurable subscription with the same name"
 
-_FOREVER = 10 * 365 * 86_400.0
+FOREVER = 10 * 365 * 86_400.0
+"""Seconds for what has no end of its own."""
+
+# How long an attempt may take, however short the operation timeout is: with several service hosts,
+# each may take the connection timeout.
+_PATIENCE = 15.0
 _MAX_PAUSE = 30.0
 # No pause is longer than this part of the time left, so that a broker that is back late is found.
 _PART_OF_TIME_LEFT = 0.25
@@ -215,9 +220,9 @@ class Attaching(Generic[S]):
                 if before is None or not isinstance(error, OperationTimeout):
                     # That there was no answer in time says less than an answer before.
                     before = error
-            limit = min(self._pool.options.operation_timeout, deadline.remaining())
+            limit = max(self._pool.options.operation_timeout, _PATIENCE)
             try:
-                yield from attempt(Deadline(limit))
+                yield from attempt(Deadline(min(limit, deadline.remaining())))
                 return
             except PulsarError as trouble:
                 error = trouble.with_context(topic=self.topic)
@@ -268,7 +273,7 @@ class Attaching(Generic[S]):
             self._reattaching = True
         again = start(
             lambda deadline: self._attempts(self._come_back, deadline, error),
-            _FOREVER,
+            FOREVER,
             self._timers,
         )
         again.add_done_callback(self._on_reattached)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.attaching import FOREVER
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.acknowledgments import (
     Ack,
@@ -65,7 +66,6 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
-_FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
 # Errors of an entry, which will be the same the next time.
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
@@ -162,7 +162,7 @@ class TopicConsumer(AttachedConsumer):
                 self._budget.join()
         try:
             if self._kept_timer is None:
-                self._kept_timer = self._context.timers.after(_FOREVER, _nothing)
+                self._kept_timer = self._context.timers.after(FOREVER, _nothing)
             yield from self._attempts(self.attach_operation, deadline)
         except BaseException:
             self.close()

@@ -14,6 +14,7 @@ over nothing that is stored (`gaps`). If it may have, the range is read again fr
 from __future__ import annotations
 
 import logging
+import math
 import time
 from bisect import bisect_left
 from collections import deque
@@ -233,7 +234,7 @@ class EntryReader(Closing):
     def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
         """Return the next entry; None at the end of the range, or after `timeout` seconds.
 
-        `finished` tells which. The timeout does not interrupt an attempt to connect. Raises
+        `finished` tells which. The timeout does not interrupt connecting. Raises
         CorruptMessage or EncryptedMessage for an unreadable entry (and again at every further
         call), OperationTimeout without progress for the poll timeout, ClosedError after `close`,
         and the broker's error.
@@ -264,7 +265,7 @@ class EntryReader(Closing):
             return 0.0
         queue = self._consumer.queue
         if queue is None:
-            return self._consumer.pause_left()
+            return math.inf if self._consumer.is_attaching else 0.0
         return self._idle_timer.left(None) if queue.empty else 0.0
 
     def waited(self, seconds: float) -> None:
@@ -344,13 +345,13 @@ class EntryReader(Closing):
         queue = self._consumer.queue
         try:
             if queue is None:
-                return self._subscribe(deadline)
+                return self._subscribe()
             return self._receive(queue, deadline) or not deadline.expired()
         finally:
             self._idle_timer.stalled += time.monotonic() - started
 
-    def _subscribe(self, deadline: Deadline) -> bool:
-        has_time = self._consumer.subscribe(self._back_to or self.position, deadline)
+    def _subscribe(self) -> bool:
+        has_tried = self._consumer.subscribe(self._back_to or self.position)
         if self._consumer.queue is not None:
             self._idle_timer.asked = False
             self._gaps.begin(self._consumer.start)
@@ -359,7 +360,7 @@ class EntryReader(Closing):
             self._decoder.limit = max(self._decoder.limit, self._consumer.max_message_size)
             if self.position == LATEST_POSITION:
                 self._decoder.position = self._consumer.start
-        return has_time
+        return has_tried
 
     def _receive(self, queue: ReceiverQueue, deadline: Deadline) -> bool:
         """Handle the queue's next item; return whether it is a block."""

@@ -8,13 +8,11 @@ named, if any, and with growing pauses while that fails.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from pulsar_spark.engine.attaching import Attaching
+from pulsar_spark.engine.attaching import FOREVER, Attaching
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
@@ -26,20 +24,15 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline, after_attempts
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
-from pulsar_spark.errors import ClosedError, ConsumerBusy, OperationTimeout, PulsarError
+from pulsar_spark.errors import ClosedError, ConsumerBusy, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 logger = get_logger(__name__)
 
-_MAX_RECONNECT_DELAY = 5.0
-_PATIENCE = 15.0
-"""How long an attempt to resume may take, however short the operation timeout is.
-
-With several service hosts, each may take the connection timeout.
-"""
+_MAX_PAUSE = 5.0
 
 
 T = TypeVar("T")
@@ -75,8 +68,8 @@ def wait_for_end(factory: OperationFactory[T], seconds: float) -> Future[T]:
 class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
     """Has a topic partition delivered to `queue`, session by session.
 
-    `start` is where the last session started, `max_message_size` its broker's limit; `down` counts
-    the seconds since there was a session. For the reading thread; any thread may call `close`.
+    `start` is where the last session started, `max_message_size` its broker's limit. For the
+    reading thread; any thread may call `close`.
     """
 
     _what = "reader"
@@ -96,17 +89,15 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         With `drive`, `subscribe` does not wait, and the reader is a client's.
         """
         lives = drive is not None
-        super().__init__(pool, topic, lives=lives, max_pause=_MAX_RECONNECT_DELAY)
+        super().__init__(pool, topic, lives=lives, max_pause=_MAX_PAUSE)
         self.start = LATEST_POSITION
         self.max_message_size = 0
         self._options = options
         self._is_stored = is_stored
         self._on_ready = None if drive is None else drive.on_ready
         self._start = wait_for_end if drive is None else drive.start
-        # An attempt to subscribe that was not looked at yet, when it began, and how long it may be.
-        self._asked: Future[Any] | None = None
-        self._asked_at = self._limit = 0.0
-        # Where it is to start.
+        # What subscribes, and was not looked at yet; and where to start.
+        self._asked: Future[None] | None = None
         self._position = LATEST_POSITION
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
@@ -116,13 +107,6 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         # The following are guarded by _lock.
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None
-        # Ends pauses as well.
-        self._over = threading.Event()
-        self._retry_at = 0.0
-        self.down = 0.0
-        # How often and why no session could start since the last.
-        self._failures = 0
-        self._refused: PulsarError | None = None
 
     @property
     def queue(self) -> ReceiverQueue | None:
@@ -141,76 +125,39 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
 
     # --- subscribe ----------------------------------------------------------------------------
 
-    def subscribe(self, position: Position, deadline: Deadline) -> bool:
-        """Try once to start a session at a position; `queue` tells whether it did.
+    def subscribe(self, position: Position) -> bool:
+        """Start a session at a position, with any number of attempts.
 
-        Returns false if the deadline leaves no time, or a driven attempt is under way. Raises
-        permanent errors, and errors that lasted for the poll timeout (for the operation timeout, if
-        there was never a session); a client's reader goes on for ever once it had one.
+        Returns false while that is under way, if it is driven. Raises permanent errors, and errors
+        that lasted for the poll timeout (for the operation timeout, if there was never a session);
+        a client's reader goes on for ever once it had one.
         """
         if self._asked is None:
-            if not self._wait_until_due(deadline):
-                return False
             self._position = position
-            self._asked_at, self._limit = time.monotonic(), self._attempt_seconds()
-            self._asked = self._start(self.attach_operation, self._limit)
+            loss, self._loss = self._loss, None
+            self._asked = self._start(
+                lambda end: self._attempts(self.attach_operation, end, loss), self._time_limit()
+            )
         if not self._asked.done():
             return False
-        error, self._asked = self._asked.exception(), None
-        if error is None:
-            self.down = 0.0
-            self._failures, self._refused = 0, None
-            return True
-        # Whoever drives it may come late.
-        self.down += min(time.monotonic() - self._asked_at, self._limit)
-        if not isinstance(error, PulsarError):
-            raise error
-        self._on_refused(error)
+        asked, self._asked = self._asked, None
+        asked.result()
         return True
 
-    def _wait_until_due(self, deadline: Deadline) -> bool:
-        """Wait until the next attempt is due; returns false at the deadline."""
-        delay, left = self.pause_left(), deadline.remaining()
-        if self._over.wait(min(delay, left)):
-            self._check_open()
-        return delay <= left
+    @property
+    def is_attaching(self) -> bool:
+        """Whether `subscribe` can only wait."""
+        return self._asked is not None and not self._asked.done()
 
-    def pause_left(self) -> float:
-        """Seconds until `subscribe` can go on by itself; none if an attempt is under way."""
-        if self._asked is not None:
-            return 0.0 if self._asked.done() else float("inf")
-        return max(self._retry_at - time.monotonic(), 0.0)
-
-    def _time_left(self) -> float:
-        """Seconds until the lack of a session is an error."""
+    def _time_limit(self) -> float:
+        """Seconds after which the lack of a session is an error."""
         if not self.was_attached:
-            return self._pool.options.operation_timeout - self.down
-        return float("inf") if self._lives else self._options.poll_timeout - self.down
-
-    def _attempt_seconds(self) -> float:
-        longest = max(_PATIENCE, self._pool.options.operation_timeout)
-        return max(min(longest, self._time_left()), 0.001)
+            return self._pool.options.operation_timeout
+        return FOREVER if self._lives else self._options.poll_timeout
 
     def can_pass(self, error: PulsarError) -> bool:
         """Whether another attempt may succeed; only a policy can refuse a name of its own."""
         return isinstance(error, ConsumerBusy) or super().can_pass(error)
-
-    def _on_refused(self, error: PulsarError) -> None:
-        before, self._refused = self._refused, error
-        self._failures += 1
-        left = self._time_left()
-        pause = self._pause(error, left)
-        if pause >= left:
-            if before is not None and left <= 0 and isinstance(error, OperationTimeout):
-                # That the time is up says less than why there was no session before.
-                error = before
-            raise after_attempts(error, self._failures, None) from error
-        self._log_refusal(error)
-        self._pause_for(pause)
-
-    def _pause_for(self, seconds: float) -> None:
-        self._retry_at = time.monotonic() + seconds
-        self.down += seconds
 
     def _register(
         self, connection: ClientConnection, deadline: Deadline
@@ -325,7 +272,7 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
             self._moved_to = session.connection.address
 
     def on_ended(self, ended: Ended) -> None:
-        """Prepare to resubscribe after a session ended; raises permanent errors."""
+        """Prepare to resubscribe after a session ended."""
         session = self._session
         if ended.overrun:
             logger.info(
@@ -335,15 +282,9 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
             self.leave_for_another()
         else:
             self.leave()
-        if ended.error is not None and not self.can_pass(ended.error):
-            raise ended.error
-        if session is None:
-            return
-        if ended.moved_to is not None:
+        self._loss = ended.error or self._lost()
+        if session is not None and ended.moved_to is not None:
             self._moved_to = self._pool.assigned_broker(ended.moved_to, session.connection)
-        if self._moved_to is None:
-            # Many readers may have lost the same broker now.
-            self._pause_for(self._backoff.next())
 
     def close(self) -> Future[Any] | None:
         """End permanently; waiters raise. Returns the future of the broker's answer."""
@@ -353,7 +294,6 @@ class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
             session, self._session = self._session, None
             queue, self._queue = self._queue, None
         self._stop()
-        self._over.set()
         if is_first:
             self._budget.leave()
         answer = None if session is None else session.close()
