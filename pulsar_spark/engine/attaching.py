@@ -1,4 +1,4 @@
-"""Attaches to a topic's broker, and again after each loss: the one way for all that do.
+"""Attaches to a topic's broker, and again after each loss: one way for all that do.
 
 Producers, consumers, durable subscriptions and readers attach alike. An attempt finds the topic's
 broker (once the one that the last broker named, otherwise by a lookup), registers there, and
