@@ -9,6 +9,7 @@ without a thread for each. Subclasses are the hooks: what is registered, and how
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -235,8 +236,10 @@ class Attaching(Generic[S]):
         raise after_attempts(error, attempts, before) from error
 
     def _log_refusal(self, error: PulsarError) -> None:
+        # What only a client waits for is for somebody to change.
+        level = logging.INFO if can_pass(error) else logging.WARNING
         again = " again" if self.was_attached else ""
-        logger.info("%s: cannot %s%s yet: %s", self.topic, self._verb, again, error.what)
+        logger.log(level, "%s: cannot %s%s yet: %s", self.topic, self._verb, again, error.what)
 
     def _pause(self, error: PulsarError, time_left: float) -> float:
         """Return how long to wait before another attempt; raises an error that is final."""
