@@ -128,7 +128,7 @@ POLICIES: dict[
     ),
     "producers": (
         TopicPolicies(max_producers=1),
-        {("sink",): OperationTimeout, ("producer",): ProducerBusy},
+        {("sink", "producer"): ProducerBusy},
         ("maxProducersPerTopic", "set-max-producers-per-topic", "docs/deploying.md"),
     ),
     "subscription creation": (
