@@ -305,8 +305,7 @@ class Attaching(Generic[S]):
             self._closed = True
             pauses, self._pauses = self._pauses, set()
         for pause in pauses:
-            with suppress(Exception):
-                pause.set_result(None)
+            pause.set_result(None)
 
     def _check_open(self) -> None:
         if self._closed:

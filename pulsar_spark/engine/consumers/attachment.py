@@ -33,8 +33,8 @@ _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
 
 
-class Attachment:
-    """One attachment of a consumer: its session, and the ConsumerHandler of its events."""
+class Attachment(ConsumerSession):
+    """A session of an attached consumer, which gets its events."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Attachment:
         # See `TopicEnd.reached`.
         self.reached: Position | None = None
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
-        self.session = ConsumerSession(connection, wanted, self)
+        super().__init__(connection, wanted)
 
     def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:
         """Whether this last message cannot be right: it is before one that is known.
@@ -67,14 +67,17 @@ class Attachment:
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer."""
+        super().on_close(command)
         self._consumer.on_detached(self, command)
 
     def on_command(self, body: Message) -> None:
         """Pass on other commands."""
+        super().on_command(body)
         self._consumer.on_notification(self, body)
 
     def on_disconnect(self, error: PulsarError) -> None:
         """The connection ended."""
+        super().on_disconnect(error)
         self._consumer.on_detached(self, None)
 
 
@@ -142,7 +145,7 @@ class AttachedConsumer(Attaching[Attachment]):
             # Set before SUBSCRIBE is sent: deliveries can arrive before its answer.
             self._attachment = attachment
         try:
-            yield from attachment.session.subscribe(deadline)
+            yield from attachment.subscribe(deadline)
         except BaseException:
             self._give_up(attachment)
             raise
@@ -154,7 +157,7 @@ class AttachedConsumer(Attaching[Attachment]):
                 session.subscribed = True
                 self._on_subscribed(session)
         if not stays:
-            session.session.close()
+            session.close()
             raise self._lost()
         self._backoff.reset()
         self._on_attached(session)
@@ -168,7 +171,7 @@ class AttachedConsumer(Attaching[Attachment]):
         deadline: Deadline,
     ) -> Operation[Any]:
         try:
-            return (yield attachment.session.ask(command, deadline))
+            return (yield attachment.ask(command, deadline))
         except PulsarError as error:
             # A broker that no longer knows the consumer has said so, or soon will.
             if can_pass(error):
@@ -184,12 +187,12 @@ class AttachedConsumer(Attaching[Attachment]):
                 return
             self._attachment = None
             if command is not None:
-                self._moved_to = self._pool.assigned_broker(command, attachment.session.connection)
+                self._moved_to = self._pool.assigned_broker(command, attachment.connection)
         if attachment.subscribed:
             self._on_lost()
 
     def _give_up(self, attachment: Attachment) -> None:
-        attachment.session.close()
+        attachment.close()
         self.on_detached(attachment, None)
 
     def close(self) -> Future[Any] | None:
@@ -197,4 +200,4 @@ class AttachedConsumer(Attaching[Attachment]):
         self._stop()
         with self._lock:
             attachment, self._attachment = self._attachment, None
-        return None if attachment is None else attachment.session.close()
+        return None if attachment is None else attachment.close()

@@ -206,14 +206,13 @@ class TopicConsumer(AttachedConsumer):
         self._epoch_seen = self._epoch
 
     def _on_attached(self, attachment: Attachment) -> None:
-        session = attachment.session
         # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
         with self._lock:
-            permits = self._queue.begin(session.connection.max_message_size)
+            permits = self._queue.begin(attachment.connection.max_message_size)
         with contextlib.suppress(PulsarError):
             if permits:
-                session.flow(permits)
+                attachment.flow(permits)
 
     def _on_lost(self) -> None:
         with self._lock:
@@ -463,21 +462,21 @@ class TopicConsumer(AttachedConsumer):
     def give_back(self, generation: int, messages: int, size: int) -> None:
         """Messages were returned or dropped; sends permits when it is time."""
         with self._lock:
-            attachment = self._attachment
+            attachment = self._current()
             permits = self._queue.give_back(generation, messages, size)
-        if permits and attachment is not None and attachment.subscribed:
+        if permits and attachment is not None:
             with contextlib.suppress(PulsarError):
-                attachment.session.flow(permits)
+                attachment.flow(permits)
 
     def pull(self) -> None:
         """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
             if not self._queue.pull():
                 return
-            attachment = self._attachment
-        if attachment is not None and attachment.subscribed:
+            attachment = self._current()
+        if attachment is not None:
             with contextlib.suppress(PulsarError):
-                attachment.session.flow(1)
+                attachment.flow(1)
 
     def track(self, message_id: MessageIdAdv) -> None:
         """A message was returned to the user: remember it until it is acknowledged."""
@@ -545,31 +544,29 @@ class TopicConsumer(AttachedConsumer):
         """
         if not self._keeps:
             return
-        attachment = self._attachment
-        if attachment is not None and attachment.subscribed:
+        attachment = self._current()
+        if attachment is not None:
             # Check now: after the delay nobody could be told of the error.
-            attachment.session.connection.check_speaks(
-                pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
-            )
+            attachment.connection.check_speaks(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         self._outstanding.refuse((message_id.ledger_id, message_id.entry_id), redeliveries)
 
     def _send_ack(self, ack: Ack) -> Future[Any] | bool:
-        attachment = self._attachment
-        if attachment is None or not attachment.subscribed:
+        attachment = self._current()
+        if attachment is None:
             return False
-        session = attachment.session
+        connection = attachment.connection
         build = partial(
             commands.ack,
-            session.consumer_id,
+            attachment.consumer_id,
             ack.message_ids,
             cumulative=ack.cumulative,
             properties=ack.properties,
             validation_error=ack.validation_error,
         )
         if ack.receipt:
-            return session.connection.request_async(lambda number: build(request_id=number))
+            return connection.request_async(lambda number: build(request_id=number))
         try:
-            return session.connection.send(build())
+            return connection.send(build())
         except PulsarError:
             return False
 
@@ -587,8 +584,8 @@ class TopicConsumer(AttachedConsumer):
             self.redeliver_all()
             return
         self.acks.flush()
-        attachment = self._attachment
-        if attachment is None or not attachment.subscribed:
+        attachment = self._current()
+        if attachment is None:
             # They are redelivered after reattaching anyway.
             return
         wanted = [found for key in keys for found in self._outstanding.entries_of(key)]
@@ -598,9 +595,8 @@ class TopicConsumer(AttachedConsumer):
                 for ledger_id, entry_id in wanted[first : first + _MAX_REDELIVERED]
             ]
             with contextlib.suppress(PulsarError):
-                session = attachment.session
-                session.connection.send(
-                    commands.redeliver_unacknowledged_messages(session.consumer_id, ids)
+                attachment.connection.send(
+                    commands.redeliver_unacknowledged_messages(attachment.consumer_id, ids)
                 )
 
     def redeliver_all(self) -> None:
@@ -608,24 +604,23 @@ class TopicConsumer(AttachedConsumer):
         self.acks.flush()
         self._outstanding.redelivered()
         with self._lock:
-            attachment = self._attachment
+            attachment = self._current()
             dropped = self._forget_queue()
             if not self.options.shared:
                 self._epoch += 1
             epoch = None if self.options.shared else self._epoch
-        if attachment is None or not attachment.subscribed:
+        if attachment is None:
             return
         with contextlib.suppress(PulsarError):
-            session = attachment.session
-            session.connection.send(
+            attachment.connection.send(
                 commands.redeliver_unacknowledged_messages(
-                    session.consumer_id, consumer_epoch=epoch
+                    attachment.consumer_id, consumer_epoch=epoch
                 )
             )
             with self._lock:
                 permits = self._queue.dropped(dropped)
             if permits:
-                session.flow(permits)
+                attachment.flow(permits)
 
     # --- questions and seek -------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class DurableConsumer(AttachedConsumer):
         long as the broker that wrote or found it has the topic loaded.
         """
         wanted = probe_request(self.topic, LATEST_POSITION)
-        with ConsumerSession(attachment.session.connection, wanted) as session:
+        with ConsumerSession(attachment.connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
         return acknowledged_up_to(answer.consumer_mark_delete_position)
@@ -224,8 +224,8 @@ class DurableConsumer(AttachedConsumer):
     def _confirm(self, attachment: Attachment, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
         try:
-            yield from self._check_exists(attachment.session.connection, deadline)
-            yield from attachment.session.confirm(deadline)
+            yield from self._check_exists(attachment.connection, deadline)
+            yield from attachment.confirm(deadline)
         except BaseException as error:
             # The topic is leaving this broker: look it up again.
             logger.info("%s: a consumer must be attached again: %s", self.topic, error)
@@ -270,17 +270,17 @@ class DurableConsumer(AttachedConsumer):
 
     def _send_ack(self) -> None:
         with self._lock:
-            attachment = self._attachment
-            if attachment is None or not attachment.subscribed or self._wanted is None:
+            attachment = self._current()
+            if attachment is None or self._wanted is None:
                 return
             position, batch_size = self._wanted
             target = cumulative_ack(position, batch_size)
             if target is None or position == self._sent:
                 return
             self._sent = position
-        answer = attachment.session.connection.request_async(
+        answer = attachment.connection.request_async(
             lambda request_id: commands.ack(
-                attachment.session.consumer_id, [target], cumulative=True, request_id=request_id
+                attachment.consumer_id, [target], cumulative=True, request_id=request_id
             )
         )
         answer.add_done_callback(
