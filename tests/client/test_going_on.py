@@ -9,7 +9,7 @@ import pytest
 from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
 from pulsar_spark.engine.consumers import consumer_session
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer
+from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.producers.producer import TopicProducer
@@ -164,7 +164,7 @@ def read(context: ClientContext, topic: str) -> Callable[[], object]:
 
 
 def hold(context: ClientContext, topic: str) -> Callable[[], object]:
-    held = DurableConsumer(context, topic, "s", EARLIEST)
+    held = HeldSubscription(context, topic, "s", EARLIEST)
     run(held.end_operation, 30.0)
     return lambda: run(retried(held.end_operation), 30.0)
 

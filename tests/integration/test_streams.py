@@ -186,7 +186,7 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
     try:
         with clustered(broker) as context:
             for number in range(100):
-                one = subscription.DurableConsumer(
+                one = subscription.HeldSubscription(
                     context, topics[number % 2], "s", subscription.EARLIEST
                 )
                 found.append(run(partial(_end, one, Position(0, 1)), 100.0).last.entry_id)
@@ -199,7 +199,7 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
 
 
 def _end(
-    one: subscription.DurableConsumer, known: Position, deadline: Deadline
+    one: subscription.HeldSubscription, known: Position, deadline: Deadline
 ) -> Operation[TopicEnd]:
     return retrying(lambda to: one.end_operation(to, known), deadline)
 

@@ -76,7 +76,7 @@ class TopicEnd:
     reached: Position | None = None
 
 
-class DurableConsumer(AttachedConsumer):
+class HeldSubscription(AttachedConsumer):
     """An Exclusive consumer on a durable subscription.
 
     `initial` (EARLIEST or LATEST) is where a new subscription starts. If it `must_exist`, it is not
@@ -323,7 +323,7 @@ class SubscriptionSet:
         self._context = context
         self._timeout = timeout
         self._read_compacted = read_compacted
-        self._consumers: dict[str, DurableConsumer] = {}
+        self._consumers: dict[str, HeldSubscription] = {}
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._consumers
@@ -339,7 +339,7 @@ class SubscriptionSet:
         `initial` (EARLIEST or LATEST) is where a new subscription starts. With `must_exist`, and
         once it exists, a missing one is SubscriptionNotFound until `create_again`.
         """
-        self._consumers[topic] = DurableConsumer(
+        self._consumers[topic] = HeldSubscription(
             self._context,
             topic,
             self.name,
@@ -401,7 +401,7 @@ class SubscriptionSet:
         """
         reached = known or {}
 
-        def operation(consumer: DurableConsumer) -> OperationFactory[TopicEnd]:
+        def operation(consumer: HeldSubscription) -> OperationFactory[TopicEnd]:
             upto = reached.get(consumer.topic, EARLIEST_POSITION)
             return lambda deadline: consumer.end_operation(deadline, upto)
 
@@ -421,7 +421,7 @@ class SubscriptionSet:
     def _ask(
         self,
         topics: Iterable[str] | None,
-        operation: Callable[[DurableConsumer], OperationFactory[T]],
+        operation: Callable[[HeldSubscription], OperationFactory[T]],
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
         factories = [retried(operation(self._consumers[name])) for name in names]
@@ -434,7 +434,7 @@ class SubscriptionSet:
     # --- acknowledgements -----------------------------------------------------------------------
 
     def acknowledge(self, topic: str, position: Position, batch_size: int = 0) -> None:
-        """Acknowledge everything before a position, as `DurableConsumer.acknowledge`."""
+        """Acknowledge everything before a position, as `HeldSubscription.acknowledge`."""
         self._consumers[topic].acknowledge(position, batch_size)
 
     @property
