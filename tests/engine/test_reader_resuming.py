@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import retry
-from pulsar_spark.engine.consumers import reader_consumer
+from pulsar_spark.engine.consumers import reader_feed
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer
+from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed
 from pulsar_spark.engine.consumers.receiver_queue import Ended
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -544,13 +544,13 @@ def resumed_with(
     """Return how long each attempt to subscribe might take: the first one, then resumes."""
     allowed: list[float] = []
 
-    attach = ReaderConsumer.attach_operation
+    attach = ReaderFeed.attach_operation
 
-    def noting(consumer: ReaderConsumer, deadline: Deadline) -> Operation[Any]:
+    def noting(consumer: ReaderFeed, deadline: Deadline) -> Operation[Any]:
         allowed.append(deadline.seconds or 0.0)
         return attach(consumer, deadline)
 
-    monkeypatch.setattr(ReaderConsumer, "attach_operation", noting)
+    monkeypatch.setattr(ReaderFeed, "attach_operation", noting)
     with EmbeddedBroker() as broker:
         messages = fill(broker, TOPIC, 30)
         limits = ReaderOptions(auto_scale=False, receiver_queue_size=6, poll_timeout=poll_timeout)
@@ -592,16 +592,16 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
     monkeypatch.setattr(retry, "time", clock)
     pauses: list[float] = []
 
-    def wait(consumer: ReaderConsumer, seconds: float) -> Operation[None]:
+    def wait(consumer: ReaderFeed, seconds: float) -> Operation[None]:
         left = 60 - (clock.monotonic() - began)
         assert seconds <= max(left / 4, 0.1) + 0.001
         pauses.append(seconds)
         clock.advance(seconds)
         yield from ()
 
-    monkeypatch.setattr(ReaderConsumer, "_wait", wait)
+    monkeypatch.setattr(ReaderFeed, "_wait", wait)
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=60)) as pool:
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
         broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
         with pytest.raises(PulsarError, match=r"after \d+ attempts"):
             consumer.subscribe(EARLIEST_POSITION)
@@ -616,7 +616,7 @@ def test_a_consumer_that_is_closed_while_it_subscribes_has_no_queue(
 ) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
         # As late as another thread can.
         monkeypatch.setattr(ConsumerSession, "flow", lambda session, permits: consumer.close())
         consumer.subscribe(EARLIEST_POSITION)
@@ -687,17 +687,17 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(t
 def test_outages_that_are_over_are_not_held_against_a_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_consumer, "_MAX_PAUSE", 0.1)
+    monkeypatch.setattr(reader_feed, "_MAX_PAUSE", 0.1)
     limits: list[float] = []
-    attempts = ReaderConsumer._attempts
+    attempts = ReaderFeed._attempts
 
     def noting(
-        consumer: ReaderConsumer, attempt: Any, deadline: Deadline, *loss: Any
+        consumer: ReaderFeed, attempt: Any, deadline: Deadline, *loss: Any
     ) -> Operation[None]:
         limits.append(deadline.remaining())
         return attempts(consumer, attempt, deadline, *loss)
 
-    monkeypatch.setattr(ReaderConsumer, "_attempts", noting)
+    monkeypatch.setattr(ReaderFeed, "_attempts", noting)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         with reading(broker, TOPIC, poll_timeout=600) as reader:
@@ -727,7 +727,7 @@ def test_outages_that_are_over_are_not_held_against_a_reader(
 def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_consumer, "_MAX_PAUSE", 0.1)
+    monkeypatch.setattr(reader_feed, "_MAX_PAUSE", 0.1)
 
     def script(session: Session, event: Event) -> bool:
         if is_flow(event):
@@ -804,7 +804,7 @@ def test_closing_while_it_subscribes_leaves_no_consumer(command: str) -> None:
 def test_closing_ends_the_pause_before_another_attempt_to_subscribe() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=600)) as pool:
         broker.create_topic(TOPIC)
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
         consumer._backoff = Backoff(600.0, 600.0)
         consumer.on_ended(Ended())
         errors: list[PulsarError] = []

@@ -30,7 +30,7 @@ from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
-from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer, wait_for_end
+from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
@@ -175,7 +175,7 @@ class EntryReader(Closing):
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
-        self._consumer = ReaderConsumer(
+        self._consumer = ReaderFeed(
             pool,
             topic,
             self._options,

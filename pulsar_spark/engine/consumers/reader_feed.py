@@ -65,7 +65,7 @@ def wait_for_end(factory: OperationFactory[T], seconds: float) -> Future[T]:
     return ended
 
 
-class ReaderConsumer(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
+class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
     """Has a topic partition delivered to `queue`, session by session.
 
     `start` is where the last session started, `max_message_size` its broker's limit. For the
