@@ -112,6 +112,24 @@ def test_a_clients_producer_ends_where_no_further_attempt_can_help(
     assert refused.hits == 1
 
 
+@pytest.mark.fault(207)
+@pytest.mark.parametrize("code", PROMPT)
+def test_a_client_is_told_at_once_what_refuses_its_first_attempt(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, code: str
+) -> None:
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        ("PRODUCER", lambda: client.create_producer(topic)),
+        ("SUBSCRIBE", lambda: client.subscribe(topic, "s")),
+    ]
+    for command, attempt in attempts:
+        with (
+            broker.faults.error(command, code, times=None) as refused,
+            pytest.raises(BrokerError) as raised,
+        ):
+            attempt()
+        assert (raised.value.code, refused.hits) == (pb.ServerError.Value(code), 1)
+
+
 @pytest.mark.fault(206)
 def test_readers_and_table_views_go_on_when_their_topic_is_made_again(
     broker: EmbeddedBroker, client: PulsarClient, topic: str
