@@ -24,6 +24,7 @@ from pulsar_spark.engine.operations import Operation, OperationFactory, Within, 
 from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
+    AuthenticationError,
     BrokerError,
     ClosedError,
     ConnectionLost,
@@ -88,6 +89,8 @@ class Attaching(Generic[S]):
         self._lives = lives
         self._backoff = Backoff(maximum=max_pause)
         self._attachments = 0
+        # Whether the last attempt reached the topic's broker.
+        self._is_connected = False
         self._lock = threading.Lock()
         # The following are guarded by _lock: the attempt that is under way, the broker to which
         # the topic moved, and why it was lost.
@@ -143,7 +146,9 @@ class Attaching(Generic[S]):
 
     def can_pass(self, error: PulsarError) -> bool:
         """Whether another attempt may succeed, as `retry.can_pass`."""
-        return can_pass(error, lives=self._lives and self.was_attached)
+        # Who is not let in would not be later: only the user gives other credentials.
+        is_login = isinstance(error, AuthenticationError) and not self._is_connected
+        return can_pass(error, lives=self._lives and self.was_attached and not is_login)
 
     # --- attaching ----------------------------------------------------------------------------
 
@@ -173,7 +178,9 @@ class Attaching(Generic[S]):
         return session
 
     def _attach(self, deadline: Deadline) -> Operation[S]:
+        self._is_connected = False
         connection = yield from self._find(deadline)
+        self._is_connected = True
         session = yield from self._register(connection, deadline)
         self._attachments += 1
         self._resume(session)

@@ -11,11 +11,9 @@ from pulsar_spark.errors import (
     BrokerUnreachable,
     ConnectError,
     OperationTimeout,
-    ProducerFenced,
     PulsarError,
     RemoteProtocolError,
     TlsError,
-    TopicTerminated,
 )
 
 if TYPE_CHECKING:
@@ -97,14 +95,13 @@ class Pause(NamedTuple):
 # class says (`retryable`).
 _PASSES: tuple[tuple[type[PulsarError], bool | None, bool | None], ...] = (
     # error                a client    a Spark task or stream; everyone's first attempt
-    (TopicTerminated, False, False),
-    (ProducerFenced, False, False),
     (OperationTimeout, True, True),
     # A server that is no broker stays so; but a balancer answers for brokers that are down.
     (RemoteProtocolError, True, False),
     # A certificate is renewed.
     (TlsError, True, False),
-    # A permission, policy or quota changes, a topic is made again, another consumer leaves.
+    # A permission, policy or quota changes, a topic is made again, another consumer leaves. What
+    # ends a producer for good, its registrar knows.
     (BrokerError, True, None),
     (PulsarError, None, None),
 )

@@ -43,11 +43,13 @@ from pulsar_spark.errors import (
     DroppedAsDuplicate,
     OperationTimeout,
     ProducerBusy,
+    ProducerFenced,
     PulsarError,
     QuotaExceeded,
     RemoteProtocolError,
     ServiceNotReady,
     TopicNotFound,
+    TopicTerminated,
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.policies import no_topic
@@ -770,6 +772,8 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
 
     def can_pass(self, error: PulsarError) -> bool:
         """Whether another attempt may succeed: what is pending has time-outs of its own."""
+        if isinstance(error, TopicTerminated | ProducerFenced):
+            return False
         return isinstance(error, RemoteProtocolError) or super().can_pass(error)
 
     def _on_trouble(self, error: PulsarError) -> None:
