@@ -19,21 +19,16 @@ use crate::hashes;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 9;
+const CONTRACT: u32 = 10;
 
 type Object = Py<PyAny>;
 
-/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last, None)
+/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last)
 ///
 /// The decoder finds the ends of the frames again faster than Python could hand them over.
 #[pyfunction]
-fn scan_messages(
-    data: &[u8],
-    at: usize,
-    limit: usize,
-) -> (usize, i64, usize, usize, Option<Object>) {
-    let (end, consumer_id, frames, last) = frame::scan_messages(data, at, limit);
-    (end, consumer_id, frames, last, None)
+fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, usize) {
+    frame::scan_messages(data, at, limit)
 }
 
 /// scan_receipts(data, at, limit) -> (end, producer_id, numbers)
@@ -49,27 +44,28 @@ fn scan_receipts<'py>(
     Ok((end, producer, numbers))
 }
 
-/// hash_values(values, seed, words=None) -> numbers of 64 bits
+/// hash_values(values, seed, word=0, words=None) -> numbers of 64 bits
 ///
 /// It keeps the interpreter's lock: values come a few at a time.
 #[pyfunction]
-#[pyo3(signature = (values, seed, words=None))]
+#[pyo3(signature = (values, seed, word=0, words=None))]
 fn hash_values<'py>(
     py: Python<'py>,
     values: &Bound<'py, PyAny>,
     seed: u64,
+    word: u64,
     words: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let column = Column::new(values)?;
     let found = match &column {
         Column::Values(values) => {
             let values = values.iter().map(|item| item.as_ref().map(|item| item.as_bytes()));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
         Column::Joined { data, edges } => {
             let data = data.as_bytes();
             let values = edges.windows(2).map(|pair| Some(&data[pair[0]..pair[1]]));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
     };
     let found = found.map_err(|_| PyValueError::new_err("there is a word for each value"))?;
@@ -137,8 +133,7 @@ impl BlockDecoder {
         self.decoder.slow_frames
     }
 
-    /// decode(data, at, stop, position, ends=None) -> Progress
-    #[pyo3(signature = (data, at, stop, position, _ends=None))]
+    /// decode(data, at, stop, position) -> Progress
     fn decode<'py>(
         &mut self,
         py: Python<'py>,
@@ -146,7 +141,6 @@ impl BlockDecoder {
         at: usize,
         stop: usize,
         position: &Bound<'py, PyAny>,
-        _ends: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let start = place(position)?;
         let same_data = self.begun.take().is_some_and(|begun| begun.is(data));
@@ -158,7 +152,7 @@ impl BlockDecoder {
             let mut undo = |codec: i32, data: &[u8], size: usize, limit: usize| {
                 Python::attach(|py| match call(py, decompress, codec, data, size, limit) {
                     Ok(found) => Some(found),
-                    // The careful path will meet it again. What is no error must not be lost.
+                    // What opens the entry will meet it again. What is no error must not be lost.
                     Err(error) if error.is_instance_of::<PyException>(py) => None,
                     Err(error) => {
                         raised = Some(error);

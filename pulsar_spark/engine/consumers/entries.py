@@ -30,7 +30,7 @@ from pulsar_spark.protocol.chunks import (
     DiscardReason,
 )
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 

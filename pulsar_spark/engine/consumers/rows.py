@@ -1,7 +1,7 @@
 """Messages that a consumer takes as rows of a block, without an object per entry.
 
 A block decoder takes usual frames. Everything else (partly acknowledged entries, redelivery,
-damage) needs the careful path in `consumer`, which starts where this one stops. Rarely used fields
+damage) `consumer` opens entry by entry, where this one stops. Rarely used fields
 are read from the frame on access.
 """
 
@@ -27,6 +27,7 @@ from pulsar_spark.protocol.blocks import (
     Columns,
     Decompress,
     Place,
+    Progress,
 )
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
@@ -37,7 +38,7 @@ MOST_ROWS: Final = 1000
 """At most this many messages are taken together."""
 MOST_BYTES: Final = 128 * 1024
 """About this many bytes too: a message that is kept keeps all of them in memory."""
-# From these sizes of frames and of their messages on, the careful path costs little by comparison,
+# From these sizes of frames and of their messages on, to open entries costs little by comparison,
 # and copies less.
 _LARGE_FRAME: Final = 16 * 1024
 _LARGE_MESSAGE: Final = 2 * 1024
@@ -245,7 +246,7 @@ class _OpenedEntry(NamedTuple):
         if not entry.is_batch:
             return cls(entry, None)
         count = entry.metadata.num_messages_in_batch
-        return cls(entry, unpack_batch(entry.payload, count, with_metadata=False))
+        return cls(entry, unpack_batch(entry.payload, count))
 
 
 class RowDecoder:
@@ -270,9 +271,20 @@ class RowDecoder:
         self._within: tuple[MessageBlock, int, Place] | None = None
         # A block of large frames, and whether rows suit it.
         self._sampled: tuple[MessageBlock, bool] | None = None
+        # A block of which entries are opened one by one up to a place.
+        self._left: tuple[MessageBlock, int] | None = None
+
+    def leave(self, block: MessageBlock, end: int) -> None:
+        """Have the entries of a block opened one by one up to the place `end`."""
+        self._left = block, end
 
     def suits(self, block: MessageBlock, at: int) -> bool:
-        """Whether a block's messages are small, to judge by the frame at `at` if it is large."""
+        """Whether to take rows from `at` on: messages are small, and none has to be opened.
+
+        The frame at `at` shows whether the messages of large frames are.
+        """
+        if self._left is not None and self._left[0] is block and at < self._left[1]:
+            return False
         if block.size <= block.count * _LARGE_FRAME:
             return True
         if self._sampled is None or self._sampled[0] is not block:
@@ -286,24 +298,25 @@ class RowDecoder:
         within = self._within
         return within is not None and within[0] is block and within[1] == at
 
-    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
-        """Take frames from `at` on; return their rows, and where to continue.
+    def take(
+        self, block: MessageBlock, at: int, floor: Place
+    ) -> tuple[ReceivedRows | None, Progress]:
+        """Take frames from `at` on; return their rows, and how far they reach.
 
-        There are no rows if the first frame needs the careful path, or if all frames up to one are
-        skipped, because they are before `floor`.
+        There are no rows if the first frame has to be opened, or if some messages are skipped,
+        because they are before `floor` or removed by compaction: these entries are left.
         """
         start, begun = floor, 0
         if self._within is not None and self.is_within(block, at):
             start = self._within[2]
             begun = start[2]
         self._within = None
-        progress = self._decoder.decode(block.data, at, block.stop, start, block.ends)
+        progress = self._decoder.decode(block.data, at, block.stop, start)
         columns = self._decoder.take()
-        if columns is None:
-            return None, progress.at
         reached = progress.position[2] if progress.status == FULL else 0
-        if columns.rows != progress.messages - begun + reached:
-            return None, progress.at
+        if columns is None or columns.rows != progress.messages - begun + reached:
+            self.leave(block, progress.at)
+            return None, progress
         end = progress.at
         if reached:
             self._within = block, end, progress.position
@@ -311,7 +324,7 @@ class RowDecoder:
         frames = block.data[at:end]
         whole = not (begun or reached)
         rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
-        return rows, progress.at
+        return rows, progress
 
 
 def _messages_at(block: MessageBlock, at: int) -> int:
