@@ -86,8 +86,7 @@ def test_names_and_texts_of_a_hostile_broker_are_escaped_in_log_lines(lines: io.
         "pulsar_spark.spark.streaming.topics:",
         "pulsar_spark.spark.streaming.source:",
         "pulsar_spark.spark.reading.data_loss:",
-        "pulsar_spark.engine.consumers.subscription:",
-        "pulsar_spark.engine.producers.producer_session:",
+        "pulsar_spark.engine.attaching:",
     }
     assert "t1\\x1b[2J\\x1b]0;owned\\x07\\r\\n2026-11-27" in text
     assert "mine\\x1b[2J" in text

@@ -130,6 +130,9 @@ SECTIONS: dict[str, dict[int, str]] = {
         203: "a reader of hundreds of partitions, most of them idle or without an answer",
         204: "clients that are dropped without being closed",
         205: "a reader is closed while it pauses before it subscribes again",
+        206: "a topic of a client is deleted and made again",
+        207: "a broker refuses, after a first success, what it takes a moment later",
+        208: "a broker refuses, after a first success, what a Spark task needs",
     },
     "Sink and transactions": {
         206: "a coordinator leaves the sink's own records out of a commit",

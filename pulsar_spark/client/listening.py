@@ -136,7 +136,7 @@ class Listening:
             topic = self._consumer.topic()
             logger.error("%s: a message cannot be given to the listener: %s", topic, error)
             # An entry that could not be fetched now is the next one still, and told of again.
-            if not can_pass(error) and not self._incoming.over:
+            if not can_pass(error, lives=True) and not self._incoming.over:
                 self.on_ready()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.reader_consumer import Drive
+from pulsar_spark.engine.consumers.reader_feed import Drive
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery

@@ -19,7 +19,7 @@ from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Deadline, retried
-from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.errors import PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
@@ -137,7 +137,6 @@ class TopicConsumers:
             create=create,
             on_active=self._on_active,
             dead_letter_router=self._dead_letter_router,
-            on_failed=self._on_failed,
         )
 
     def on_topics(self, found: set[str]) -> None:
@@ -174,16 +173,6 @@ class TopicConsumers:
             # The next discovery finds it again and retries.
             logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
             self._drop(consumer)
-
-    def _on_failed(self, consumer: TopicConsumer, error: PulsarError) -> None:
-        """End with one topic's error; a topic that was deleted does not affect the others."""
-        found = self._discovery
-        many = len(self._consumers) > 1 or (found is not None and found.pattern is not None)
-        if isinstance(error, TopicNotFound) and many:
-            logger.warning("%s: the topic is gone, and so is its consumer", consumer.topic)
-            self._drop(consumer)
-        else:
-            self._inbox.fail(error)
 
     def _drop(self, consumer: TopicConsumer) -> None:
         with self._lock:

@@ -7,12 +7,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pulsar_spark.errors import (
+    BrokerError,
     BrokerUnreachable,
     ConnectError,
-    ConsumerBusy,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
+    TlsError,
 )
 
 if TYPE_CHECKING:
@@ -90,14 +91,32 @@ class Pause(NamedTuple):
     seconds: float
 
 
-def is_retryable(error: PulsarError) -> bool:
-    """Whether retrying may help: a server that is not a Pulsar broker stays so."""
-    return error.retryable and not isinstance(error, RemoteProtocolError)
+# What passes, and what is final. The first row that fits an error counts; None is what the error's
+# class says (`retryable`).
+_PASSES: tuple[tuple[type[PulsarError], bool | None, bool | None], ...] = (
+    # error                a client    a Spark task or stream; everyone's first attempt
+    (OperationTimeout, True, True),
+    # A server that is no broker stays so; but a balancer answers for brokers that are down.
+    (RemoteProtocolError, True, False),
+    # A certificate is renewed.
+    (TlsError, True, False),
+    # A permission, policy or quota changes, a topic is made again, another consumer leaves. What
+    # ends a producer for good, its registrar knows.
+    (BrokerError, True, None),
+    (PulsarError, None, None),
+)
 
 
-def can_pass(error: PulsarError) -> bool:
-    """Whether a consumer may subscribe later: a missing answer and a name in use can pass too."""
-    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
+def can_pass(error: PulsarError, *, lives: bool = False) -> bool:
+    """Whether another attempt may succeed.
+
+    What `lives`, a client's producer, consumer or reader after its first success, goes on wherever
+    a broker may accept it later. Others fail promptly: Spark runs a task again, and a stream whose
+    topic was made again must not go on as if it were the same.
+    """
+    _, client, task = next(row for row in _PASSES if isinstance(error, row[0]))
+    passes = client if lives else task
+    return error.retryable if passes is None else passes
 
 
 def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
@@ -115,7 +134,7 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
         except PulsarError as error:
             attempts += 1
             delay = backoff.next()
-            if not (is_retryable(error) or isinstance(error, OperationTimeout)):
+            if not can_pass(error):
                 raise
             if delay >= deadline.remaining():
                 raise after_attempts(error, attempts, before) from error

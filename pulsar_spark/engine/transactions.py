@@ -25,7 +25,7 @@ from typing import Any
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
-from pulsar_spark.engine.retry import Deadline, is_retryable, retried, retrying
+from pulsar_spark.engine.retry import Deadline, can_pass, retried, retrying
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
@@ -252,7 +252,7 @@ class Coordinators:
                 _check_owner(error)
                 raise
             except PulsarError as error:
-                if is_retryable(error) or isinstance(error, OperationTimeout):
+                if can_pass(error):
                     self._detach(tc_id, connection)
                 raise
 

@@ -53,7 +53,6 @@ from pulsar_spark.errors import (
     OperationTimeout,
     OptionError,
     PulsarError,
-    TopicNotFound,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -230,11 +229,18 @@ def test_a_listener_without_a_queue_goes_on_behind_what_cannot_be_read(
 
 @pytest.mark.fault(200)
 def test_a_listener_is_told_once_of_what_ended_its_consumer(
-    broker: EmbeddedBroker, client: PulsarClient, topic: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
     came = threading.Event()
     listener = client.subscribe(topic, "s", message_listener=lambda *_: None)
-    broker.faults.error("SUBSCRIBE", pb.AuthorizationError, times=None)
+    monkeypatch.setattr(Lookup, "connection_operation", fail)
     broker.faults.disconnect()
     wait_until(lambda: "cannot be given to the listener" in caplog.text, "it is not told")
     # What the listeners' thread does next comes behind another call of the listener.
@@ -304,25 +310,19 @@ def test_a_defect_while_a_consumer_comes_back_is_told_to_those_who_wait(
     assert "Traceback" in caplog.text
 
 
-def test_a_topic_that_is_gone_ends_the_consumer(
-    broker: EmbeddedBroker, client: PulsarClient, topic: str
+@pytest.mark.fault(206)
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_consumer_goes_on_when_its_topic_is_made_again(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, others: int
 ) -> None:
-    consumer = client.subscribe(topic, "s")
-    waiting: list[PulsarError] = []
-
-    def wait() -> None:
-        try:
-            consumer.receive()
-        except PulsarError as error:
-            waiting.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
+    topics = [topic, *(broker.create_topic(f"other-{number}") for number in range(others))]
+    consumer = client.subscribe(topics, "s", initial_position=EARLIEST)
+    asked = broker.faults.seen("LOOKUP")
     broker.delete_topic(topic)
-    finish(thread)
-    assert isinstance(waiting[0], TopicNotFound)
-    with pytest.raises(TopicNotFound):
-        consumer.receive(10)
+    wait_until(lambda: broker.faults.seen("LOOKUP") > asked + 1, "it does not try again")
+    broker.create_topic(topic)
+    send(client, topic, 2)
+    assert values(consumer, 2) == [0, 1]
     consumer.close()
 
 

@@ -40,7 +40,7 @@ def exceed_a_quota(broker: EmbeddedBroker, client: PulsarClient) -> None:
 
 def refuse(broker: EmbeddedBroker, client: PulsarClient) -> None:
     """The producer is refused for good."""
-    broker.faults.error("PRODUCER", "AuthorizationError", times=None)
+    broker.faults.error("PRODUCER", "ProducerFenced", times=None)
     broker.faults.disconnect()
 
 
@@ -59,7 +59,7 @@ ENDS: list[tuple[Callable[[EmbeddedBroker, PulsarClient], None], int, Result]] =
     (time_out, 1_000, Result.Timeout),
     (acknowledge, 60_000, Result.Ok),
     (exceed_a_quota, 60_000, Result.ProducerBlockedQuotaExceededException),
-    (refuse, 60_000, Result.AuthorizationError),
+    (refuse, 60_000, Result.ProducerFenced),
     (terminate, 60_000, Result.TopicTerminated),
     (close, 60_000, Result.AlreadyClosed),
 ]

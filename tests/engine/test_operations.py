@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run, run_many, start
-from pulsar_spark.engine.retry import Deadline, Pause, is_retryable, retrying
+from pulsar_spark.engine.retry import Deadline, Pause, can_pass, retrying
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     ClosedError,
@@ -242,11 +242,11 @@ def test_a_deadline_that_cuts_an_attempt_short_says_why_the_one_before_failed() 
         (ServiceNotReady("x"), True),
         (TopicNotFound("x"), False),
         (RemoteProtocolError("the peer speaks TLS"), False),
-        (OperationTimeout("x"), False),
+        (OperationTimeout("x"), True),
     ],
 )
-def test_only_what_can_pass_is_retryable(error: PulsarError, expected: bool) -> None:
-    assert is_retryable(error) is expected
+def test_what_may_pass_is_no_final_error(error: PulsarError, expected: bool) -> None:
+    assert can_pass(error) is expected
 
 
 # --- operations that no thread waits for ------------------------------------------------------

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import attaching, retry
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.errors import (
@@ -275,7 +274,7 @@ def test_a_name_that_is_taken_is_tried_again_for_some_seconds(
     with topic() as (script, context, _):
         refuse_producers(script, pb.ProducerBusy, times=3)
         make(context).open()
-        monkeypatch.setattr(producer_session, "BUSY_SECONDS", 0.5)
+        monkeypatch.setattr(attaching, "BUSY_SECONDS", 0.5)
         asked = refuse_producers(script, pb.ProducerBusy)
         began = time.monotonic()
         with pytest.raises(ProducerBusy, match="its own"):

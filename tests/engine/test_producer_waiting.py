@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import attaching, retry
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers import inflight_window, producer_session
+from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.inflight_window import MessageCallback
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
@@ -328,7 +328,9 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Clock:
         yield from ()
 
     monkeypatch.setattr(Registrar, "_wait", wait)
-    monkeypatch.setattr(producer_session, "Backoff", lambda: Backoff(rng=_Longest()))
+    monkeypatch.setattr(
+        attaching, "Backoff", lambda maximum: Backoff(maximum=maximum, rng=_Longest())
+    )
     for module in (inflight_window, retry):
         monkeypatch.setattr(module, "time", clock)
     return clock

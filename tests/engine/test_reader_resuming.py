@@ -5,22 +5,25 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from pulsar_spark.engine import retry
-from pulsar_spark.engine.consumers import reader_consumer
+from pulsar_spark.engine.consumers import reader_feed
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
+from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed
+from pulsar_spark.engine.consumers.receiver_queue import Ended
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import OperationFactory, run
+from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.retry import Backoff, Deadline
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
@@ -52,6 +55,18 @@ from tests.engine.topics import (
 from tests.support.waiting import Clock, finish, is_in, wait_until
 
 TOPIC = "persistent://public/default/t"
+
+
+@contextmanager
+def driven(broker: EmbeddedBroker, topic: str) -> Iterator[EntryReader]:
+    """A reader whose thread does not wait for it."""
+    timers = Timers()
+    with (
+        ConnectionPool(quick(broker)) as pool,
+        EntryReader(pool, topic, EARLIEST_POSITION, drive=Drive(timers, lambda: None)) as reader,
+    ):
+        yield reader
+    timers.close()
 
 
 def read_with_trouble(
@@ -143,16 +158,19 @@ def test_a_broker_that_stays_away_is_an_error_after_the_poll_timeout() -> None:
 def test_short_waits_do_not_keep_a_reader_from_coming_back() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
-        with reading(broker, TOPIC) as reader:
-            assert reader.next_entry(0.1) is None
+        with driven(broker, TOPIC) as reader:
+            wait_until(lambda: reader.next_entry(0) or reader._consumer.queue)
             broker.faults.refuse()
             broker.faults.disconnect()
+            pauses: list[float] = []
+            pause = reader._consumer._pause
 
-            def has_tried_long() -> bool:
-                assert reader.next_entry(0.05) is None
-                return reader._consumer.down > 1.0
+            def noting(error: PulsarError, time_left: float) -> float:
+                pauses.append(pause(error, time_left))
+                return pauses[-1]
 
-            wait_until(has_tried_long)
+            reader._consumer._pause = noting  # type: ignore[method-assign]
+            wait_until(lambda: reader.next_entry(0) or len(pauses) > 3)
             broker.faults.accept()
             expected = add_plain(broker, TOPIC, b"x")
             end = time.monotonic() + 10
@@ -512,12 +530,10 @@ def test_an_attempt_that_the_end_of_the_time_cuts_short_does_not_hide_the_one_be
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
         with (
-            ConnectionPool(quick(broker, operation_timeout=600)) as pool,
+            ConnectionPool(quick(broker, operation_timeout=2)) as pool,
             EntryReader(pool, TOPIC, EARLIEST_POSITION) as reader,
         ):
-            assert reader.next_entry(0.05) is None
-            reader._consumer.down = 599.99
-            told = r"did not answer SUBSCRIBE within 0\.2 s \(after 2 attempts\)"
+            told = r"after \d+ attempts; the one before: .*did not answer SUBSCRIBE within 0\.2 s"
             with pytest.raises(OperationTimeout, match=told):
                 reader.next_entry()
 
@@ -528,11 +544,13 @@ def resumed_with(
     """Return how long each attempt to subscribe might take: the first one, then resumes."""
     allowed: list[float] = []
 
-    def noting(factory: OperationFactory[Any], seconds: float) -> Any:
-        allowed.append(seconds)
-        return run(factory, seconds)
+    attach = ReaderFeed.attach_operation
 
-    monkeypatch.setattr(reader_consumer, "run", noting)
+    def noting(consumer: ReaderFeed, deadline: Deadline) -> Operation[Any]:
+        allowed.append(deadline.seconds or 0.0)
+        return attach(consumer, deadline)
+
+    monkeypatch.setattr(ReaderFeed, "attach_operation", noting)
     with EmbeddedBroker() as broker:
         messages = fill(broker, TOPIC, 30)
         limits = ReaderOptions(auto_scale=False, receiver_queue_size=6, poll_timeout=poll_timeout)
@@ -570,26 +588,26 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(reader_consumer, "time", clock)
+    began = clock.monotonic()
+    monkeypatch.setattr(retry, "time", clock)
     pauses: list[float] = []
+
+    def wait(consumer: ReaderFeed, seconds: float) -> Operation[None]:
+        left = 60 - (clock.monotonic() - began)
+        assert seconds <= max(left / 4, 0.1) + 0.001
+        pauses.append(seconds)
+        clock.advance(seconds)
+        yield from ()
+
+    monkeypatch.setattr(ReaderFeed, "_wait", wait)
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=60)) as pool:
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
-        monkeypatch.setattr(consumer._over, "wait", clock.sleep)
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
         broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
-
-        def try_until_the_end() -> None:
-            while True:
-                consumer.subscribe(EARLIEST_POSITION, Deadline(None))
-                pauses.append(consumer._retry_at - clock.monotonic())
-                # What was left before the pause.
-                left = 60 - consumer.down + pauses[-1]
-                assert pauses[-1] <= max(left / 4, 0.1) + 0.001
-
         with pytest.raises(PulsarError, match=r"after \d+ attempts"):
-            try_until_the_end()
+            consumer.subscribe(EARLIEST_POSITION)
         # Pauses grow to five seconds, and get shorter towards the end.
         assert 4 < max(pauses) <= 5
-        assert 59.5 < consumer.down < 60
+        assert 59.5 < clock.monotonic() - began < 60
         consumer.close()
 
 
@@ -598,10 +616,10 @@ def test_a_consumer_that_is_closed_while_it_subscribes_has_no_queue(
 ) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
         # As late as another thread can.
         monkeypatch.setattr(ConsumerSession, "flow", lambda session, permits: consumer.close())
-        consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+        consumer.subscribe(EARLIEST_POSITION)
         assert consumer.closed
         assert consumer.queue is None
         wait_until(lambda: not broker.subscriptions(TOPIC))
@@ -669,22 +687,29 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(t
 def test_outages_that_are_over_are_not_held_against_a_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_consumer, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(reader_feed, "_MAX_PAUSE", 0.1)
+    limits: list[float] = []
+    attempts = ReaderFeed._attempts
+
+    def noting(
+        consumer: ReaderFeed, attempt: Any, deadline: Deadline, *loss: Any
+    ) -> Operation[None]:
+        limits.append(deadline.remaining())
+        return attempts(consumer, attempt, deadline, *loss)
+
+    monkeypatch.setattr(ReaderFeed, "_attempts", noting)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         with reading(broker, TOPIC, poll_timeout=600) as reader:
             assert reader.next_entry(0) is None
             for _ in range(3):
-                worst = 0.0
                 with broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=3) as outage:
                     broker.unload(TOPIC)
                     subscribed = broker.faults.seen("FLOW")
                     while broker.faults.seen("FLOW") == subscribed:
                         assert reader.next_entry(0.05) is None
-                        worst = max(worst, reader._consumer.down)
                     assert outage.hits == 3
-                assert worst > 0
-                assert reader._consumer.down == 0
+                assert limits.pop() > 599
         with reading(broker, TOPIC, poll_timeout=0.5) as reader:
             assert reader.next_entry(0) is None
             # A permanent one is still an error.
@@ -702,7 +727,7 @@ def test_outages_that_are_over_are_not_held_against_a_reader(
 def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_consumer, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(reader_feed, "_MAX_PAUSE", 0.1)
 
     def script(session: Session, event: Event) -> bool:
         if is_flow(event):
@@ -779,19 +804,20 @@ def test_closing_while_it_subscribes_leaves_no_consumer(command: str) -> None:
 def test_closing_ends_the_pause_before_another_attempt_to_subscribe() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=600)) as pool:
         broker.create_topic(TOPIC)
-        consumer = ReaderConsumer(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
-        consumer._pause_for(600)
+        consumer = ReaderFeed(pool, TOPIC, ReaderOptions(), ReceiverBudget(MIB))
+        consumer._backoff = Backoff(600.0, 600.0)
+        consumer.on_ended(Ended())
         errors: list[PulsarError] = []
 
         def subscribe() -> None:
             try:
-                consumer.subscribe(EARLIEST_POSITION, Deadline(None))
+                consumer.subscribe(EARLIEST_POSITION)
             except PulsarError as error:
                 errors.append(error)
 
         thread = threading.Thread(target=subscribe)
         thread.start()
-        wait_until(lambda: is_in(thread, "wait"))
+        wait_until(lambda: is_in(thread, "_wait"))
         consumer.close()
         finish(thread)
         assert [type(error) for error in errors] == [ClosedError]

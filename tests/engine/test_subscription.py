@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import attaching, retry
 from pulsar_spark.engine.consumers import attachment as module
-from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, DurableConsumer, TopicEnd
+from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.retry import Deadline, retrying
@@ -37,7 +37,7 @@ def context(broker: EmbeddedBroker) -> Iterator[ClientContext]:
         yield made
 
 
-def is_attached(consumer: DurableConsumer) -> bool:
+def is_attached(consumer: HeldSubscription) -> bool:
     return consumer.attached
 
 
@@ -53,7 +53,7 @@ def test_it_holds_a_subscription_and_tells_where_the_topic_ends(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     first = add_plain(broker, TOPIC, b"1")
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     assert not is_attached(consumer)
     end = ask(consumer.end_operation)
     assert is_attached(consumer)
@@ -75,13 +75,13 @@ def test_a_new_subscription_begins_where_it_is_told_to(
     broker: EmbeddedBroker, context: ClientContext, initial: int, expected: int
 ) -> None:
     add_plain(broker, TOPIC, b"1")
-    ask(DurableConsumer(context, TOPIC, "s", initial).end_operation)
+    ask(HeldSubscription(context, TOPIC, "s", initial).end_operation)
     assert backlog(broker) == expected
 
 
 @pytest.mark.fault(63)
 def test_an_empty_topic_has_no_last_message(broker: EmbeddedBroker, context: ClientContext) -> None:
-    end = ask(DurableConsumer(context, TOPIC, "s", EARLIEST).end_operation)
+    end = ask(HeldSubscription(context, TOPIC, "s", EARLIEST).end_operation)
     assert end.last.ledger_id == end.last.entry_id == NO_MESSAGE.ledger_id
 
 
@@ -91,7 +91,7 @@ def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
     for number in range(4):
         add_batch(broker, TOPIC, [b"%d" % number] * 3)
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     consumer.acknowledge(Position(ledger_id, 1))
     assert consumer.ack_pending
     ask(consumer.end_operation)
@@ -113,20 +113,18 @@ def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
 def test_it_comes_back_with_its_acknowledgements_after_every_kind_of_loss(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    lost = threading.Semaphore(0)
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST, on_lost=lost.release)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     for number in range(4):
         add_plain(broker, TOPIC, b"%d" % number)
     ledger_id = broker.stats(TOPIC).ledgers[0]
     ask(consumer.end_operation)
     broker.faults.close_consumers(TOPIC)
-    assert lost.acquire(timeout=5)
-    assert not is_attached(consumer)
+    wait_until(lambda: not is_attached(consumer))
     consumer.acknowledge(Position(ledger_id, 2))
     assert ask(consumer.end_operation).attachment == 2
     wait_until(lambda: backlog(broker) == 2)
     broker.faults.disconnect(reset=True)
-    assert lost.acquire(timeout=5)
+    wait_until(lambda: not is_attached(consumer))
     assert ask(consumer.end_operation).attachment == 3
     broker.restart()
     consumer.acknowledge(Position(ledger_id, 3))
@@ -141,7 +139,7 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
 ) -> None:
     add_plain(broker, TOPIC, b"1")
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     ask(consumer.end_operation)
     broker.faults.error("ACK", "MetadataError", "no", times=1)
     consumer.acknowledge(Position(ledger_id, 1))
@@ -157,11 +155,11 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
 def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
     broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.2)
     with ClientContext(quick(broker)) as other:
-        first = DurableConsumer(other, TOPIC, "s", EARLIEST)
+        first = HeldSubscription(other, TOPIC, "s", EARLIEST)
         ask(first.end_operation)
-        second = DurableConsumer(context, TOPIC, "s", EARLIEST)
+        second = HeldSubscription(context, TOPIC, "s", EARLIEST)
         with pytest.raises(ConsumerBusy, match="each its own name"):
             ask(second.end_operation)
         assert broker.faults.seen("SUBSCRIBE", direction="in") >= 3
@@ -178,20 +176,20 @@ def test_a_non_durable_subscription_of_the_name_that_is_about_to_go_is_waited_fo
     """A real broker answers CLOSE_CONSUMER of the question whether a name exists before it goes."""
     text = "NonDurable subscription with the same name already exists."
     with broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=2):
-        assert ask(DurableConsumer(context, TOPIC, "s", EARLIEST).end_operation).done is not None
-    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+        assert ask(HeldSubscription(context, TOPIC, "s", EARLIEST).end_operation).done is not None
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.2)
     with (
         broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=None) as lasting,
         pytest.raises(NotAllowed, match="NonDurable"),
     ):
-        ask(DurableConsumer(context, TOPIC, "other", EARLIEST).end_operation)
+        ask(HeldSubscription(context, TOPIC, "other", EARLIEST).end_operation)
     assert lasting.hits >= 2
     # What a policy does not allow is told at once.
     with (
         broker.faults.error("SUBSCRIBE", "NotAllowedError", "a policy", times=None) as policy,
         pytest.raises(NotAllowed, match="a policy"),
     ):
-        ask(DurableConsumer(context, TOPIC, "other", EARLIEST).end_operation)
+        ask(HeldSubscription(context, TOPIC, "other", EARLIEST).end_operation)
     assert policy.hits == 1
 
 
@@ -199,7 +197,7 @@ def test_a_topic_that_does_not_exist_is_not_created(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     with pytest.raises(TopicNotFound):
-        ask(DurableConsumer(context, TOPIC + "x", "s", EARLIEST).end_operation)
+        ask(HeldSubscription(context, TOPIC + "x", "s", EARLIEST).end_operation)
     assert broker.topics() == [TOPIC]
 
 
@@ -209,7 +207,7 @@ def test_a_subscription_can_be_moved_back_and_removed(
     for number in range(3):
         add_plain(broker, TOPIC, b"%d" % number)
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(context, TOPIC, "s", LATEST)
+    consumer = HeldSubscription(context, TOPIC, "s", LATEST)
     ask(consumer.end_operation)
     run(lambda deadline: consumer.seek_operation(Position(ledger_id, 1), deadline), 5.0)
     assert is_attached(consumer)
@@ -224,7 +222,7 @@ def test_questions_at_the_same_time_attach_it_once(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     broker.faults.delay("SUBSCRIBE", 0.3)
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     found: list[TopicEnd] = []
     threads = [
         threading.Thread(target=lambda: found.append(ask(consumer.end_operation))) for _ in range(4)
@@ -242,7 +240,7 @@ def test_a_broker_that_does_not_answer_is_asked_anew(
 ) -> None:
     monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.5)
     with ClientContext(quick(broker)) as context:
-        consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+        consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
         ask(consumer.end_operation)
         broker.faults.drop("GET_LAST_MESSAGE_ID", times=1)
         deadline = Deadline(10)
@@ -257,7 +255,7 @@ def test_a_broker_that_does_not_answer_is_asked_anew(
 # --- answers that may be of no topic ----------------------------------------------------------
 
 
-def end_of(consumer: DurableConsumer, known: Position) -> TopicEnd:
+def end_of(consumer: HeldSubscription, known: Position) -> TopicEnd:
     return run(lambda end: retrying(lambda to: consumer.end_operation(to, known), end), 10.0)
 
 
@@ -265,7 +263,7 @@ def end_of(consumer: DurableConsumer, known: Position) -> TopicEnd:
 def test_that_less_is_there_than_was_is_believed_of_no_consumer_without_a_topic(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     last = add_plain(broker, TOPIC, b"1")
     reached = Position(last.ledger_id, 1)
     assert end_of(consumer, reached).last.entry_id == 0
@@ -285,7 +283,7 @@ def test_that_nothing_is_there_is_not_believed_for_ever_of_a_consumer_without_a_
 ) -> None:
     monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.1)
     monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.1)
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     assert ask(consumer.end_operation).last.entry_id == -1
     lose_topic(broker, TOPIC)
     add_plain(broker, TOPIC, b"1")
@@ -297,7 +295,7 @@ def test_that_nothing_is_there_is_not_believed_for_ever_of_a_consumer_without_a_
 def test_what_is_made_sure_of_once_is_not_asked_again(
     broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     for _ in range(3):
         assert ask(consumer.end_operation).last.entry_id == -1
     assert broker.faults.seen("SUBSCRIBE", direction="in") == 1
@@ -323,7 +321,7 @@ def test_what_is_made_sure_of_once_is_not_asked_again(
 def test_a_topic_that_went_elsewhere_is_looked_for(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
     add_plain(broker, TOPIC, b"1")
     ask(consumer.end_operation)
     lookups = broker.faults.seen("LOOKUP")

@@ -511,3 +511,20 @@ def test_both_clients_see_the_same_of_every_message(
         consumer.close()
     assert found[0] == found[1]
     assert {one[9] for one in found[1]} == {0, 1}
+
+
+@pytest.mark.fault(206)
+def test_what_a_client_has_made_goes_on_when_its_topic_is_deleted_and_made_again(
+    broker: Broker, client: PulsarClient, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    reader = client.create_reader(topic, MessageId.earliest)
+    view = client.create_table_view(topic)
+    for value in (b"old", b"new"):
+        producer.send(value, partition_key="k")
+        assert values(receive(consumer, 1)) == [value]
+        assert reader.read_next(RECEIVE_MS).data() == value
+        wait_until(lambda value=value: view.get("k") == value)  # type: ignore[misc]
+        # The producer makes it again.
+        broker.delete_topic(topic)

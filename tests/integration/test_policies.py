@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark.client import ConsumerType, MessageId, PulsarClient, Result
-from pulsar_spark.engine.consumers import attachment, consumer_session
+from pulsar_spark.engine import attaching
+from pulsar_spark.engine.consumers import consumer_session
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.errors import (
     ConsumerBusy,
@@ -127,7 +128,7 @@ POLICIES: dict[
     ),
     "producers": (
         TopicPolicies(max_producers=1),
-        {("sink",): OperationTimeout, ("producer",): ProducerBusy},
+        {("sink", "producer"): ProducerBusy},
         ("maxProducersPerTopic", "set-max-producers-per-topic", "docs/deploying.md"),
     ),
     "subscription creation": (
@@ -153,7 +154,7 @@ POLICIES: dict[
 def test_an_error_names_the_policy_and_what_helps(
     broker: Broker, make: Make, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachment, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 0.5)
     policies, expected, words = POLICIES[policy]
     topic = broker.create_limited_topic(policies)
     roles = Roles(broker, topic, make)

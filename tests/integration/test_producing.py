@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine import attaching
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -262,7 +262,7 @@ def test_a_name_that_is_in_use_is_an_error_after_a_while(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr(producer_session, "BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.0)
     topic = broker.create_topic()
     url = broker.service_url
     with ClientContext(ClientOptions(url)) as one, ClientContext(ClientOptions(url)) as other:

@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from pulsar_spark.engine.consumers import attachment, subscription
+from pulsar_spark.engine import attaching
+from pulsar_spark.engine.consumers import subscription
 from pulsar_spark.engine.consumers.subscription import TopicEnd
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
@@ -87,7 +88,7 @@ def test_latest_begins_behind_what_is_there_and_loses_nothing_from_then_on(
 def test_a_name_in_use_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachment, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [3])
     first = make(topic, startingOffsets="earliest", subscription="mine")
@@ -102,7 +103,7 @@ def test_a_name_that_others_share_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    monkeypatch.setattr(attachment, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [0] * 3)
     with official(broker) as client:
@@ -185,7 +186,7 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
     try:
         with clustered(broker) as context:
             for number in range(100):
-                one = subscription.DurableConsumer(
+                one = subscription.HeldSubscription(
                     context, topics[number % 2], "s", subscription.EARLIEST
                 )
                 found.append(run(partial(_end, one, Position(0, 1)), 100.0).last.entry_id)
@@ -198,7 +199,7 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
 
 
 def _end(
-    one: subscription.DurableConsumer, known: Position, deadline: Deadline
+    one: subscription.HeldSubscription, known: Position, deadline: Deadline
 ) -> Operation[TopicEnd]:
     return retrying(lambda to: one.end_operation(to, known), deadline)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.attaching import FOREVER
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.acknowledgments import (
     Ack,
@@ -35,13 +36,12 @@ from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
+from pulsar_spark.engine.operations import Operation, OperationFactory, run
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, Pause, can_pass, retried, retrying
+from pulsar_spark.engine.retry import Deadline, can_pass, retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
-    ConnectionLost,
     CorruptBatch,
     CorruptMessage,
     EncryptedMessage,
@@ -67,8 +67,6 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
-_MAX_RECONNECT_DELAY = 30.0
-_FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
 # Errors of an entry, which will be the same the next time.
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
@@ -95,9 +93,9 @@ class DeadLetterRouter(Protocol):
 class TopicConsumer(AttachedConsumer):
     """A consumer of one topic partition. `open` it once, and close it at the end.
 
-    `inbox` is told of deliveries, and of an error that ends the consumer, unless there is
-    `on_failed`. `on_active` is called, on the receive thread, when a Failover consumer becomes
-    active or inactive. `dead_letter_router` takes entries that were delivered too often.
+    `inbox` is told of deliveries, and of an error that ends the consumer. `on_active` is called, on
+    the receive thread, when a Failover consumer becomes active or inactive. `dead_letter_router`
+    takes entries that were delivered too often.
     """
 
     def __init__(
@@ -112,9 +110,8 @@ class TopicConsumer(AttachedConsumer):
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
         dead_letter_router: DeadLetterRouter | None = None,
-        on_failed: Callable[[TopicConsumer, PulsarError], None] | None = None,
     ) -> None:
-        super().__init__(context, topic, self._reattach)
+        super().__init__(context, topic, lives=True)
         self.options = options
         name = TopicName.parse(topic)
         self.partition = name.partition_index
@@ -124,8 +121,6 @@ class TopicConsumer(AttachedConsumer):
         self._create = create
         self._on_active = on_active
         self._dead_letter_router = dead_letter_router
-        self._on_failed = on_failed
-        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
         self._outstanding = OutstandingEntries(
             options,
@@ -141,14 +136,12 @@ class TopicConsumer(AttachedConsumer):
         # How often redelivery of everything was requested, and the epoch of current deliveries.
         self._epoch = 0
         self._epoch_seen = 0
-        self._reattaching = False
         self._seeking = False
-        self._ever_attached = False
         self._budgeted = False
         # Keeps the timers' thread: when it is needed, no new thread may be possible.
         self._kept_timer: Timer | None = None
         # Where a non-durable subscription continues, and which messages of an entry a seek skips.
-        self._resume = options.start
+        self._resume_at = options.start
         # Where the current subscription started: skip what is before it in the same entry.
         self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
@@ -164,26 +157,19 @@ class TopicConsumer(AttachedConsumer):
     def open_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that subscribes for the first time; raises the broker's error."""
         with self._lock:
-            self._reattaching = True
             if not self._budgeted:
                 self._budgeted = True
                 self._budget.join()
         try:
             if self._kept_timer is None:
-                self._kept_timer = self._context.timers.after(_FOREVER, _nothing)
-            yield from retrying(self.attach_operation, deadline)
+                self._kept_timer = self._context.timers.after(FOREVER, _nothing)
+            yield from self._attempts(self.attach_operation, deadline)
         except BaseException:
             self.close()
             raise
-        finally:
-            with self._lock:
-                self._reattaching = False
-        if not self.attached:
-            self._reattach()
 
-    def _busy_seconds(self) -> float:
-        # At first, another consumer cannot be our own.
-        return super()._busy_seconds() if self._ever_attached else 0.0
+    def _may_be_own(self) -> bool:
+        return self.was_attached
 
     def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
@@ -191,100 +177,53 @@ class TopicConsumer(AttachedConsumer):
         options = self.options
         age = None
         if not options.durable:
-            age = options.start_age if self._resume == options.start else None
-            if age is None and self._resume == LATEST_POSITION:
+            age = options.start_age if self._resume_at == options.start else None
+            if age is None and self._resume_at == LATEST_POSITION:
                 # From here on "latest" is a fixed position: a reconnect loses nothing.
                 last = yield from self._context.lookup.last_message_id_operation(
                     self.topic, deadline
                 )
-                self._resume = Position.after(last)
+                self._resume_at = Position.after(last)
         with self._lock:
             if not options.durable and age is None:
-                self._floor = self._resume
-            resume = EARLIEST_POSITION if age is not None else Position(*self._resume[:2])
+                self._floor = self._resume_at
+            resume = EARLIEST_POSITION if age is not None else Position(*self._resume_at[:2])
             return SubscribeRequest(
                 self.topic,
                 options.subscription,
                 None if options.durable else resume,
                 initial=options.initial,
                 read_compacted=options.read_compacted,
-                create=self._create and not self._ever_attached,
+                create=self._create and not self.was_attached,
                 options=options,
                 epoch=None if options.shared else self._epoch,
                 age=age,
             )
 
     def _on_subscribed(self, attachment: Attachment) -> None:
-        self._ever_attached = True
         self._forget_queue()
         # Deliveries from now on belong to this epoch.
         self._epoch_seen = self._epoch
 
     def _on_attached(self, attachment: Attachment) -> None:
-        session = attachment.session
         # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
         with self._lock:
-            permits = self._queue.begin(session.connection.max_message_size)
+            permits = self._queue.begin(attachment.connection.max_message_size)
         with contextlib.suppress(PulsarError):
             if permits:
-                session.flow(permits)
+                attachment.flow(permits)
 
-    def _reattach(self) -> None:
+    def _on_lost(self) -> None:
         with self._lock:
-            if self._closed or self._reattaching or self._seeking:
-                return
-            self._reattaching = True
             self._forget_queue()
-        reattached = start(self._reattach_operation, _FOREVER, self._context.timers)
-        reattached.add_done_callback(self._on_reattached)
-
-    def _reattach_operation(self, deadline: Deadline) -> Operation[None]:
-        with self._lock:
-            moved = self._moved_to is not None
-        if not moved:
-            yield Pause(self._backoff.next())
-        while not self._closed:
-            try:
-                limit = self._context.options.operation_timeout
-                yield from self.attach_operation(Deadline(limit))
-            except PulsarError as error:
-                if not can_pass(error):
-                    raise
-                logger.info("%s: cannot subscribe again yet: %s", self.topic, error.what)
-            else:
-                self._backoff.reset()
-                return
-            yield Pause(self._backoff.next())
-
-    def _on_reattached(self, reattached: Future[None]) -> None:
-        with self._lock:
-            self._reattaching = False
-        error = None if reattached.cancelled() else reattached.exception()
-        if error is None:
-            if not self.attached:
-                # It was detached again before this was stored.
-                self._reattach()
-        elif not self._closed:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Tell those who wait that the consumer has ended."""
-        if isinstance(error, PulsarError):
-            logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
-        else:
-            logger.error("%s: the consumer cannot subscribe again", self.topic, exc_info=error)
-            error = ConnectionLost(f"an internal error, see the log: {error!r}")
-        error = error.with_context(topic=self.topic)
-        if self._on_failed is None:
-            self._inbox.fail(error)
-        else:
-            self._on_failed(self, error)
-
-    def _give_up(self, attachment: Attachment) -> None:
-        super()._give_up(attachment)
-        if attachment.subscribed:
+            seeking = self._seeking
+        if not seeking:
             self._reattach()
+
+    def _on_ended(self, error: PulsarError) -> None:
+        super()._on_ended(error)
+        self._inbox.fail(error)
 
     # --- deliveries ---------------------------------------------------------------------------
 
@@ -391,7 +330,7 @@ class TopicConsumer(AttachedConsumer):
             entry = self._decode(message, key)
             left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
-            if can_pass(error) or isinstance(error, ClosedError):
+            if can_pass(error, lives=True) or isinstance(error, ClosedError):
                 # Its chunks could not be fetched now: the entry stays the next one.
                 self._try_again_soon(error)
                 raise
@@ -524,27 +463,27 @@ class TopicConsumer(AttachedConsumer):
     def give_back(self, generation: int, messages: int, size: int) -> None:
         """Messages were returned or dropped; sends permits when it is time."""
         with self._lock:
-            attachment = self._attachment
+            attachment = self._current()
             permits = self._queue.give_back(generation, messages, size)
-        if permits and attachment is not None and attachment.subscribed:
+        if permits and attachment is not None:
             with contextlib.suppress(PulsarError):
-                attachment.session.flow(permits)
+                attachment.flow(permits)
 
     def pull(self) -> None:
         """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
             if not self._queue.pull():
                 return
-            attachment = self._attachment
-        if attachment is not None and attachment.subscribed:
+            attachment = self._current()
+        if attachment is not None:
             with contextlib.suppress(PulsarError):
-                attachment.session.flow(1)
+                attachment.flow(1)
 
     def track(self, message_id: MessageIdAdv) -> None:
         """A message was returned to the user: remember it until it is acknowledged."""
         self._outstanding.given((message_id.ledger_id, message_id.entry_id))
         if not self.options.durable:
-            self._resume = Position.after(message_id)
+            self._resume_at = Position.after(message_id)
 
     @property
     def tracks_messages(self) -> bool:
@@ -606,31 +545,29 @@ class TopicConsumer(AttachedConsumer):
         """
         if not self._keeps:
             return
-        attachment = self._attachment
-        if attachment is not None and attachment.subscribed:
+        attachment = self._current()
+        if attachment is not None:
             # Check now: after the delay nobody could be told of the error.
-            attachment.session.connection.check_speaks(
-                pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
-            )
+            attachment.connection.check_speaks(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         self._outstanding.refuse((message_id.ledger_id, message_id.entry_id), redeliveries)
 
     def _send_ack(self, ack: Ack) -> Future[Any] | bool:
-        attachment = self._attachment
-        if attachment is None or not attachment.subscribed:
+        attachment = self._current()
+        if attachment is None:
             return False
-        session = attachment.session
+        connection = attachment.connection
         build = partial(
             commands.ack,
-            session.consumer_id,
+            attachment.consumer_id,
             ack.message_ids,
             cumulative=ack.cumulative,
             properties=ack.properties,
             validation_error=ack.validation_error,
         )
         if ack.receipt:
-            return session.connection.request_async(lambda number: build(request_id=number))
+            return connection.request_async(lambda number: build(request_id=number))
         try:
-            return session.connection.send(build())
+            return connection.send(build())
         except PulsarError:
             return False
 
@@ -648,8 +585,8 @@ class TopicConsumer(AttachedConsumer):
             self.redeliver_all()
             return
         self.acks.flush()
-        attachment = self._attachment
-        if attachment is None or not attachment.subscribed:
+        attachment = self._current()
+        if attachment is None:
             # They are redelivered after reattaching anyway.
             return
         wanted = [found for key in keys for found in self._outstanding.entries_of(key)]
@@ -659,9 +596,8 @@ class TopicConsumer(AttachedConsumer):
                 for ledger_id, entry_id in wanted[first : first + _MAX_REDELIVERED]
             ]
             with contextlib.suppress(PulsarError):
-                session = attachment.session
-                session.connection.send(
-                    commands.redeliver_unacknowledged_messages(session.consumer_id, ids)
+                attachment.connection.send(
+                    commands.redeliver_unacknowledged_messages(attachment.consumer_id, ids)
                 )
 
     def redeliver_all(self) -> None:
@@ -669,24 +605,23 @@ class TopicConsumer(AttachedConsumer):
         self.acks.flush()
         self._outstanding.redelivered()
         with self._lock:
-            attachment = self._attachment
+            attachment = self._current()
             dropped = self._forget_queue()
             if not self.options.shared:
                 self._epoch += 1
             epoch = None if self.options.shared else self._epoch
-        if attachment is None or not attachment.subscribed:
+        if attachment is None:
             return
         with contextlib.suppress(PulsarError):
-            session = attachment.session
-            session.connection.send(
+            attachment.connection.send(
                 commands.redeliver_unacknowledged_messages(
-                    session.consumer_id, consumer_epoch=epoch
+                    attachment.consumer_id, consumer_epoch=epoch
                 )
             )
             with self._lock:
                 permits = self._queue.dropped(dropped)
             if permits:
-                session.flow(permits)
+                attachment.flow(permits)
 
     # --- questions and seek -------------------------------------------------------------------
 
@@ -710,7 +645,7 @@ class TopicConsumer(AttachedConsumer):
             with self._lock:
                 self._forget_queue()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
-                self._resume = EARLIEST_POSITION
+                self._resume_at = EARLIEST_POSITION
             self._give_up(attachment)
             yield from self.attach_operation(deadline)
         finally:

@@ -14,6 +14,7 @@ over nothing that is stored (`gaps`). If it may have, the range is read again fr
 from __future__ import annotations
 
 import logging
+import math
 import time
 from bisect import bisect_left
 from collections import deque
@@ -29,7 +30,7 @@ from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
-from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer, wait_for_end
+from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.consumers.reframing import usual_frames
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
@@ -37,7 +38,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline, can_pass, retried
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,
@@ -177,7 +178,7 @@ class EntryReader(Closing):
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
-        self._consumer = ReaderConsumer(
+        self._consumer = ReaderFeed(
             pool,
             topic,
             self._options,
@@ -236,7 +237,7 @@ class EntryReader(Closing):
     def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
         """Return the next entry; None at the end of the range, or after `timeout` seconds.
 
-        `finished` tells which. The timeout does not interrupt an attempt to connect. Raises
+        `finished` tells which. The timeout does not interrupt connecting. Raises
         CorruptMessage or EncryptedMessage for an unreadable entry (and again at every further
         call), OperationTimeout without progress for the poll timeout, ClosedError after `close`,
         and the broker's error.
@@ -283,7 +284,7 @@ class EntryReader(Closing):
             return 0.0
         queue = self._consumer.queue
         if queue is None:
-            return self._consumer.pause_left()
+            return math.inf if self._consumer.is_attaching else 0.0
         return self._idle_timer.left(None) if queue.empty else 0.0
 
     def waited(self, seconds: float) -> None:
@@ -358,13 +359,13 @@ class EntryReader(Closing):
         queue = self._consumer.queue
         try:
             if queue is None:
-                return self._subscribe(deadline)
+                return self._subscribe()
             return self._receive(queue, deadline) or not deadline.expired()
         finally:
             self._idle_timer.stalled += time.monotonic() - started
 
-    def _subscribe(self, deadline: Deadline) -> bool:
-        has_time = self._consumer.subscribe(self._back_to or self.position, deadline)
+    def _subscribe(self) -> bool:
+        has_tried = self._consumer.subscribe(self._back_to or self.position)
         if self._consumer.queue is not None:
             self._idle_timer.asked = False
             self._gaps.begin(self._consumer.start)
@@ -373,7 +374,7 @@ class EntryReader(Closing):
             self._decoder.limit = max(self._decoder.limit, self._consumer.max_message_size)
             if self.position == LATEST_POSITION:
                 self._decoder.position = self._consumer.start
-        return has_time
+        return has_tried
 
     def _receive(self, queue: ReceiverQueue, deadline: Deadline) -> bool:
         """Handle the queue's next item; return whether it is a block."""
@@ -481,7 +482,7 @@ class EntryReader(Closing):
         try:
             first = Probe(self._pool).first_entry_at(self.topic, Position(*self.position[:2]))
         except PulsarError as error:
-            if not can_pass(error):
+            if not self._consumer.can_pass(error):
                 raise
             return False
         return first is not None and first.start[:2] == found[:2]
@@ -532,7 +533,8 @@ class EntryReader(Closing):
                 entry = self._find_message(chunk)
         except PulsarError as error:
             # An error that names no entry says that the id is impossible.
-            if message is not None and error.message_id is not None and not can_pass(error):
+            is_final = error.message_id is not None and not self._consumer.can_pass(error)
+            if message is not None and is_final:
                 found = message.command.message_id
                 self._behind_error = Position(found.ledgerId, found.entryId + 1)
             raise self._fail(error) from error.__cause__

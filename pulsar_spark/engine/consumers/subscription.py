@@ -18,7 +18,6 @@ with growing pauses while that fails; a question reattaches them at once.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -37,19 +36,9 @@ from pulsar_spark.engine.consumers.consumer_session import (
     probe_request,
 )
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.operations import (
-    WINDOW,
-    Operation,
-    OperationFactory,
-    run_many,
-    start,
-)
-from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retried
-from pulsar_spark.errors import (
-    ClosedError,
-    PulsarError,
-    SubscriptionNotFound,
-)
+from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
+from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.errors import PulsarError, SubscriptionNotFound
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -64,7 +53,6 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-_MAX_RECONNECT_DELAY = 30.0
 _CLOSE_SECONDS = 2.0
 
 EARLIEST = pb.CommandSubscribe.Earliest
@@ -88,13 +76,13 @@ class TopicEnd:
     reached: Position | None = None
 
 
-class DurableConsumer(AttachedConsumer):
+class HeldSubscription(AttachedConsumer):
     """An Exclusive consumer on a durable subscription.
 
-    `initial` (EARLIEST or LATEST) is where a new subscription starts. If it `must_exist`, which
-    `guarded` sets once it does, it is not created: a missing one is SubscriptionNotFound. `on_lost`
-    is called, on any thread, when it is detached. The operations raise the broker's error:
-    TopicNotFound, or ConsumerBusy after BUSY_SECONDS.
+    `initial` (EARLIEST or LATEST) is where a new subscription starts. If it `must_exist`, it is not
+    created: a missing one is SubscriptionNotFound. If it is `guarded`, it must exist once it does,
+    and is attached again in the background. The operations raise the broker's error: TopicNotFound,
+    or ConsumerBusy after BUSY_SECONDS.
     """
 
     def __init__(
@@ -108,9 +96,8 @@ class DurableConsumer(AttachedConsumer):
         create: bool = False,
         must_exist: bool = False,
         guarded: bool = False,
-        on_lost: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(context, topic, on_lost)
+        super().__init__(context, topic)
         self.initial = initial
         self.create = create
         self.must_exist = must_exist
@@ -168,6 +155,18 @@ class DurableConsumer(AttachedConsumer):
     def _on_attached(self, attachment: Attachment) -> None:
         self._send_ack()
 
+    def _on_lost(self) -> None:
+        if self._guarded:
+            self._reattach()
+
+    def _on_ended(self, error: PulsarError) -> None:
+        logger.info("%s: the next question attaches: %s", self.topic, error.what)
+
+    def _come_back(self, deadline: Deadline) -> Operation[Any]:
+        if not self.attached:
+            # A broker that unloads a topic soon forgets how far the deleted ledgers went.
+            yield from self.look_operation(deadline)
+
     # --- questions ----------------------------------------------------------------------------
 
     def end_operation(
@@ -185,10 +184,7 @@ class DurableConsumer(AttachedConsumer):
         return found
 
     def look_operation(self, deadline: Deadline) -> Operation[TopicEnd]:
-        """As `end_operation`, for nobody who asks: what it sees is part of the next answer.
-
-        A broker that unloads a topic soon forgets how far the deleted ledgers went.
-        """
+        """As `end_operation`, for nobody who asks: what it sees is part of the next answer."""
         known = self._known
         attachment = yield from self.attach_operation(deadline)
         number = self._attachments
@@ -220,7 +216,7 @@ class DurableConsumer(AttachedConsumer):
         long as the broker that wrote or found it has the topic loaded.
         """
         wanted = probe_request(self.topic, LATEST_POSITION)
-        with ConsumerSession(attachment.session.connection, wanted) as session:
+        with ConsumerSession(attachment.connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
         return acknowledged_up_to(answer.consumer_mark_delete_position)
@@ -228,8 +224,8 @@ class DurableConsumer(AttachedConsumer):
     def _confirm(self, attachment: Attachment, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
         try:
-            yield from self._check_exists(attachment.session.connection, deadline)
-            yield from attachment.session.confirm(deadline)
+            yield from self._check_exists(attachment.connection, deadline)
+            yield from attachment.confirm(deadline)
         except BaseException as error:
             # The topic is leaving this broker: look it up again.
             logger.info("%s: a consumer must be attached again: %s", self.topic, error)
@@ -254,8 +250,7 @@ class DurableConsumer(AttachedConsumer):
     def unsubscribe_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that removes the subscription and ends the consumer."""
         attachment = yield from self.attach_operation(deadline)
-        with self._lock:
-            self._closed = True
+        self._stop()
         yield from self._ask(attachment, commands.unsubscribe, deadline)
         self._give_up(attachment)
 
@@ -275,17 +270,17 @@ class DurableConsumer(AttachedConsumer):
 
     def _send_ack(self) -> None:
         with self._lock:
-            attachment = self._attachment
-            if attachment is None or not attachment.subscribed or self._wanted is None:
+            attachment = self._current()
+            if attachment is None or self._wanted is None:
                 return
             position, batch_size = self._wanted
             target = cumulative_ack(position, batch_size)
             if target is None or position == self._sent:
                 return
             self._sent = position
-        answer = attachment.session.connection.request_async(
+        answer = attachment.connection.request_async(
             lambda request_id: commands.ack(
-                attachment.session.consumer_id, [target], cumulative=True, request_id=request_id
+                attachment.consumer_id, [target], cumulative=True, request_id=request_id
             )
         )
         answer.add_done_callback(
@@ -328,12 +323,7 @@ class SubscriptionSet:
         self._context = context
         self._timeout = timeout
         self._read_compacted = read_compacted
-        self._consumers: dict[str, DurableConsumer] = {}
-        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
-        self._lock = threading.Lock()
-        # The following are guarded by _lock.
-        self._reattaching = False
-        self._closed = False
+        self._consumers: dict[str, HeldSubscription] = {}
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._consumers
@@ -349,7 +339,7 @@ class SubscriptionSet:
         `initial` (EARLIEST or LATEST) is where a new subscription starts. With `must_exist`, and
         once it exists, a missing one is SubscriptionNotFound until `create_again`.
         """
-        self._consumers[topic] = DurableConsumer(
+        self._consumers[topic] = HeldSubscription(
             self._context,
             topic,
             self.name,
@@ -357,7 +347,6 @@ class SubscriptionSet:
             read_compacted=self._read_compacted,
             must_exist=must_exist,
             guarded=True,
-            on_lost=self._on_lost,
         )
 
     def guards(self, topic: str) -> bool:
@@ -412,7 +401,7 @@ class SubscriptionSet:
         """
         reached = known or {}
 
-        def operation(consumer: DurableConsumer) -> OperationFactory[TopicEnd]:
+        def operation(consumer: HeldSubscription) -> OperationFactory[TopicEnd]:
             upto = reached.get(consumer.topic, EARLIEST_POSITION)
             return lambda deadline: consumer.end_operation(deadline, upto)
 
@@ -432,7 +421,7 @@ class SubscriptionSet:
     def _ask(
         self,
         topics: Iterable[str] | None,
-        operation: Callable[[DurableConsumer], OperationFactory[T]],
+        operation: Callable[[HeldSubscription], OperationFactory[T]],
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
         factories = [retried(operation(self._consumers[name])) for name in names]
@@ -445,7 +434,7 @@ class SubscriptionSet:
     # --- acknowledgements -----------------------------------------------------------------------
 
     def acknowledge(self, topic: str, position: Position, batch_size: int = 0) -> None:
-        """Acknowledge everything before a position, as `DurableConsumer.acknowledge`."""
+        """Acknowledge everything before a position, as `HeldSubscription.acknowledge`."""
         self._consumers[topic].acknowledge(position, batch_size)
 
     @property
@@ -453,45 +442,10 @@ class SubscriptionSet:
         """How many topic partitions have unconfirmed acknowledgements."""
         return sum(consumer.ack_pending for consumer in self._consumers.values())
 
-    # --- reattaching --------------------------------------------------------------------------
-
-    def _on_lost(self) -> None:
-        with self._lock:
-            if self._reattaching or self._closed:
-                return
-            self._reattaching = True
-        with contextlib.suppress(ClosedError):
-            self._context.timers.after(self._backoff.next(), self._reattach)
-
-    def _reattach(self) -> None:
-        """Start reattaching all detached consumers; waits for nothing."""
-        with self._lock:
-            self._reattaching = False
-            if self._closed:
-                return
-        lost = [consumer for consumer in list(self._consumers.values()) if not consumer.attached]
-        reattachment = _Reattachment(lost, self._context.options.operation_timeout)
-        waits = reattachment.timeout * len(lost) + 1.0
-        for _ in range(min(len(lost), WINDOW)):
-            turn = start(
-                lambda deadline: reattachment.attach_in_turn(), waits, self._context.timers
-            )
-            turn.add_done_callback(lambda _: self._on_turn_over(reattachment))
-
-    def _on_turn_over(self, reattachment: _Reattachment) -> None:
-        if not reattachment.is_over():
-            return
-        if reattachment.again:
-            self._on_lost()
-        else:
-            self._backoff.reset()
-
     # --- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave all topics, waiting at most two seconds for acknowledgements and answers."""
-        with self._lock:
-            self._closed = True
         deadline = Deadline(_CLOSE_SECONDS)
         while self.acks_pending and not deadline.expired():
             if not any(consumer.attached for consumer in self._consumers.values()):
@@ -504,33 +458,6 @@ class SubscriptionSet:
                 answers.append(answer)
         wait_for(answers, deadline.remaining())
         self._consumers.clear()
-
-
-class _Reattachment:
-    """Reattaches consumers in the background; as many at a time as there are turns."""
-
-    def __init__(self, lost: list[DurableConsumer], timeout: float) -> None:
-        self.timeout = timeout
-        self.again = False
-        self._lost = iter(lost)
-        self._turns = min(len(lost), WINDOW)
-        self._lock = threading.Lock()
-
-    def attach_in_turn(self) -> Operation[None]:
-        """Return an operation that attaches one consumer after the other, until none is left."""
-        for consumer in self._lost:
-            try:
-                yield from consumer.look_operation(Deadline(self.timeout))
-            except PulsarError as error:
-                # The next question reports permanent errors.
-                self.again = self.again or is_retryable(error)
-                logger.info("%s: cannot subscribe again yet: %s", consumer.topic, error.what)
-
-    def is_over(self) -> bool:
-        """A turn has ended; return whether it was the last one."""
-        with self._lock:
-            self._turns -= 1
-            return not self._turns
 
 
 # --- positions --------------------------------------------------------------------------------

@@ -124,7 +124,9 @@ class TopicProducer:
         self._forks = fork_count()
         identity = Identity.of(self.topic, self._options)
         waits = self._options.waits_for_name
-        self._registrar = Registrar(context, self, identity, waits_for_name=waits)
+        self._registrar = Registrar(
+            context, self, identity, waits_for_name=waits, lives=survives_timeouts
+        )
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
         self._encoding: Encoding | None = None

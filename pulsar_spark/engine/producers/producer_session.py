@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from operator import sub
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.attaching import Attaching
 from pulsar_spark.engine.codecs import compress, decompress
-from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.operations import Operation, Within, run, start
+from pulsar_spark.engine.operations import Operation, Within, run
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
     EachCallback,
@@ -36,17 +36,20 @@ from pulsar_spark.engine.producers.inflight_window import (
     for_each,
     log_failure,
 )
-from pulsar_spark.engine.retry import Backoff, Deadline
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
     DroppedAsDuplicate,
     OperationTimeout,
     ProducerBusy,
+    ProducerFenced,
     PulsarError,
     QuotaExceeded,
+    RemoteProtocolError,
     ServiceNotReady,
     TopicNotFound,
+    TopicTerminated,
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.policies import no_topic
@@ -76,16 +79,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
-BUSY_SECONDS = 15.0
-"""How long to retry a producer name in use: a broker may not have noticed a dead connection yet."""
-
-_BUSY_PAUSE = 1.5
-# Make an attempt before this part of the remaining time is over, so that a broker that recovers
-# late still gets messages before they time out.
-_PART_OF_TIME_LEFT = 0.25
-_LEAST_PAUSE = 0.1
-# A producer retries as long as it lives.
-_FOR_LIFE = 1e9
+_MAX_PAUSE = 60.0
 
 
 @dataclass(slots=True)
@@ -656,6 +650,10 @@ class ReceiptLog:
 class RegistrarOwner(SessionOwner, Protocol):
     """The producer to register."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a session."""
+
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
         """Use a session from now on; raises the reason if it is lost already."""
 
@@ -669,12 +667,15 @@ class RegistrarOwner(SessionOwner, Protocol):
         """Seconds until the oldest pending message times out; the whole timeout without one."""
 
 
-class Registrar:
+class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
     """Registers one producer, with one attempt at a time.
 
     `trouble` is the last error of an attempt or session; the owner resets it when messages get
     through again.
     """
+
+    _what = "producer"
+    _verb = "register"
 
     def __init__(
         self,
@@ -683,64 +684,31 @@ class Registrar:
         identity: Identity,
         *,
         waits_for_name: bool = True,
+        lives: bool = False,
     ) -> None:
+        super().__init__(
+            context.pool, identity.topic, context.timers, lives=lives, max_pause=_MAX_PAUSE
+        )
         self.identity = identity
-        self._waits_for_name = waits_for_name
         self.trouble: PulsarError | None = None
-        self._context = context
+        self._waits_for_name = waits_for_name
         self._owner = owner
-        self._lock = threading.Lock()
-        # The following are guarded by _lock.
-        self._stopped = False
-        self._pausing: Future[None] | None = None
+        # Guarded by _lock.
         self._opening: ProducerSession | None = None
-        # The following are used by the current attempt only.
-        self._backoff = Backoff()
-        self._busy_until: float | None = None
-        self._assigned: BrokerAddress | None = None
+        # A lost session that the broker still holds.
+        self._held: ProducerSession | None = None
 
-    def stop(self) -> None:
-        """Stop trying; an operation that pauses or waits for access ends."""
-        with self._lock:
-            self._stopped = True
-            pausing, self._pausing = self._pausing, None
-            opening, self._opening = self._opening, None
-        if pausing is not None:
-            pausing.set_result(None)
-        if opening is not None:
-            opening.cancel(self._closed())
+    @property
+    def attached(self) -> bool:
+        """Whether the producer has a session."""
+        return self._owner.is_connected
 
     def open_operation(self, deadline: Deadline) -> Operation[None]:
         """Register for the first time; retry temporary errors until the deadline.
 
         Raises a permanent error, or OperationTimeout with the last error as its cause.
         """
-        reason: PulsarError | None = None
-        while not self._stopped:
-            try:
-                yield from self._register(deadline)
-                return
-            except PulsarError as error:
-                trouble = error.with_context(topic=self.identity.topic)
-            if self._is_others_name(trouble) or not self._may_pass(trouble):
-                raise trouble
-            if reason is None or not isinstance(trouble, OperationTimeout):
-                # That there was no answer in time says less than an answer before.
-                reason = trouble
-            delay = self._pause(trouble, deadline.remaining())
-            if deadline.remaining() <= delay:
-                raise OperationTimeout(
-                    f"no producer could be created within {deadline.seconds:g} s; "
-                    f"the last error was: {reason.what}",
-                    reason.remedy,
-                    topic=self.identity.topic,
-                    broker=reason.broker,
-                ) from reason
-            yield from self._wait(delay)
-        raise self._closed()
-
-    def _closed(self) -> ClosedError:
-        return ClosedError("the producer was closed", topic=self.identity.topic)
+        return self._attempts(self.attach_operation, deadline)
 
     def reconnect(
         self, lost: ProducerSession, error: PulsarError, *, close_first: bool = False
@@ -750,114 +718,82 @@ class Registrar:
         Set `close_first` if the broker still holds the lost session.
         """
         self._note_assignment(lost)
-        reconnecting = start(
-            lambda _: self._reconnect_operation(lost if close_first else None, error),
-            _FOR_LIFE,
-            self._context.timers,
-        )
-        reconnecting.add_done_callback(self._on_reconnected)
+        self._held = lost if close_first else None
+        self._reattach(error)
 
-    def _on_reconnected(self, reconnecting: Future[None]) -> None:
-        error = reconnecting.exception()
-        if isinstance(error, PulsarError):
-            self._owner.give_up(error)
-        elif error is not None:
-            logger.error("a producer could not be opened again", exc_info=error)
-            self._owner.give_up(ConnectionLost(f"an internal error, see the log: {error!r}"))
-
-    def _reconnect_operation(
-        self, closing: ProducerSession | None, error: PulsarError
-    ) -> Operation[None]:
-        """Register again, with any number of attempts; raises permanent errors."""
-        while True:
-            self.trouble = error
-            # A quota passes when somebody consumes, but its policy is to refuse what is sent now.
-            lives = isinstance(error, QuotaExceeded) and self._owner.refuse(error)
-            if not (lives or self._may_pass(error)):
-                raise error
-            yield from self._wait(self._pause(error, self._owner.time_left()))
-            if self._stopped:
-                return
-            deadline = Deadline(self._context.options.operation_timeout)
-            try:
-                if closing is not None:
-                    # The broker finishes pending sends before it answers, so that no event of the
-                    # old session reaches the new one.
-                    closed, closing = closing, None
-                    yield from closed.close_operation(deadline)
-                yield from self._register(deadline)
-                return
-            except PulsarError as trouble:
-                error = trouble.with_context(topic=self.identity.topic)
-                logger.info("a producer was not registered: %s", error)
-
-    def _wait(self, seconds: float) -> Operation[None]:
+    def stop(self) -> None:
+        """Stop trying; an operation that pauses or waits for access ends."""
+        self._stop()
         with self._lock:
-            if self._stopped:
-                return
-            pausing: Future[None] = Future()
-            self._pausing = pausing
-        try:
-            yield Within(pausing, seconds)
-        except OperationTimeout:
-            return
-        finally:
-            with self._lock:
-                self._pausing = None
+            opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel(ClosedError("the producer is closed", topic=self.topic))
 
-    def _note_assignment(self, lost: ProducerSession) -> None:
-        command = lost.close_command
-        if command is not None:
-            self._assigned = self._context.assigned_broker(command, lost.connection)
+    # --- hooks --------------------------------------------------------------------------------
 
-    def _register(self, deadline: Deadline) -> Operation[None]:
-        assigned, self._assigned = self._assigned, None
-        connection: ClientConnection
-        if assigned is not None:
-            connection = yield self._context.pool.get_async(assigned)
-        else:
-            lookup = self._context.lookup
-            connection = yield from lookup.connection_operation(self.identity.topic, deadline)
+    def _register(
+        self, connection: ClientConnection, deadline: Deadline
+    ) -> Operation[tuple[ProducerSession, pb.CommandProducerSuccess]]:
+        held, self._held = self._held, None
+        if held is not None:
+            # The broker finishes pending sends before it answers, so that no event of the old
+            # session reaches the new one.
+            yield from held.close_operation(deadline)
+        return (yield from self._while_busy(lambda: self._open(connection, deadline), deadline))
+
+    def _open(
+        self, connection: ClientConnection, deadline: Deadline
+    ) -> Operation[tuple[ProducerSession, pb.CommandProducerSuccess]]:
         session = ProducerSession(self._owner, connection)
         with self._lock:
-            if self._stopped:
-                raise self._closed()
+            self._check_open()
             self._opening = session
-        timeout = max(deadline.remaining(), 0.001)
-        success = yield from session.open_operation(self.identity, timeout)
+        success = yield from session.open_operation(self.identity, max(deadline.remaining(), 0.001))
+        return session, success
+
+    def _resume(self, session: tuple[ProducerSession, pb.CommandProducerSuccess]) -> None:
         self._backoff.reset()
-        self._busy_until = None
         try:
-            self._owner.adopt(session, success)
+            self._owner.adopt(*session)
         except PulsarError:
-            self._note_assignment(session)
+            self._note_assignment(session[0])
             raise
 
-    def _is_others_name(self, error: PulsarError) -> bool:
-        """Whether the name is another producer's, and is not waited for.
+    def _note_assignment(self, lost: ProducerSession) -> None:
+        if lost.close_command is not None:
+            self._moved_to = self._pool.assigned_broker(lost.close_command, lost.connection)
 
-        After the first attempt it may be this one's own, by a connection that was lost.
-        """
-        first = not self.identity.epoch
-        return isinstance(error, ProducerBusy) and first and not self._waits_for_name
+    def _may_be_own(self) -> bool:
+        # After the first attempt it may be this one's own, by a connection that was lost.
+        return self._waits_for_name or self.identity.epoch > 0
 
-    def _may_pass(self, error: PulsarError) -> bool:
-        """Whether another attempt can succeed; also limits how long a name may be in use."""
-        if isinstance(error, ProducerBusy):
-            now = time.monotonic()
-            if self._busy_until is None:
-                self._busy_until = now + BUSY_SECONDS
-            return now < self._busy_until
-        self._busy_until = None
-        if isinstance(error, ClosedError):
-            # A closed connection can be replaced, a closed client cannot.
-            return not self._context.closed
-        return error.retryable or isinstance(error, OperationTimeout)
+    def _time_left(self) -> float:
+        return self._owner.time_left()
 
-    def _pause(self, error: PulsarError, time_left: float) -> float:
-        delay = self._backoff.next()
-        if self._assigned is not None:
-            return 0.0
-        delay = min(delay, max(time_left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
-        # Retry a name in use before its time is up, whatever the backoff says.
-        return min(delay, _BUSY_PAUSE) if isinstance(error, ProducerBusy) else delay
+    def can_pass(self, error: PulsarError) -> bool:
+        """Whether another attempt may succeed: what is pending has time-outs of its own."""
+        if isinstance(error, TopicTerminated | ProducerFenced):
+            return False
+        return isinstance(error, RemoteProtocolError) or super().can_pass(error)
+
+    def _on_trouble(self, error: PulsarError) -> None:
+        if self.was_attached:
+            self.trouble = error
+        if isinstance(error, QuotaExceeded):
+            # It passes when somebody consumes, but its policy is to refuse what is sent now.
+            self._owner.refuse(error)
+
+    def _end_late(
+        self, error: PulsarError, attempts: int, before: PulsarError | None, deadline: Deadline
+    ) -> NoReturn:
+        reason = before if before is not None and isinstance(error, OperationTimeout) else error
+        raise OperationTimeout(
+            f"no producer could be created within {deadline.seconds:g} s; "
+            f"the last error was: {reason.what}",
+            reason.remedy,
+            topic=self.topic,
+            broker=reason.broker,
+        ) from reason
+
+    def _on_ended(self, error: PulsarError) -> None:
+        self._owner.give_up(error)

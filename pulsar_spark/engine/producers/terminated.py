@@ -14,7 +14,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run_many
 from pulsar_spark.engine.producers.producer_session import Identity, register_silently
-from pulsar_spark.engine.retry import Deadline, is_retryable, retried
+from pulsar_spark.engine.retry import Deadline, can_pass, retried
 from pulsar_spark.errors import (
     BrokerError,
     IncompatibleSchema,
@@ -55,7 +55,7 @@ def _attempt(
         found = None if schema else (yield from lookup.schema_operation(topic, None, deadline))
         return found is not None and (yield from _attempt(lookup, topic, deadline, found.schema))
     except BrokerError as error:
-        if is_retryable(error) and not isinstance(error, QuotaExceeded | QuotaExceededHold):
+        if can_pass(error) and not isinstance(error, QuotaExceeded | QuotaExceededHold):
             raise
         return False
     session.close_quietly()

@@ -14,7 +14,7 @@ from typing import Any
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer, TopicEnd
+from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run, value_of
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
@@ -62,7 +62,7 @@ class FencedTopic(Closing):
         self._context = context
         self._timeout = context.options.operation_timeout
         self._producer = self._new_producer()
-        self._consumer = DurableConsumer(context, topic, SUBSCRIPTION, EARLIEST, create=True)
+        self._consumer = HeldSubscription(context, topic, SUBSCRIPTION, EARLIEST, create=True)
         self.unprotected: list[Found] = []
         """What was read before it was acknowledged to make the broker accept messages again."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.consumers import attachment
+from pulsar_spark.engine import attaching
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
@@ -166,7 +166,7 @@ def test_a_restart_goes_on_exactly_and_never_moves_the_subscription_back(
 def test_two_queries_on_one_name_are_told_apart(
     broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachment, "BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.0)
     broker.create_topic("t")
     store_many(broker, "t", 10)
     first = make(startingOffsets="earliest", subscription="mine")

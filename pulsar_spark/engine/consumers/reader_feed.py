@@ -8,13 +8,11 @@ named, if any, and with growing pauses while that fails.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.attaching import FOREVER, Attaching
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
@@ -23,28 +21,18 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.consumers.receiver_queue import Ended, Permits, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass, is_retryable
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
-from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
+from pulsar_spark.errors import ClosedError, ConsumerBusy, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 logger = get_logger(__name__)
 
-_MAX_RECONNECT_DELAY = 5.0
-_PATIENCE = 15.0
-"""How long an attempt to resume may take, however short the operation timeout is.
-
-With several service hosts, each may take the connection timeout.
-"""
-
-# No pause is longer than this part of the time left, so that a broker that is back late is found.
-_PART_OF_TIME_LEFT = 0.25
-_LEAST_PAUSE = 0.1
+_MAX_PAUSE = 5.0
 
 
 T = TypeVar("T")
@@ -77,12 +65,14 @@ def wait_for_end(factory: OperationFactory[T], seconds: float) -> Future[T]:
     return ended
 
 
-class ReaderConsumer:
+class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
     """Has a topic partition delivered to `queue`, session by session.
 
-    `start` is where the last session started, `max_message_size` its broker's limit; `down` counts
-    the seconds since there was a session. For the reading thread; any thread may call `close`.
+    `start` is where the last session started, `max_message_size` its broker's limit. For the
+    reading thread; any thread may call `close`.
     """
+
+    _what = "reader"
 
     def __init__(
         self,
@@ -96,128 +86,83 @@ class ReaderConsumer:
     ) -> None:
         """With `is_stored` all wanted messages are in the topic: nobody waits for a new one.
 
-        With `drive`, `subscribe` does not wait.
+        With `drive`, `subscribe` does not wait, and the reader is a client's.
         """
-        self.topic = topic
+        lives = drive is not None
+        super().__init__(pool, topic, lives=lives, max_pause=_MAX_PAUSE)
         self.start = LATEST_POSITION
         self.max_message_size = 0
-        self._pool = pool
-        self._lookup = Lookup(pool)
         self._options = options
         self._is_stored = is_stored
         self._on_ready = None if drive is None else drive.on_ready
         self._start = wait_for_end if drive is None else drive.start
-        # An attempt to subscribe that was not looked at yet, when it began, and how long it may be.
-        self._attempt: Future[None] | None = None
-        self._attempt_began = self._attempt_limit = 0.0
+        # What subscribes, and was not looked at yet; and where to start.
+        self._asked: Future[None] | None = None
+        self._position = LATEST_POSITION
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
         self._budget = budget
         self._budget.join()
         self._permits = Permits(options, 0, budget)
-        self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None
-        # Ends pauses as well.
-        self._over = threading.Event()
-        # The broker to which the topic moved, tried once without a lookup.
-        self._moved_to: BrokerAddress | None = None
-        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
-        self._retry_at = 0.0
-        self.down = 0.0
-        # Whether there was ever a session, and how often and why none could start since the last.
-        self._had_session = False
-        self._failures = 0
-        self._refused: PulsarError | None = None
 
     @property
     def queue(self) -> ReceiverQueue | None:
         """Deliveries; None while there is no session, or `subscribe` has not told of it yet."""
-        return None if self._attempt is not None else self._queue
+        return None if self._asked is not None else self._queue
+
+    @property
+    def attached(self) -> bool:
+        """Whether there is a session, as far as `subscribe` has told."""
+        return self.queue is not None
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._over.is_set()
+        return self._closed
 
     # --- subscribe ----------------------------------------------------------------------------
 
-    def subscribe(self, position: Position, deadline: Deadline) -> bool:
-        """Try once to start a session at a position; `queue` tells whether it did.
+    def subscribe(self, position: Position) -> bool:
+        """Start a session at a position, with any number of attempts.
 
-        Returns false if the deadline leaves no time, or a driven attempt is under way. Raises
-        permanent errors, and errors that lasted for the poll timeout (for the operation timeout, if
-        there was never a session).
+        Returns false while that is under way, if it is driven. Raises permanent errors, and errors
+        that lasted for the poll timeout (for the operation timeout, if there was never a session);
+        a client's reader goes on for ever once it had one.
         """
-        if self._attempt is None:
-            if not self._pause(deadline):
-                return False
-            self._attempt_began, self._attempt_limit = time.monotonic(), self._attempt_seconds()
-            self._attempt = self._start(lambda end: self._begin(position, end), self._attempt_limit)
-        if not self._attempt.done():
+        if self._asked is None:
+            self._position = position
+            loss, self._loss = self._loss, None
+            self._asked = self._start(
+                lambda end: self._attempts(self.attach_operation, end, loss), self._time_limit()
+            )
+        if not self._asked.done():
             return False
-        error, self._attempt = self._attempt.exception(), None
-        if error is None:
-            self.down = 0.0
-            self._had_session = True
-            self._failures, self._refused = 0, None
-            return True
-        # Whoever drives it may come late.
-        self.down += min(time.monotonic() - self._attempt_began, self._attempt_limit)
-        if not isinstance(error, PulsarError):
-            raise error
-        self._on_refused(error)
+        asked, self._asked = self._asked, None
+        asked.result()
         return True
 
-    def _pause(self, deadline: Deadline) -> bool:
-        """Wait until the next attempt is due; returns false at the deadline."""
-        delay, left = self.pause_left(), deadline.remaining()
-        if self._over.wait(min(delay, left)):
-            raise _closed()
-        return delay <= left
+    @property
+    def is_attaching(self) -> bool:
+        """Whether `subscribe` can only wait."""
+        return self._asked is not None and not self._asked.done()
 
-    def pause_left(self) -> float:
-        """Seconds until `subscribe` can go on by itself; none if an attempt is under way."""
-        if self._attempt is not None:
-            return 0.0 if self._attempt.done() else float("inf")
-        return max(self._retry_at - time.monotonic(), 0.0)
+    def _time_limit(self) -> float:
+        """Seconds after which the lack of a session is an error."""
+        if not self.was_attached:
+            return self._pool.options.operation_timeout
+        return FOREVER if self._lives else self._options.poll_timeout
 
-    def _time_left(self) -> float:
-        """Seconds until the lack of a session is an error."""
-        options = self._pool.options
-        limit = self._options.poll_timeout if self._had_session else options.operation_timeout
-        return limit - self.down
+    def can_pass(self, error: PulsarError) -> bool:
+        """Whether another attempt may succeed; only a policy can refuse a name of its own."""
+        return isinstance(error, ConsumerBusy) or super().can_pass(error)
 
-    def _attempt_seconds(self) -> float:
-        longest = max(_PATIENCE, self._pool.options.operation_timeout)
-        return max(min(longest, self._time_left()), 0.001)
-
-    def _on_refused(self, error: PulsarError) -> None:
-        before, self._refused = self._refused, error
-        self._failures += 1
-        if not can_pass(error):
-            raise error
-        left = self._time_left()
-        pause = min(self._backoff.next(), max(left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
-        if pause >= left:
-            if before is not None and left <= 0 and isinstance(error, OperationTimeout):
-                # That the time is up says less than why there was no session before.
-                error = before
-            raise after_attempts(error, self._failures, None) from error
-        self._pause_for(pause)
-        logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
-
-    def _pause_for(self, seconds: float) -> None:
-        self._retry_at = time.monotonic() + seconds
-        self.down += seconds
-
-    def _begin(self, position: Position, deadline: Deadline) -> Operation[None]:
-        moved_to, self._moved_to = self._moved_to, None
-        if moved_to is not None:
-            connection: ClientConnection = yield self._pool.get_async(moved_to)
-        else:
-            connection = yield from self._lookup.connection_operation(self.topic, deadline)
+    def _register(
+        self, connection: ClientConnection, deadline: Deadline
+    ) -> Operation[tuple[ConsumerSession, ReceiverQueue]]:
+        position = self._position
         if position == LATEST_POSITION:
             # From here on "latest" is a fixed position: a reconnect loses nothing.
             last_id = yield from self._lookup.last_message_id_operation(self.topic, deadline)
@@ -228,16 +173,17 @@ class ReaderConsumer:
 
         queue = ReceiverQueue(self._budget, stop, self._on_ready)
         session = ConsumerSession(connection, self._request(position), queue)
-        self._adopt(session)
+        with self._lock:
+            self._session = None if self._closed else session
         try:
+            self._check_open()
             yield from session.subscribe(deadline)
-            session.flow(self._permits.begin(connection.max_message_size))
         except BaseException:
+            session.close()
             self.leave()
             raise
-        self.start, self.max_message_size = position, connection.max_message_size
-        with self._lock:
-            self._queue = None if self.closed else queue
+        self.start = position
+        return session, queue
 
     def _request(self, position: Position) -> SubscribeRequest:
         # A new name for each attempt: the broker may still hold a broken connection's consumer.
@@ -251,13 +197,16 @@ class ReaderConsumer:
             in_turn=True,
         )
 
-    def _adopt(self, session: ConsumerSession) -> None:
+    def _resume(self, session: tuple[ConsumerSession, ReceiverQueue]) -> None:
+        begun, queue = session
+        self.max_message_size = begun.connection.max_message_size
+        try:
+            begun.flow(self._permits.begin(self.max_message_size))
+        except BaseException:
+            self.leave()
+            raise
         with self._lock:
-            if not self.closed:
-                self._session = session
-                return
-        session.close()
-        raise _closed()
+            self._queue = None if self._closed else queue
 
     # --- while subscribed ---------------------------------------------------------------------
 
@@ -300,7 +249,7 @@ class ReaderConsumer:
         try:
             run(session.confirm, self._pool.options.operation_timeout)
         except PulsarError as error:
-            if not can_pass(error):
+            if not self.can_pass(error):
                 raise
             return False
         return True
@@ -323,7 +272,7 @@ class ReaderConsumer:
             self._moved_to = session.connection.address
 
     def on_ended(self, ended: Ended) -> None:
-        """Prepare to resubscribe after a session ended; raises permanent errors."""
+        """Prepare to resubscribe after a session ended."""
         session = self._session
         if ended.overrun:
             logger.info(
@@ -333,30 +282,21 @@ class ReaderConsumer:
             self.leave_for_another()
         else:
             self.leave()
-        if ended.error is not None and not is_retryable(ended.error):
-            raise ended.error
-        if session is None:
-            return
-        if ended.moved_to is not None:
+        self._loss = ended.error or self._lost()
+        if session is not None and ended.moved_to is not None:
             self._moved_to = self._pool.assigned_broker(ended.moved_to, session.connection)
-        if self._moved_to is None:
-            # Many readers may have lost the same broker now.
-            self._pause_for(self._backoff.next())
 
     def close(self) -> Future[Any] | None:
         """End permanently; waiters raise. Returns the future of the broker's answer."""
         with self._lock:
-            is_first = not self.closed
-            self._over.set()
+            is_first = not self._closed
+            self._closed = True
             session, self._session = self._session, None
             queue, self._queue = self._queue, None
+        self._stop()
         if is_first:
             self._budget.leave()
         answer = None if session is None else session.close()
         if queue is not None:
-            queue.on_disconnect(_closed())
+            queue.on_disconnect(ClosedError("the reader is closed"))
         return answer
-
-
-def _closed() -> ClosedError:
-    return ClosedError("the reader is closed")
