@@ -130,6 +130,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         203: "a reader of hundreds of partitions, most of them idle or without an answer",
         204: "clients that are dropped without being closed",
         205: "a reader is closed while it pauses before it subscribes again",
+        210: "messages time out, are refused or lose their connection while the queue is full",
     },
     "Sink and transactions": {
         77: "a row that cannot be encoded",

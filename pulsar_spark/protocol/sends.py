@@ -27,12 +27,12 @@ from pulsar_spark.protocol.frames import encode_payload_command, parse_payload
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
-    batch_body,
+    encode_numbered_batch,
     encode_uniform_batch,
+    entry_fields,
     fields_of,
 )
 from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
-from pulsar_spark.protocol.single_metadata import property_name
 from pulsar_spark.protocol.varints import encode_number, sized
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
@@ -78,7 +78,7 @@ def encode_messages(
         if message.sequence_id is not None or len(payload) > most_bytes or total >= most_bytes:
             break
         try:
-            before, behind = _fields(message)
+            before, behind = entry_fields(message)
         except (AttributeError, TypeError, ValueError):
             break
         compressed = b""
@@ -100,32 +100,6 @@ def encode_messages(
         total += len(head) + len(payload)
         ends.append(total)
     return Sends(b"".join(frames), ends)
-
-
-def _fields(message: MessageFields) -> tuple[bytes, bytes]:
-    """Return a message's fields in MessageMetadata, before and after those of its entry.
-
-    Raises ValueError and others for invalid values.
-    """
-    before = behind = b""
-    if not 0 <= message.event_time < 2**64:
-        raise ValueError("the event time is out of range")
-    if message.properties:
-        before = b"".join(
-            b"\x22" + sized(property_name(name) + b"\x12" + sized(value.encode()))
-            for name, value in message.properties
-        )
-    if message.key is not None:
-        before += b"\x32" + sized(message.key.encode())
-        if message.key_is_base64:
-            behind = b"\x88\x01\x01"
-    if message.ordering_key is not None:
-        behind += b"\x92\x01" + sized(message.ordering_key)
-    if message.payload is None:
-        behind += b"\xc8\x01\x01"
-    if message.null_key:
-        behind += b"\xf0\x01\x01"
-    return before, behind
 
 
 # --- one entry ----------------------------------------------------------------------------
@@ -200,40 +174,31 @@ def single_entry(
 
 
 def uniform_entry(
-    messages: UniformMessages, callback: Callable[..., None] | None = None
+    messages: UniformMessages,
+    callback: Callable[..., None] | None = None,
+    *,
+    by_key: bool = False,
 ) -> OutgoingEntry:
-    """Return a column of messages as one entry; a single message is not batched."""
-    if len(messages) == 1:
-        return single_entry(messages.messages()[0], callback)
-    payloads, keys, fields = messages.payloads, messages.keys, messages.fields
-    return OutgoingEntry(
-        lambda first: encode_uniform_batch(payloads, first, keys, fields),
-        num_messages=len(payloads),
-        partition_key=None if keys is None or (key := keys[0]) is None else key.decode(),
-        callback=callback,
-    )
+    """Return a column of messages as one entry; a single message is not batched.
 
-
-def batch_entry(
-    messages: Sequence[MessageFields], callback: Callable[..., None] | None, *, by_key: bool = False
-) -> OutgoingEntry:
-    """Return several messages with fields as one batch.
-
-    With `by_key` it is one of several batches that were filled together, one for each key. Ids of
-    such batches overlap, so its highest id alone identifies it, as in Java.
+    With `by_key` it is one of several batches that were filled together, one for each key. Their
+    messages' own ids overlap, so its highest id alone identifies it, as in Java.
     """
-    first, last = messages[0], messages[-1]
+    (first,) = messages.part(0, 1).messages()
+    if len(messages) == 1:
+        return single_entry(first, callback)
+    payloads, keys, fields = messages.payloads, messages.keys, messages.fields
     entry = OutgoingEntry(
-        lambda sequence_id: batch_body(messages, sequence_id),
-        num_messages=len(messages),
+        lambda first: encode_uniform_batch(payloads, first, keys, fields),  # type: ignore[arg-type]
+        num_messages=len(payloads),
         partition_key=first.key,
         key_is_base64=first.key_is_base64,
         ordering_key=first.ordering_key,
         callback=callback,
     )
-    if first.sequence_id is not None and last.sequence_id is not None:
-        lowest = last.sequence_id if by_key else first.sequence_id
-        entry.sequence_ids = (lowest, last.sequence_id)
+    if (ids := messages.sequence_ids) is not None and fields is not None:
+        entry.body = encode_numbered_batch(payloads, fields, ids)
+        entry.sequence_ids = (ids[-1] if by_key else ids[0], ids[-1])
     return entry
 
 

@@ -18,7 +18,6 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
-    encode_batch,
     encode_uniform_batch,
 )
 from pulsar_spark.protocol.send_encoder import (
@@ -31,6 +30,7 @@ from pulsar_spark.protocol.send_encoder import (
 from pulsar_spark.protocol.sends import OutgoingEntry, SendLimits, encode_entry, single_entry
 from pulsar_spark.protocol.single_metadata import encode_metadata
 from pulsar_spark.schema.arrow.byte_column import byte_values
+from tests.protocol.batch_bodies import encode_batch
 from tests.protocol.fields import unbatched_fields
 from tests.protocol.implementations import Implementation
 from tests.protocol.test_sends import NOW, parse_frame
@@ -101,7 +101,7 @@ def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
             body = encoder.body(payloads[part], keys[part], first + start, fields[part])
             rows = zip(payloads[part], keys[part], range(start, 40), strict=False)
             expected = [_message(*row) for row in rows]
-            assert body == encode_batch(expected, first + start).payload
+            assert body == encode_batch(expected, first + start)
             entry = OutgoingEntry(body, len(expected), partition_key=expected[0].key)
             (send,) = encode_entry(entry, first + start, own, NOW)
             frames.append(b"".join(send.buffers))

@@ -54,7 +54,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.outgoing_batches import UniformMessages
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
@@ -437,26 +437,51 @@ class Encoding:
         smaller[-1].size, smaller[-1].is_part = sends.size, sends.is_part
         return smaller, most
 
-    def messages(
+    def next(
         self,
-        messages: Sequence[MessageFields],
+        messages: UniformMessages,
+        per_entry: int,
         start: int,
-        most: int,
+        room: int,
         first: int,
-        callbacks: Sequence[MessageCallback | None] = (),
-    ) -> PendingSends | None:
-        """Return the sends of at most `most` messages, each without a batch.
+        callback: MessageCallback | None = None,
+        *,
+        by_key: bool = False,
+    ) -> Iterator[PendingSends]:
+        """Yield the sends of some messages of a column: of `room` at most, or of one entry.
 
-        None if the first one is unusual and must be sent as an entry.
+        Entries have `per_entry` messages, the last one the rest. What is usual goes together; else
+        it is one entry, in chunks if need be: raises as `encode_entry`. `callback` gets the result
+        of messages that have no callbacks.
         """
-        if self.limits.entry_by_entry:
+        stop = min(start + per_entry, len(messages))
+        block = self._block(messages, per_entry, start, room, first, callback)
+        if block is None and stop - start == 1:
+            block = self._singles(messages, start, room if per_entry == 1 else 1, first, callback)
+        if block is not None:
+            yield block
+            return
+        part = messages.part(start, stop)
+        if part.callbacks is not None:
+            callback = for_each(part.callbacks, len(part))
+        yield from self.entry(uniform_entry(part, callback, by_key=by_key), first)
+
+    def _singles(
+        self,
+        messages: UniformMessages,
+        start: int,
+        room: int,
+        first: int,
+        callback: MessageCallback | None,
+    ) -> PendingSends | None:
+        """As `_block`, for messages with fields that are sent without a batch."""
+        if self.limits.entry_by_entry or messages.sequence_ids is not None:
             return None
-        part = messages[start : start + max(min(most, BLOCK_MESSAGES), 1)]
-        data, ends = encode_messages(part, first, _now(), self.limits, BLOCK_BYTES)
+        part = messages.part(start, start + max(min(room, BLOCK_MESSAGES), 1))
+        data, ends = encode_messages(part.messages(), first, _now(), self.limits, BLOCK_BYTES)
         if not ends:
             return None
-        own = callbacks[start : start + len(ends)]
-        are_told = any(callback not in (None, log_failure) for callback in own)
+        callbacks = (part.callbacks or ())[: len(ends)]
         return PendingSends(
             [data],
             first,
@@ -464,12 +489,12 @@ class Encoding:
             len(ends),
             ends=ends,
             per_entry=1,
-            callback=log_failure if log_failure in own and not are_told else None,
-            callbacks=own if are_told else (),
+            callback=None if callbacks else callback,
+            callbacks=callbacks,
             largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
         )
 
-    def block(
+    def _block(
         self,
         messages: UniformMessages,
         per_entry: int,
@@ -478,11 +503,9 @@ class Encoding:
         first: int,
         callback: MessageCallback | None = None,
     ) -> PendingSends | None:
-        """Return the sends of at most `most` messages of a column, or of one batch of `per_entry`.
-
-        None if the first batch is unusual and must be sent as an entry. `callback` gets the result
-        of messages that have no callbacks.
-        """
+        """Return the sends of many messages; None if the first entry must be sent by itself."""
+        if self.limits.entry_by_entry or messages.have_other_keys or messages.sequence_ids:
+            return None
         entry_stop = min(start + per_entry, len(messages))
         most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
         stop, largest = block_of(messages, per_entry, start, most)
@@ -492,9 +515,10 @@ class Encoding:
             stop -= 1
         # Fields of a batch are not those of an entry.
         alone = in_batch and 1 in (per_entry, stop - start)
-        # `frame` writes no fields, so a large message with them is sent as an entry.
-        alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
-        if largest > self.max_payload or self.limits.entry_by_entry or alone:
+        if messages.unbatched and messages.fields is not None:
+            # `frame` writes no fields, and an encoder none of compressed messages.
+            alone = largest >= LARGE_ENTRY or self.limits.compression != pb.NONE
+        if largest > self.max_payload or alone:
             return None
         return self._column(messages.part(start, stop), first, per_entry, largest, callback)
 
@@ -508,11 +532,12 @@ class Encoding:
     ) -> PendingSends:
         """Return the sends of a whole column; `largest` is the maximum size of a batch."""
         count, callbacks = len(messages), messages.callbacks or ()
+        keys: Sequence[bytes | None] | None = messages.keys  # type: ignore[assignment]
         callback = None if callbacks else callback
         last, now = first + count - 1, _now()
         if largest < LARGE_ENTRY:
             data, ends = self.encoder.encode(
-                messages.payloads, messages.keys, first, now, per_entry, messages.fields
+                messages.payloads, keys, first, now, per_entry, messages.fields
             )
             return PendingSends(
                 [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest,
@@ -521,20 +546,13 @@ class Encoding:
         # The block is one entry, whose payload is not copied.
         body = messages.payloads[0]
         if count > 1:
-            body = self.encoder.body(messages.payloads, messages.keys, first, messages.fields)
-        key = None if messages.keys is None else messages.keys[0]
+            body = self.encoder.body(messages.payloads, keys, first, messages.fields)
+        key = None if keys is None else keys[0]
         head, payload = self.encoder.frame(body, first, now, key, count)
         return PendingSends(
             [head, payload], first, last, count, largest=largest, callback=callback,
             callbacks=callbacks,
         )  # fmt: skip
-
-
-def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
-    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
-    if messages.callbacks is not None:
-        callback = for_each(messages.callbacks, len(messages))
-    return uniform_entry(messages, callback)
 
 
 def _now() -> int:
