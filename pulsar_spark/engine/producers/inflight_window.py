@@ -421,9 +421,13 @@ Acknowledged: TypeAlias = "tuple[Taken, array[int], MessageIdAdv]"
 
 
 class PendingQueue:
-    """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks."""
+    """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks.
 
-    def __init__(self) -> None:
+    `on_left` is called whenever messages have left it.
+    """
+
+    def __init__(self, on_left: Callable[[], object] = lambda: None) -> None:
+        self._on_left = on_left
         self._sends: deque[PendingSends] = deque()
         self.messages = 0
         self.bytes = 0
@@ -529,6 +533,7 @@ class PendingQueue:
             self._sends.popleft()
             self.bytes -= oldest.length
         callbacks = oldest.take_callbacks(messages) if oldest.callbacks else ()
+        self._on_left()
         return count, Taken(oldest, messages, last, ends, callbacks)
 
     def pop(self) -> PendingSends:
@@ -536,6 +541,7 @@ class PendingQueue:
         sends = self._sends.popleft()
         self.messages -= sends.num_messages
         self.bytes -= sends.length
+        self._on_left()
         return sends
 
     def clear(self) -> list[PendingSends]:
@@ -551,7 +557,8 @@ class InflightWindow:
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
     producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and
     `on_expired` gets them; and so do sends that the broker refuses, or a backlog quota for the time
-    being. However sends are removed, `finish` follows: it calls `on_room`.
+    being. However sends leave `pending`, that wakes who waits for room; then `finish` follows,
+    which calls `on_room`.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -583,7 +590,7 @@ class InflightWindow:
         self.survives_timeouts = survives_timeouts
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
-        self.pending = PendingQueue()
+        self.pending = PendingQueue(self._wake_sender)
         self.settled = 0
         """Number of removed blocks whose callbacks have returned."""
         self.acknowledged = 0
@@ -727,9 +734,12 @@ class InflightWindow:
         if (taken := found[1]) is not None:
             self.acknowledged += taken.messages
             self._progress = time.monotonic()
-            if self.pending.messages <= self._room_at:
-                self.changed.notify_all()
         return found
+
+    def _wake_sender(self) -> None:
+        """Wake who waits for room if there is enough. `changed` is held."""
+        if self.pending.messages <= self._room_at or not len(self.pending):
+            self.changed.notify_all()
 
     def finish(
         self, removed: Iterable[PendingSends | Acknowledged], error: PulsarError | None = None
@@ -779,7 +789,7 @@ class InflightWindow:
             if self._settled_at is not None and self.settled >= self._settled_at:
                 self._settled_at = None
                 self.changed.notify_all()
-            elif not len(self.pending):
+            elif self._end is not None:
                 self.changed.notify_all()
 
     def end(self, error: PulsarError) -> list[PendingSends] | None:
@@ -844,8 +854,6 @@ class InflightWindow:
         while (oldest := self.pending.oldest) is not None and oldest.refused is not None:
             refused.append(self.pending.pop())
             self.loss = self.loss or oldest.refused
-        if refused:
-            self.changed.notify_all()
         return refused
 
     def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
@@ -859,7 +867,6 @@ class InflightWindow:
                 self.broken_message = oldest.sequence_id
             lost.append(self.pending.pop())
         self.loss = self.loss or error
-        self.changed.notify_all()
         return lost
 
     def time_left(self) -> float:
