@@ -72,14 +72,17 @@ class BatchAccumulator:
     ) -> None:
         self.producer = producer
         self._budget = producer.budget
-        self._changed = producer.changed
+        self._lock = producer.lock
         self._max_messages = options.batching_max_messages if options.batching_enabled else 1
         self._max_bytes = max_bytes or options.batching_max_bytes
+        self._together = _TOGETHER * self._max_messages
         self._batching = options.batching_enabled
         self._by_key = options.batching_by_key
         self._resumes = options.resumes
         self._default_callback: MessageCallback | None = log_failure if logs_failures else None
-        # The following are guarded by _changed.
+        # Whether errors are raised: they should be about the message that was added last.
+        self._is_named = not logs_failures
+        # The following are guarded by _lock.
         self._current = Submission()
         self._current.grows = False
         # Whether a full batch waits for another thread, which was sending.
@@ -119,12 +122,14 @@ class BatchAccumulator:
         else:
             payload, own_id = message.payload or b"", message.sequence_id
             group, fields = encode_fields(message, unbatched=not self._batching)
-        size = len(payload) + _OVERHEAD + len(fields or group or b"")
+        size = len(payload) + _OVERHEAD
+        if fields is not None or group is not None:
+            size += len(fields or group or b"")
         held = size + (_HELD_IN_COLUMN if fields is None else _HELD_WITH_FIELDS)
         has_callback = callback is not None and callback is not log_failure
         if has_callback:
             held += _HELD_BY_CALLBACK
-        with self._changed:
+        with self._lock:
             current = self._current
             messages = current.messages
             if (
@@ -143,29 +148,33 @@ class BatchAccumulator:
             current.ahead -= held
             if has_callback or messages.callbacks is not None:
                 current.add_callback(callback)
-            messages.append(payload, group, fields, own_id)
+            if fields is None:
+                messages.payloads.append(payload)  # type: ignore[attr-defined]
+                if group is not None:
+                    messages.keys.append(group)  # type: ignore[union-attr]
+            else:
+                messages.append(payload, group, fields, own_id)
             current.open += 1
             current.open_bytes += size
             self.producer.unsent += 1
+            if current.open < self._max_messages and current.open_bytes < self._max_bytes:
+                return
             if not self._ends_batch(current, size):
                 return
         self._is_behind = not self.producer.drain(takes_turns=False)
 
     def _ends_batch(self, current: Submission, size: int) -> bool:
-        """End the batch if a message of that size has filled it; whether to send it now."""
-        if current.open < self._max_messages and current.open_bytes < self._max_bytes:
-            return False
+        """End the batch, which a message of that size has filled; whether to send it now."""
         is_full = current.open == self._max_messages and not self._by_key
-        # The error of a message without callback is about the one that was added last.
-        is_large = size > _LARGE or (self._default_callback is None and size > self._bound)
         current.seal()
-        can_wait = (
+        if not self._batching and (size > _LARGE or (self._is_named and size > self._bound)):
+            return True
+        return not (
             is_full
-            and (self._batching or not is_large)
-            and current.sealed < _TOGETHER * self._max_messages
+            and current.sealed < self._together
             and current.sealed_bytes < _TOGETHER_BYTES
+            and self.producer.is_busy(current.sealed)
         )
-        return not (can_wait and self.producer.is_busy(current.sealed))
 
     def _goes_alone(
         self,
@@ -198,7 +207,7 @@ class BatchAccumulator:
         fields: bytes | None,
         own_id: int | None,
     ) -> Submission:
-        """Return a batch that takes a message, with memory for it. `_changed` is held."""
+        """Return a batch that takes a message, with memory for it. `_lock` is held."""
         shape = key is not None, fields is not None, not self._batching, own_id is not None
         while True:
             if self._is_behind:
@@ -256,11 +265,11 @@ class BatchAccumulator:
         return False
 
     def _unlocked(self, call: Callable[[], object]) -> None:
-        self._changed.release()
+        self._lock.release()
         try:
             call()
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
 
     def extend(
         self,
@@ -278,7 +287,7 @@ class BatchAccumulator:
             return self._submit(messages, start, len(messages), 1)
         if not self.producer.max_payload:
             self.producer.open()
-        with self._changed:
+        with self._lock:
             while True:
                 current = self._current
                 if current.open and current.messages.shape != messages.shape:
@@ -335,7 +344,7 @@ class BatchAccumulator:
 
     def flush(self) -> None:
         """Send everything that waits."""
-        with self._changed:
+        with self._lock:
             if self._current.grows:
                 self._current.seal()
         self.producer.drain()

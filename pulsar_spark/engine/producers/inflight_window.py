@@ -588,7 +588,8 @@ class InflightWindow:
         self._on_expired = on_expired
         self._on_room = on_room
         self.survives_timeouts = survives_timeouts
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         # The following are guarded by `changed`.
         self.pending = PendingQueue(self._wake_sender)
         self.settled = 0

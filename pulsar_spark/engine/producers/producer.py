@@ -142,7 +142,8 @@ class TopicProducer:
             on_expired=self._on_expired,
             on_room=self.send_due,
         )
-        self.changed = self._window.changed
+        self.lock, self.changed = self._window.lock, self._window.changed
+        """The lock, and the condition of it that something has changed."""
         self._gate = SendGate(
             self._window.pending, in_order=in_order, guards_all=self._options.resumes
         )

@@ -80,21 +80,24 @@ class Submission:
         self._at = 0
         self._is_whole = per_entry > 0
         if entry is not None:
-            self._add_runs([(entry.count, 1)])
+            self._add_run(entry.count, 1)
         elif per_entry:
             entries, rest = divmod(len(messages), per_entry)
-            self._add_runs([(per_entry, entries), (rest, 1)])
+            if entries:
+                self._add_run(per_entry, entries)
+            if rest:
+                self._add_run(rest, 1)
 
     def __len__(self) -> int:
         return self.sealed + self.open
 
-    def _add_runs(self, runs: Sequence[tuple[int, int]]) -> None:
-        for size, entries in runs:
-            self.sealed += size * entries
-            if self.runs and self.runs[-1][0] == size:
-                self.runs[-1] = (size, self.runs[-1][1] + entries)
-            elif size and entries:
-                self.runs.append((size, entries))
+    def _add_run(self, size: int, entries: int) -> None:
+        self.sealed += size * entries
+        runs = self.runs
+        if runs and runs[-1][0] == size:
+            runs[-1] = size, runs[-1][1] + entries
+        else:
+            runs.append((size, entries))
 
     # --- filling ------------------------------------------------------------------------------
 
@@ -112,11 +115,16 @@ class Submission:
         are encoded together. With users' ids keys are ordered by their last message: ids grow from
         entry to entry, each of which is identified by its highest.
         """
-        if not self.open:
+        count = self.open
+        if not count:
             return
         self.sealed_bytes += self.open_bytes
-        start, self.open, self.open_bytes = len(self.messages) - self.open, 0, 0
-        self._add_runs(self._sorted(start) if self.by_key else [(len(self.messages) - start, 1)])
+        self.open = self.open_bytes = 0
+        if not self.by_key:
+            self._add_run(count, 1)
+            return
+        for size, entries in self._sorted(len(self.messages) - count):
+            self._add_run(size, entries)
 
     def _sorted(self, start: int) -> list[tuple[int, int]]:
         """Sort the messages from `start` on by key; return their runs."""
@@ -171,7 +179,9 @@ class Submission:
                 self.runs.popleft()
             else:
                 self.runs[0] = (size, entries - gone)
-        if not self._is_whole and (not self.runs or self._at > 4 * BLOCK_MESSAGES):
+        if not len(self):
+            self.messages, self._at = UniformMessages.of(self.messages.shape), 0
+        elif not self._is_whole and (not self.runs or self._at > 4 * BLOCK_MESSAGES):
             self.messages, self._at = self.messages.copy(self._at, len(self.messages)), 0
 
     def divide(self) -> bool:
