@@ -157,11 +157,10 @@ class BatchAccumulator:
             current.open += 1
             current.open_bytes += size
             self.producer.unsent += 1
-            if current.open < self._max_messages and current.open_bytes < self._max_bytes:
-                return
-            if not self._ends_batch(current, size):
-                return
-        self._is_behind = not self.producer.drain(takes_turns=False)
+            is_full = current.open >= self._max_messages or current.open_bytes >= self._max_bytes
+            goes = is_full and self._ends_batch(current, size)
+        if goes:
+            self._is_behind = not self.producer.drain(takes_turns=False)
 
     def _ends_batch(self, current: Submission, size: int) -> bool:
         """End the batch, which a message of that size has filled; whether to send it now."""

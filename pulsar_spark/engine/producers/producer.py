@@ -73,6 +73,8 @@ from pulsar_spark.protocol.topic_name import TopicName
 logger = get_logger(__name__)
 
 _ABORT_SECONDS = 1.0
+# Whoever waits for another thread, which ends by itself, looks so often.
+_LOOK_AGAIN = 1.0
 
 # Errors that resending the message cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, ProducerFenced)
@@ -307,7 +309,10 @@ class TopicProducer:
             self.drain(submission)
         finally:
             with self.changed:
-                self._forget(submission)
+                # Nobody waits for it any more.
+                submission.owned = False
+                if not submission.is_begun:
+                    self._forget(submission)
 
     def enqueue(self, submission: Submission) -> None:
         """Let messages wait behind the others. `changed` is held."""
@@ -351,12 +356,13 @@ class TopicProducer:
         until = time.monotonic() + self._window.timeout
         while self._is_sending and last.sent < target:
             left = until - time.monotonic()
-            if left <= 0:
+            # What another thread has begun to send ends with it.
+            if left <= 0 and not last.is_begun:
                 raise OperationTimeout(
                     f"the message could not be sent within {self._window.timeout:g} s",
                     **self._where(),
                 )
-            self.changed.wait(min(left, threading.TIMEOUT_MAX))
+            self.changed.wait(min(left if left > 0 else _LOOK_AGAIN, threading.TIMEOUT_MAX))
         return last.sent < target
 
     def _drain(self, last: Submission, target: int) -> None:
@@ -403,7 +409,7 @@ class TopicProducer:
                 mine = True
                 self._send_next(waits=False)
         except PulsarError as error:
-            while self.waiting:
+            while self.unsent:
                 self._drop_first(error, whole=True)
             self._end_turn()
         except BaseException:
@@ -498,6 +504,7 @@ class TopicProducer:
         with self.changed:
             window.check()
             submission = self.waiting[0]
+            submission.is_begun = submission.owned
             count = submission.next_count
             sends = self._encoded(submission) if window.has_room(count) else None
         if sends is None:

@@ -37,6 +37,7 @@ class Submission:
         "failed_at",
         "grows",
         "held",
+        "is_begun",
         "messages",
         "open",
         "open_bytes",
@@ -72,6 +73,8 @@ class Submission:
         """Messages that are not here any more."""
         self.held = 0
         self.ahead = 0
+        self.is_begun = False
+        """Whether a thread has begun to send it for its owner, who then must not take it back."""
         self.grows = not self.owned
         """Whether more can be added: nothing waits behind it."""
         self.error: PulsarError | None = None
