@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import InvalidRow, LocalProtocolError, WrongType
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -20,7 +20,6 @@ from pulsar_spark.protocol.single_metadata import (
     KEY_HEADS,
     METADATA_SIZES,
     PAYLOAD_SIZES,
-    encode_metadata,
     property_name,
 )
 from pulsar_spark.protocol.varints import encode_number, number_runs, sized
@@ -166,6 +165,11 @@ class UniformMessages:
             pairs = zip(self.payloads, keys, strict=True)
             self.fields = [key_field(payload, key, self.unbatched) for payload, key in pairs]
 
+    def without_batch(self) -> UniformMessages:
+        """Return messages that have a batch's fields with those of entries of their own."""
+        fields = [_fields(message, unbatched=True) for message in self.messages()]
+        return UniformMessages(self.payloads, None, fields, self.callbacks, unbatched=True)
+
     def edges(self) -> Sequence[int]:
         """Return where messages would start one after the other, and where the last one ends.
 
@@ -225,18 +229,38 @@ def fields_of(
     )
 
 
+class _Tags(NamedTuple):
+    """The tags of a message's fields; `null_value` and what follows are whole fields."""
+
+    properties: bytes
+    key: bytes
+    event_time: bytes
+    ordering_key: bytes
+    is_base64: bytes
+    null_value: bytes
+    null_key: bytes
+
+
+_IN_BATCH = _Tags(b"\x0a", b"\x12", b"\x28", b"\x3a", b"\x30\x01", b"\x48\x01", b"\x50\x01")
+_IN_ENTRY = _Tags(
+    b"\x22", b"\x32", b"\x60", b"\x92\x01", b"\x88\x01\x01", b"\xc8\x01\x01", b"\xf0\x01\x01"
+)
+
+
 def encode_fields(message: MessageFields, *, unbatched: bool) -> tuple[BatchKey, bytes | None]:
     """Return a message's key and fields for columns; None if it has at most a string key.
 
     Raises InvalidRow for a value out of range or text that is not valid Unicode, and WrongType.
     """
     try:
-        key = _batch_key(message)
         if message.sequence_id is None and _is_plain(message):
-            return key, None
-        return key, _entry_fields(message) if unbatched else _batch_fields(message)
-    except InvalidRow:
-        raise
+            return None if message.key is None else message.key.encode(), None
+        key: BatchKey = None
+        if message.ordering_key is not None:
+            key = "ordering key", message.ordering_key
+        elif message.key is not None:
+            key = ("bytes", message.key) if message.key_is_base64 else message.key.encode()
+        return key, _fields(message, unbatched)
     except (AttributeError, TypeError, ValueError) as error:
         kind = InvalidRow if isinstance(error, ValueError) else WrongType
         raise kind(
@@ -245,12 +269,29 @@ def encode_fields(message: MessageFields, *, unbatched: bool) -> tuple[BatchKey,
         ) from None
 
 
-def _batch_key(message: MessageFields) -> BatchKey:
+def _fields(message: MessageFields, unbatched: bool) -> bytes:
+    tags = _IN_ENTRY if unbatched else _IN_BATCH
+    if not 0 <= message.event_time <= _MAX_LONG:
+        raise ValueError(f"{message.event_time} is no time in milliseconds")
+    data = b"".join(
+        tags.properties + sized(property_name(name) + b"\x12" + sized(value.encode()))
+        for name, value in message.properties
+    )
+    if message.key is not None:
+        data += tags.key + sized(message.key.encode())
+    if not unbatched:
+        data += b"\x18" + encode_number(len(message.payload or b""))
+    if message.event_time:
+        data += tags.event_time + encode_number(message.event_time)
+    if message.key_is_base64 and message.key is not None:
+        data += tags.is_base64
     if message.ordering_key is not None:
-        return "ordering key", message.ordering_key
-    if message.key is None:
-        return None
-    return ("bytes", message.key) if message.key_is_base64 else message.key.encode()
+        data += tags.ordering_key + sized(message.ordering_key)
+    if message.payload is None:
+        data += tags.null_value
+    if message.null_key:
+        data += tags.null_key
+    return data if unbatched else data + b"\x40"
 
 
 def key_field(payload: bytes, key: BatchKey, unbatched: bool) -> bytes:
@@ -259,58 +300,6 @@ def key_field(payload: bytes, key: BatchKey, unbatched: bool) -> bytes:
         return b"" if key is None else b"\x32" + sized(key)  # type: ignore[arg-type]
     in_key = b"" if key is None else b"\x12" + sized(key)  # type: ignore[arg-type]
     return in_key + b"\x18" + encode_number(len(payload)) + b"\x40"
-
-
-def _batch_fields(message: MessageFields) -> bytes:
-    data = encode_metadata(
-        message.payload,
-        0,
-        message.properties,
-        message.key,
-        message.event_time,
-        message.key_is_base64,
-        message.ordering_key,
-        message.null_key,
-    )
-    # Marks go before the sequence id, whose digit is cut off.
-    marks = (b"\x48\x01" if message.payload is None else b"") + (
-        b"\x50\x01" if message.null_key else b""
-    )
-    return data[: len(data) - len(marks) - 2] + marks + b"\x40"
-
-
-def _entry_fields(message: MessageFields) -> bytes:
-    before, behind = entry_fields(message)
-    event_time = b""
-    if message.event_time:
-        event_time = b"\x60" + encode_number(message.event_time)
-    return before + event_time + behind
-
-
-def entry_fields(message: MessageFields) -> tuple[bytes, bytes]:
-    """Return a message's fields in MessageMetadata, before and after those of its entry.
-
-    Its event time is none of them. Raises ValueError and others for invalid values.
-    """
-    before = behind = b""
-    if not 0 <= message.event_time < 2**64:
-        raise ValueError(f"{message.event_time} cannot be an event time in milliseconds")
-    if message.properties:
-        before = b"".join(
-            b"\x22" + sized(property_name(name) + b"\x12" + sized(value.encode()))
-            for name, value in message.properties
-        )
-    if message.key is not None:
-        before += b"\x32" + sized(message.key.encode())
-        if message.key_is_base64:
-            behind = b"\x88\x01\x01"
-    if message.ordering_key is not None:
-        behind += b"\x92\x01" + sized(message.ordering_key)
-    if message.payload is None:
-        behind += b"\xc8\x01\x01"
-    if message.null_key:
-        behind += b"\xf0\x01\x01"
-    return before, behind
 
 
 def encode_uniform_batch(

@@ -1,14 +1,12 @@
-"""SENDs: from messages and batches to the bytes of their frames; for columns see `send_encoder`.
+"""SENDs: from one entry to the bytes of its frames; for columns see `send_encoder`.
 
-`encode_messages` writes messages with fields without protobuf, with the same bytes. `encode_entry`
-handles whole batches and rare cases: chunks, encryption, users' own sequence ids.
+`encode_entry` handles what is rare: chunks, encryption, users' own sequence ids.
 
 Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -29,11 +27,9 @@ from pulsar_spark.protocol.outgoing_batches import (
     UniformMessages,
     encode_numbered_batch,
     encode_uniform_batch,
-    entry_fields,
     fields_of,
 )
-from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
-from pulsar_spark.protocol.varints import encode_number, sized
+from pulsar_spark.protocol.send_encoder import Compress
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
 """Takes a codec, the compressed data, its uncompressed size and the largest acceptable one."""
@@ -43,63 +39,6 @@ _MAX_INT32 = 2**31 - 1
 # The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
 # tags, and of the uuid's tag and length.
 _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
-
-
-# --- messages with fields -----------------------------------------------------------------
-
-
-def encode_messages(
-    messages: Sequence[MessageFields],
-    first_sequence_id: int,
-    publish_time: int,
-    limits: SendLimits,
-    most_bytes: int,
-) -> Sends:
-    """Return the frames of the first messages, each outside of a batch.
-
-    Continues while sequence ids count up, up to about `most_bytes` bytes. Stops before a message
-    that needs `encode_entry`: one that is too large, has its own sequence id, or has invalid
-    values.
-    """
-    name = limits.producer_name.encode()
-    before_id = b"\x0a" + encode_number(len(name)) + name + b"\x10"
-    behind_id = b"\x18" + encode_number(publish_time)
-    version = b""
-    if limits.schema_version:
-        version = b"\x82\x01" + sized(limits.schema_version)
-    in_command, in_metadata = encode_txn(limits.txn)
-    version += in_metadata
-    producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
-    frames: list[Buffer] = []
-    ends = array("q")
-    total = 0
-    for index, message in enumerate(messages):
-        payload: Buffer = message.payload or b""
-        if message.sequence_id is not None or len(payload) > most_bytes or total >= most_bytes:
-            break
-        try:
-            before, behind = entry_fields(message)
-        except (AttributeError, TypeError, ValueError):
-            break
-        compressed = b""
-        if limits.compression != pb.NONE and payload:
-            size = encode_number(len(payload))
-            payload = limits.compress(limits.compression, payload)
-            compressed = b"\x40" + encode_number(limits.compression) + b"\x48" + size
-        digits = encode_number(first_sequence_id + index)
-        event_time = b""
-        if message.event_time:
-            event_time = b"\x60" + encode_number(message.event_time)
-        metadata = b"".join(
-            (before_id, digits, behind_id, before, compressed, event_time, version, behind)
-        )
-        if len(metadata) + len(payload) > limits.max_message_size:
-            break
-        head = frame_head(producer + digits + ONE_MESSAGE + in_command, metadata, payload)
-        frames += (head, payload)
-        total += len(head) + len(payload)
-        ends.append(total)
-    return Sends(b"".join(frames), ends)
 
 
 # --- one entry ----------------------------------------------------------------------------

@@ -85,36 +85,6 @@ class DeferredCallback:
         self.run(lambda: self.callback(error, message_id), 1)
 
 
-class EachCallback:
-    """An EntryCallback for an entry of several messages, which calls back for each of them."""
-
-    __slots__ = ("callbacks",)
-
-    def __init__(self, callbacks: Sequence[MessageCallback | None]) -> None:
-        self.callbacks = callbacks
-
-    def __call__(self, error: PulsarError | None, entry: MessageIdAdv | None) -> None:
-        """Tell each message how it ended."""
-        count = len(self.callbacks)
-
-        def ids() -> Iterable[MessageIdAdv | None]:
-            if entry is None or entry.ledger_id < 0 or count == 1:
-                return repeat(entry, count)
-            ledger, number, partition = entry.ledger_id, entry.entry_id, entry.partition
-            return (MessageIdAdv(ledger, number, partition, at, count) for at in range(count))
-
-        _tell(self.callbacks, error, ids)
-
-
-def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> MessageCallback | None:
-    """Return a callback for an entry of `count` messages; the last ones may have none."""
-    if not any(callbacks):
-        return None
-    if all(callback is log_failure for callback in callbacks):
-        return log_failure
-    return EachCallback([*callbacks, *repeat(None, count - len(callbacks))])
-
-
 def tell_failed(callbacks: Sequence[MessageCallback | None], error: PulsarError) -> None:
     """Call callbacks with an error."""
     _tell(callbacks, error, lambda: repeat(None))

@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from operator import sub
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -28,12 +27,10 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
-    EachCallback,
     MessageCallback,
     PendingQueue,
     PendingSends,
     Taken,
-    for_each,
     log_failure,
 )
 from pulsar_spark.engine.retry import Backoff, Deadline
@@ -56,9 +53,9 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_batches import UniformMessages
 from pulsar_spark.protocol.send_encoder import (
-    BLOCK_BYTES,
     BLOCK_MESSAGES,
     LARGE_ENTRY,
+    PythonSendEncoder,
     SendEncoder,
     block_of,
     make_encoder,
@@ -68,7 +65,6 @@ from pulsar_spark.protocol.sends import (
     PayloadCipher,
     SendLimits,
     encode_entry,
-    encode_messages,
     smaller_entries,
     uniform_entry,
 )
@@ -355,6 +351,8 @@ class Encoding:
 
     limits: SendLimits
     encoder: SendEncoder
+    reference: SendEncoder
+    """The one that also takes fields of compressed messages."""
 
     @classmethod
     def agreed(
@@ -381,7 +379,7 @@ class Encoding:
             cipher=cipher,
             txn=txn,
         )
-        encoder = make_encoder(
+        given = (
             limits.producer_id,
             limits.producer_name,
             limits.schema_version,
@@ -389,15 +387,23 @@ class Encoding:
             limits.compress,
             limits.txn,
         )
-        return cls(limits, encoder)
+        return cls(limits, make_encoder(*given), PythonSendEncoder(*given))
 
     @property
     def max_payload(self) -> int:
         """Bytes that a batch without compression and key may have."""
         return max(self.limits.max_message_size - self.encoder.overhead, 1)
 
-    def entry(self, entry: OutgoingEntry, first: int) -> Iterator[PendingSends]:
-        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
+    def entry(
+        self,
+        entry: OutgoingEntry,
+        first: int,
+        callbacks: Sequence[MessageCallback | None] = (),
+    ) -> Iterator[PendingSends]:
+        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`.
+
+        `callbacks` are those of a batch's messages.
+        """
         if entry.sequence_ids is not None:
             first = entry.sequence_ids[0]
         body = None
@@ -411,6 +417,7 @@ class Encoding:
                 send.num_messages,
                 largest=send.size,
                 callback=entry.callback if send.is_last else None,
+                callbacks=callbacks,
                 chunk=send.chunk,
                 body=body,
             )
@@ -420,8 +427,7 @@ class Encoding:
 
         The last of them has its memory.
         """
-        callback = sends.callback
-        callbacks = callback.callbacks if isinstance(callback, EachCallback) else sends.callbacks
+        callback, callbacks = sends.callback, sends.callbacks
         if not callbacks and callback not in (None, log_failure):
             return [], most
         frame = b"".join(sends.unacknowledged())
@@ -454,45 +460,17 @@ class Encoding:
         it is one entry, in chunks if need be: raises as `encode_entry`. `callback` gets the result
         of messages that have no callbacks.
         """
-        stop = min(start + per_entry, len(messages))
         block = self._block(messages, per_entry, start, room, first, callback)
-        if block is None and stop - start == 1:
-            block = self._singles(messages, start, room if per_entry == 1 else 1, first, callback)
         if block is not None:
             yield block
             return
-        part = messages.part(start, stop)
-        if part.callbacks is not None:
-            callback = for_each(part.callbacks, len(part))
-        yield from self.entry(uniform_entry(part, callback, by_key=by_key), first)
-
-    def _singles(
-        self,
-        messages: UniformMessages,
-        start: int,
-        room: int,
-        first: int,
-        callback: MessageCallback | None,
-    ) -> PendingSends | None:
-        """As `_block`, for messages with fields that are sent without a batch."""
-        if self.limits.entry_by_entry or messages.sequence_ids is not None:
-            return None
-        part = messages.part(start, start + max(min(room, BLOCK_MESSAGES), 1))
-        data, ends = encode_messages(part.messages(), first, _now(), self.limits, BLOCK_BYTES)
-        if not ends:
-            return None
-        callbacks = (part.callbacks or ())[: len(ends)]
-        return PendingSends(
-            [data],
-            first,
-            first + len(ends) - 1,
-            len(ends),
-            ends=ends,
-            per_entry=1,
-            callback=None if callbacks else callback,
-            callbacks=callbacks,
-            largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
-        )
+        part = messages.part(start, min(start + per_entry, len(messages)))
+        callbacks = part.callbacks or ()
+        if len(part) == 1 and callbacks:
+            # Of a message in chunks, whose id is that of two entries.
+            (callback,), callbacks = callbacks, ()
+        entry = uniform_entry(part, None if callbacks else callback, by_key=by_key)
+        yield from self.entry(entry, first, callbacks)
 
     def _block(
         self,
@@ -504,21 +482,24 @@ class Encoding:
         callback: MessageCallback | None = None,
     ) -> PendingSends | None:
         """Return the sends of many messages; None if the first entry must be sent by itself."""
-        if self.limits.entry_by_entry or messages.have_other_keys or messages.sequence_ids:
+        is_odd = messages.sequence_ids or (messages.have_other_keys and per_entry > 1)
+        if self.limits.entry_by_entry or is_odd:
             return None
         entry_stop = min(start + per_entry, len(messages))
         most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
+        if messages.fields is not None and not messages.unbatched and entry_stop - start == 1:
+            # Fields of a batch are not those of an entry.
+            own = messages.part(start, start + (most if per_entry == 1 else 1)).without_batch()
+            return self._block(own, 1, 0, most, first, callback)
         stop, largest = block_of(messages, per_entry, start, most)
-        in_batch = messages.fields is not None and not messages.unbatched
-        if in_batch and stop > entry_stop and (stop - start) % per_entry == 1:
-            # The last message alone is no batch, so it takes the careful path.
-            stop -= 1
-        # Fields of a batch are not those of an entry.
-        alone = in_batch and 1 in (per_entry, stop - start)
-        if messages.unbatched and messages.fields is not None:
-            # `frame` writes no fields, and an encoder none of compressed messages.
-            alone = largest >= LARGE_ENTRY or self.limits.compression != pb.NONE
-        if largest > self.max_payload or alone:
+        if messages.fields is not None and not messages.unbatched:
+            if (stop - start) % per_entry == 1:
+                # The last message alone is no batch, and goes next.
+                stop -= 1
+        elif messages.fields is not None and largest >= LARGE_ENTRY:
+            # `frame` writes no fields.
+            return None
+        if largest > self.max_payload:
             return None
         return self._column(messages.part(start, stop), first, per_entry, largest, callback)
 
@@ -533,10 +514,15 @@ class Encoding:
         """Return the sends of a whole column; `largest` is the maximum size of a batch."""
         count, callbacks = len(messages), messages.callbacks or ()
         keys: Sequence[bytes | None] | None = messages.keys  # type: ignore[assignment]
+        encoder = self.encoder
+        if messages.unbatched and messages.fields is not None:
+            keys = None
+            if self.limits.compression != pb.NONE:
+                encoder = self.reference
         callback = None if callbacks else callback
         last, now = first + count - 1, _now()
         if largest < LARGE_ENTRY:
-            data, ends = self.encoder.encode(
+            data, ends = encoder.encode(
                 messages.payloads, keys, first, now, per_entry, messages.fields
             )
             return PendingSends(
