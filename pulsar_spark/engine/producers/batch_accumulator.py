@@ -222,7 +222,7 @@ class BatchAccumulator:
                 current.seal()
                 self._unlocked(self.producer.drain)
                 continue
-            elif messages.shape != shape:
+            elif messages.shape != shape and (messages.fields is None or messages.keys is None):
                 messages.add_fields()
             if self._reserve(held, _AHEAD):
                 return self._current
