@@ -134,26 +134,24 @@ class BatchAccumulator:
             messages = current.messages
             if (
                 not current.grows
-                or current.ahead < held
                 or current.open_bytes + size > self._max_bytes
                 or (messages.keys is None) is not (group is None)
                 or (messages.fields is None) is not (fields is None)
                 or own_id is not None
                 or self._is_behind
+                or (current.ahead < held and not self._reserve(held, _AHEAD))
             ):
                 current = self._make_space(size, held, group, fields, own_id)
                 messages = current.messages
                 if messages.fields is not None and fields is None:
                     fields = key_field(payload, group, messages.unbatched)
             current.ahead -= held
-            if has_callback or messages.callbacks is not None:
-                current.add_callback(callback)
-            if fields is None:
-                messages.payloads.append(payload)  # type: ignore[attr-defined]
-                if group is not None:
-                    messages.keys.append(group)  # type: ignore[union-attr]
-            else:
-                messages.append(payload, group, fields, own_id)
+            if messages.callbacks is not None:
+                messages.callbacks.append(callback or self._default_callback)
+            elif has_callback:
+                messages.callbacks = [self._default_callback] * len(messages)
+                messages.callbacks.append(callback)
+            messages.append(payload, group, fields, own_id)
             current.open += 1
             current.open_bytes += size
             self.producer.unsent += 1

@@ -551,7 +551,7 @@ class InflightWindow:
         self.timeout = timeout or NO_TIMEOUT
         self.budget = budget
         self._timers = timers
-        self._max_messages = max_messages
+        self.max_messages = max_messages or sys.maxsize
         self._describe = describe
         self._trouble = trouble
         self._give_up = give_up
@@ -592,9 +592,7 @@ class InflightWindow:
 
     def room(self) -> int:
         """Return how many messages may be sent now."""
-        if not self._max_messages:
-            return sys.maxsize
-        return max(self._max_messages - self.pending.messages, 0)
+        return max(self.max_messages - self.pending.messages, 0)
 
     def has_room(self, messages: int) -> bool:
         """Whether an entry may be sent now; one that is too large may if nothing is pending."""
@@ -611,7 +609,7 @@ class InflightWindow:
             self.check()
             if self.has_room(messages):
                 return
-            target = max(min(self._max_messages // 2, self._max_messages - messages), 0)
+            target = max(min(self.max_messages // 2, self.max_messages - messages), 0)
             while self.pending.messages > target and len(self.pending):
                 left = min(
                     max(self._progress, started) + self.timeout - time.monotonic(),

@@ -235,7 +235,8 @@ class TopicProducer:
 
     def is_busy(self, messages: int) -> bool:
         """Whether something is under way, and there is room for so many messages besides."""
-        return len(self._window.pending) > 0 and messages < self._window.room()
+        pending = self._window.pending.messages
+        return 0 < pending < self._window.max_messages - messages
 
     @property
     def counts(self) -> ProducerCounts:

@@ -104,13 +104,6 @@ class Submission:
 
     # --- filling ------------------------------------------------------------------------------
 
-    def add_callback(self, callback: MessageCallback | None) -> None:
-        """Add the callback of the message that is appended next."""
-        messages = self.messages
-        if messages.callbacks is None:
-            messages.callbacks = [self.default] * len(messages)
-        messages.callbacks.append(callback or self.default)
-
     def seal(self) -> None:
         """End the current batch.
 
