@@ -133,9 +133,10 @@ SECTIONS: dict[str, dict[int, str]] = {
         206: "a topic of a client is deleted and made again",
         207: "a broker refuses, after a first success, what it takes a moment later",
         208: "a broker refuses, after a first success, what a Spark task needs",
+        210: "messages time out, are refused or lose their connection while the queue is full",
     },
     "Sink and transactions": {
-        206: "a coordinator leaves the sink's own records out of a commit",
+        209: "a coordinator leaves the sink's own records out of a commit",
         77: "a row that cannot be encoded",
         78: "a writing task killed at any point",
         79: "the driver killed at any point of a commit",

@@ -1,19 +1,18 @@
-"""Batches to send: the messages of one entry, as columns or one by one.
+"""Batches to send: the messages of one entry, as columns.
 
-`batches.py` describes the format and reads it. `encode_uniform_batch` writes whole columns,
-`encode_batch` messages with any fields, `batch_body` does whichever is faster.
+`batches.py` describes the format and reads it. A message's fields become bytes when it joins a
+column: `encode_fields`. So there is one kind of batch, and `encode_uniform_batch` writes it.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pulsar_spark.errors import LocalProtocolError
+from pulsar_spark.errors import InvalidRow, LocalProtocolError, WrongType
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.byte_column import ByteColumn, edges_of
 from pulsar_spark.protocol.single_metadata import (
@@ -21,11 +20,18 @@ from pulsar_spark.protocol.single_metadata import (
     KEY_HEADS,
     METADATA_SIZES,
     PAYLOAD_SIZES,
-    encode_metadata,
+    property_name,
 )
-from pulsar_spark.protocol.varints import number_runs
+from pulsar_spark.protocol.varints import encode_number, number_runs, sized
 
 _U32 = Struct(">I")
+
+BatchKey: TypeAlias = "bytes | tuple[str, object] | None"
+"""What messages of one batch share with batching by key: a string key in UTF-8, or what else
+decides to which consumer of a Key_Shared subscription a message goes."""
+
+Shape: TypeAlias = "tuple[bool, bool, bool, bool]"
+"""Which columns there are: keys, fields, whether these are unbatched, and users' own ids."""
 
 
 @dataclass(slots=True)
@@ -56,14 +62,17 @@ class UniformMessages:
     key: each one's batch metadata up to the digits of the sequence id, including the key; if they
     are `unbatched`, each one's entry metadata from behind the publish time up to the schema
     version. A null value's payload is empty; None stands for no key. `callbacks` are the sender's
-    own.
+    own. Messages with `sequence_ids`, which are users' own, all have fields, and so do those that
+    `have_other_keys`: some keys are in the fields alone, and `keys` has what they are grouped by.
     """
 
     payloads: Sequence[bytes]
-    keys: Sequence[bytes | None] | None = None
+    keys: Sequence[BatchKey] | None = None
     fields: Sequence[bytes] | None = None
     callbacks: list[Any] | None = None
     unbatched: bool = False
+    sequence_ids: Sequence[int] | None = None
+    have_other_keys: bool = False
     _edges: Sequence[int] = field(default=(), init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -73,6 +82,10 @@ class UniformMessages:
         """Return a range of the messages."""
         if start == 0 and stop >= len(self.payloads):
             return self
+        return self.copy(start, stop)
+
+    def copy(self, start: int, stop: int) -> UniformMessages:
+        """Return a range of the messages, in columns that do not grow with these."""
         return self._with_each(lambda column: column[start:stop])
 
     def take(self, rows: Sequence[int]) -> UniformMessages:
@@ -92,32 +105,70 @@ class UniformMessages:
             None if self.fields is None else change(self.fields),
             None if self.callbacks is None else list(change(self.callbacks)),
             self.unbatched,
+            None if self.sequence_ids is None else change(self.sequence_ids),
+            self.have_other_keys,
         )
 
-    def is_like(self, other: UniformMessages) -> bool:
-        """Whether `other` has the same columns, callbacks aside."""
-        missing = [column is None for column in self._columns()]
-        others = [column is None for column in other._columns()]
-        return missing == others and self.unbatched == other.unbatched
+    @classmethod
+    def of(cls, shape: Shape) -> UniformMessages:
+        """Return columns of a shape, for messages to be appended."""
+        keys, fields, unbatched, own_ids = shape
+        return cls(
+            [],
+            [] if keys else None,
+            [] if fields else None,
+            unbatched=unbatched,
+            sequence_ids=[] if own_ids else None,
+        )
 
-    def _columns(self) -> tuple[Sequence[bytes | None] | None, ...]:
-        return self.payloads, self.keys, self.fields
+    @property
+    def shape(self) -> Shape:
+        """Messages of another shape share no columns with these."""
+        own_ids = self.sequence_ids is not None
+        return self.keys is not None, self.fields is not None, self.unbatched, own_ids
 
-    def append(self, payload: bytes, key: bytes | None) -> None:
-        """Append a message without a callback; the columns are lists."""
+    def append(
+        self,
+        payload: bytes,
+        key: BatchKey,
+        fields: bytes | None = None,
+        sequence_id: int | None = None,
+    ) -> None:
+        """Append a message without a callback, of the same shape; the columns are lists."""
         self.payloads.append(payload)  # type: ignore[attr-defined]
-        if self.keys is not None and key is not None:
+        if self.keys is not None:
             self.keys.append(key)  # type: ignore[attr-defined]
+        if self.fields is not None:
+            self.fields.append(fields)  # type: ignore[attr-defined]
+            self.have_other_keys = self.have_other_keys or isinstance(key, tuple)
+            if self.sequence_ids is not None:
+                self.sequence_ids.append(sequence_id)  # type: ignore[attr-defined]
 
     def extend(self, other: UniformMessages) -> None:
-        """Append messages with the same columns, callbacks aside; this one's are lists."""
+        """Append messages of the same shape; this one's columns are lists."""
         if self.callbacks is not None or other.callbacks is not None:
             mine = self.callbacks or [None] * len(self)
             self.callbacks = mine + (other.callbacks or [None] * len(other))
-        for column, more in zip(self._columns(), other._columns(), strict=True):
+        for column, more in (
+            (self.payloads, other.payloads),
+            (self.keys, other.keys),
+            (self.fields, other.fields),
+        ):
             if column is not None and more is not None:
                 assert isinstance(column, list)
                 column += more
+
+    def add_fields(self) -> None:
+        """Let any messages follow: those that have at most keys get fields."""
+        keys = self.keys = list(self.keys or [None] * len(self))
+        if self.fields is None:
+            pairs = zip(self.payloads, keys, strict=True)
+            self.fields = [key_field(payload, key, self.unbatched) for payload, key in pairs]
+
+    def without_batch(self) -> UniformMessages:
+        """Return messages that have a batch's fields with those of entries of their own."""
+        fields = [_fields(message, unbatched=True) for message in self.messages()]
+        return UniformMessages(self.payloads, None, fields, self.callbacks, unbatched=True)
 
     def edges(self) -> Sequence[int]:
         """Return where messages would start one after the other, and where the last one ends.
@@ -138,10 +189,13 @@ class UniformMessages:
     def messages(self) -> list[MessageFields]:
         """Return the messages as objects."""
         if self.fields is not None:
-            return list(map(message_of, self.payloads, self.fields, repeat(self.unbatched)))
-        messages = [MessageFields(payload) for payload in self.payloads]
-        for message, key in zip(messages, self.keys or (), strict=False):
-            message.key = None if key is None else key.decode()
+            messages = list(map(message_of, self.payloads, self.fields, repeat(self.unbatched)))
+        else:
+            messages = [MessageFields(payload) for payload in self.payloads]
+            for message, key in zip(messages, self.keys or (), strict=False):
+                message.key = None if key is None else key.decode()  # type: ignore[union-attr]
+        for message, sequence_id in zip(messages, self.sequence_ids or (), strict=False):
+            message.sequence_id = sequence_id
         return messages
 
 
@@ -175,14 +229,77 @@ def fields_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchBody:
-    """A batch before compression, with its values for MessageMetadata."""
+class _Tags(NamedTuple):
+    """The tags of a message's fields; `null_value` and what follows are whole fields."""
 
-    payload: bytes
-    num_messages: int
-    first_sequence_id: int
-    highest_sequence_id: int
+    properties: bytes
+    key: bytes
+    event_time: bytes
+    ordering_key: bytes
+    is_base64: bytes
+    null_value: bytes
+    null_key: bytes
+
+
+_IN_BATCH = _Tags(b"\x0a", b"\x12", b"\x28", b"\x3a", b"\x30\x01", b"\x48\x01", b"\x50\x01")
+_IN_ENTRY = _Tags(
+    b"\x22", b"\x32", b"\x60", b"\x92\x01", b"\x88\x01\x01", b"\xc8\x01\x01", b"\xf0\x01\x01"
+)
+
+
+def encode_fields(message: MessageFields, *, unbatched: bool) -> tuple[BatchKey, bytes | None]:
+    """Return a message's key and fields for columns; None if it has at most a string key.
+
+    Raises InvalidRow for a value out of range or text that is not valid Unicode, and WrongType.
+    """
+    try:
+        if message.sequence_id is None and _is_plain(message):
+            return None if message.key is None else message.key.encode(), None
+        key: BatchKey = None
+        if message.ordering_key is not None:
+            key = "ordering key", message.ordering_key
+        elif message.key is not None:
+            key = ("bytes", message.key) if message.key_is_base64 else message.key.encode()
+        return key, _fields(message, unbatched)
+    except (AttributeError, TypeError, ValueError) as error:
+        kind = InvalidRow if isinstance(error, ValueError) else WrongType
+        raise kind(
+            f"a message's key, property or time cannot be sent: {error}",
+            "Keys and properties are text that UTF-8 can express, times are not negative.",
+        ) from None
+
+
+def _fields(message: MessageFields, unbatched: bool) -> bytes:
+    tags = _IN_ENTRY if unbatched else _IN_BATCH
+    if not 0 <= message.event_time <= _MAX_LONG:
+        raise ValueError(f"{message.event_time} is no time in milliseconds")
+    data = b"".join(
+        tags.properties + sized(property_name(name) + b"\x12" + sized(value.encode()))
+        for name, value in message.properties
+    )
+    if message.key is not None:
+        data += tags.key + sized(message.key.encode())
+    if not unbatched:
+        data += b"\x18" + encode_number(len(message.payload or b""))
+    if message.event_time:
+        data += tags.event_time + encode_number(message.event_time)
+    if message.key_is_base64 and message.key is not None:
+        data += tags.is_base64
+    if message.ordering_key is not None:
+        data += tags.ordering_key + sized(message.ordering_key)
+    if message.payload is None:
+        data += tags.null_value
+    if message.null_key:
+        data += tags.null_key
+    return data if unbatched else data + b"\x40"
+
+
+def key_field(payload: bytes, key: BatchKey, unbatched: bool) -> bytes:
+    """Return the fields of a message that has at most a string key."""
+    if unbatched:
+        return b"" if key is None else b"\x32" + sized(key)  # type: ignore[arg-type]
+    in_key = b"" if key is None else b"\x12" + sized(key)  # type: ignore[arg-type]
+    return in_key + b"\x18" + encode_number(len(payload)) + b"\x40"
 
 
 def encode_uniform_batch(
@@ -247,50 +364,23 @@ def _interleaved(columns: _PartColumns) -> list[bytes]:
     return parts
 
 
-def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> BatchBody:
-    """Return a batch of one or more messages of any kind.
+def encode_numbered_batch(
+    payloads: Sequence[bytes], fields: Sequence[bytes], sequence_ids: Sequence[int]
+) -> bytes:
+    """Return the body of a batch whose messages have sequence ids of their own.
 
-    Sequence ids that are missing count up from the previous message's, the first from
-    `first_sequence_id`. Raises LocalProtocolError for no messages or for sequence ids that do not
-    increase, InvalidRow for a value out of range.
+    Raises LocalProtocolError for sequence ids that do not increase or are out of range.
     """
     parts: list[bytes] = []
-    first = last = -1
-    count = 0
-    following = first_sequence_id
-    for message in messages:
-        sequence_id = following if message.sequence_id is None else message.sequence_id
+    last = -1
+    for payload, own, sequence_id in zip(payloads, fields, sequence_ids, strict=True):
         _check_sequence_id(sequence_id)
         if sequence_id <= last:
             raise LocalProtocolError(f"sequence id {sequence_id} comes after {last} in one batch")
-        metadata = encode_metadata(
-            message.payload,
-            sequence_id,
-            message.properties,
-            message.key,
-            message.event_time,
-            message.key_is_base64,
-            message.ordering_key,
-            message.null_key,
-        )
-        parts += (_U32.pack(len(metadata)), metadata, message.payload or b"")
-        first = sequence_id if count == 0 else first
-        last, following = sequence_id, sequence_id + 1
-        count += 1
-    if count == 0:
-        raise LocalProtocolError("a batch has at least one message")
-    return BatchBody(b"".join(parts), count, first, last)
-
-
-def batch_body(messages: Sequence[MessageFields], first_sequence_id: int) -> bytes:
-    """Return a batch's body as `encode_batch`, as columns if its messages have no rarer fields."""
-    keys = [message.key for message in messages if message.key is not None]
-    if len(keys) in (0, len(messages)) and all(map(_is_plain, messages)):
-        payloads = [message.payload or b"" for message in messages]
-        with contextlib.suppress(UnicodeEncodeError):
-            encoded = [key.encode() for key in keys] if keys else None
-            return encode_uniform_batch(payloads, first_sequence_id, encoded)
-    return encode_batch(messages, first_sequence_id).payload
+        last = sequence_id
+        digits = encode_number(sequence_id)
+        parts += (_U32.pack(len(own) + len(digits)), own, digits, payload)
+    return b"".join(parts)
 
 
 def _is_plain(message: MessageFields) -> bool:
@@ -300,7 +390,6 @@ def _is_plain(message: MessageFields) -> bool:
         and message.ordering_key is None
         and not message.properties
         and not message.event_time
-        and message.sequence_id is None
         and not message.null_key
     )
 

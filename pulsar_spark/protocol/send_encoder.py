@@ -93,8 +93,7 @@ class SendEncoder(Protocol):
         Of `keys` beside `fields`, which have them too, some may be None: then there is no key.
         Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched, and
         `fields` are unbatched ones. A rest of one message is not batched either. Raises ValueError
-        for `fields` that cannot be written: with a rest of one message, or unbatched ones of
-        compressed payloads.
+        for `fields` with such a rest; compiled, also for unbatched ones of compressed payloads.
         """
 
     def body(
@@ -167,8 +166,8 @@ class PythonSendEncoder:
         fields = None if fields is None else list(fields)
         if self.compression == pb.NONE and per_entry == 1:
             return self._singles(payloads, keys, first_sequence_id, publish_time, fields)
-        if fields is not None and (per_entry == 1 or len(payloads) % per_entry == 1):
-            raise ValueError("messages that are compressed, or left, one by one have no fields")
+        if fields is not None and len(payloads) % per_entry == 1:
+            raise ValueError("messages that are left one by one have no fields")
         frames: list[bytes] = []
         parts: Sequence[bytes] = ()
         if per_entry > 1 and self._bodies is None:
@@ -188,7 +187,8 @@ class PythonSendEncoder:
                     payloads[start:stop], own_keys, first_sequence_id + start, own_fields
                 )
             first = first_sequence_id + start
-            head, payload = self.frame(body, first, publish_time, key, stop - start)
+            own = None if fields is None or per_entry > 1 else fields[start]
+            head, payload = self.frame(body, first, publish_time, key, stop - start, own)
             frames.append(head + payload)
         return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
 
@@ -211,14 +211,15 @@ class PythonSendEncoder:
         publish_time: int,
         key: bytes | None = None,
         num_messages: int = 1,
+        fields: bytes | None = None,
     ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry, see `SendEncoder.frame`."""
+        """Return the frame of one entry, see `SendEncoder.frame`; `fields` replace its key."""
         digits = encode_number(first_sequence_id)
         behind_id, in_metadata, in_command = self._around_numbers(publish_time, num_messages)
         highest = b""
         if num_messages > 1:
             highest = encode_number(first_sequence_id + num_messages - 1)
-        in_key = b"" if key is None else b"\x32" + sized(key)
+        in_key = fields or (b"" if key is None else b"\x32" + sized(key))
         payload: Buffer = body
         if self.compression != pb.NONE and body:
             payload = self._compress(self.compression, body)

@@ -1,14 +1,12 @@
-"""SENDs: from messages and batches to the bytes of their frames; for columns see `send_encoder`.
+"""SENDs: from one entry to the bytes of its frames; for columns see `send_encoder`.
 
-`encode_messages` writes messages with fields without protobuf, with the same bytes. `encode_entry`
-handles whole batches and rare cases: chunks, encryption, users' own sequence ids.
+`encode_entry` handles what is rare: chunks, encryption, users' own sequence ids.
 
 Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -28,13 +26,11 @@ from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
-    batch_body,
+    encode_numbered_batch,
     encode_uniform_batch,
     fields_of,
 )
-from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
-from pulsar_spark.protocol.single_metadata import property_name
-from pulsar_spark.protocol.varints import encode_number, sized
+from pulsar_spark.protocol.send_encoder import Compress
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
 """Takes a codec, the compressed data, its uncompressed size and the largest acceptable one."""
@@ -44,89 +40,6 @@ _MAX_INT32 = 2**31 - 1
 # The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
 # tags, and of the uuid's tag and length.
 _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
-
-
-# --- messages with fields -----------------------------------------------------------------
-
-
-def encode_messages(
-    messages: Sequence[MessageFields],
-    first_sequence_id: int,
-    publish_time: int,
-    limits: SendLimits,
-    most_bytes: int,
-) -> Sends:
-    """Return the frames of the first messages, each outside of a batch.
-
-    Continues while sequence ids count up, up to about `most_bytes` bytes. Stops before a message
-    that needs `encode_entry`: one that is too large, has its own sequence id, or has invalid
-    values.
-    """
-    name = limits.producer_name.encode()
-    before_id = b"\x0a" + encode_number(len(name)) + name + b"\x10"
-    behind_id = b"\x18" + encode_number(publish_time)
-    version = b""
-    if limits.schema_version:
-        version = b"\x82\x01" + sized(limits.schema_version)
-    in_command, in_metadata = encode_txn(limits.txn)
-    version += in_metadata
-    producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
-    frames: list[Buffer] = []
-    ends = array("q")
-    total = 0
-    for index, message in enumerate(messages):
-        payload: Buffer = message.payload or b""
-        if message.sequence_id is not None or len(payload) > most_bytes or total >= most_bytes:
-            break
-        try:
-            before, behind = _fields(message)
-        except (AttributeError, TypeError, ValueError):
-            break
-        compressed = b""
-        if limits.compression != pb.NONE and payload:
-            size = encode_number(len(payload))
-            payload = limits.compress(limits.compression, payload)
-            compressed = b"\x40" + encode_number(limits.compression) + b"\x48" + size
-        digits = encode_number(first_sequence_id + index)
-        event_time = b""
-        if message.event_time:
-            event_time = b"\x60" + encode_number(message.event_time)
-        metadata = b"".join(
-            (before_id, digits, behind_id, before, compressed, event_time, version, behind)
-        )
-        if len(metadata) + len(payload) > limits.max_message_size:
-            break
-        head = frame_head(producer + digits + ONE_MESSAGE + in_command, metadata, payload)
-        frames += (head, payload)
-        total += len(head) + len(payload)
-        ends.append(total)
-    return Sends(b"".join(frames), ends)
-
-
-def _fields(message: MessageFields) -> tuple[bytes, bytes]:
-    """Return a message's fields in MessageMetadata, before and after those of its entry.
-
-    Raises ValueError and others for invalid values.
-    """
-    before = behind = b""
-    if not 0 <= message.event_time < 2**64:
-        raise ValueError("the event time is out of range")
-    if message.properties:
-        before = b"".join(
-            b"\x22" + sized(property_name(name) + b"\x12" + sized(value.encode()))
-            for name, value in message.properties
-        )
-    if message.key is not None:
-        before += b"\x32" + sized(message.key.encode())
-        if message.key_is_base64:
-            behind = b"\x88\x01\x01"
-    if message.ordering_key is not None:
-        behind += b"\x92\x01" + sized(message.ordering_key)
-    if message.payload is None:
-        behind += b"\xc8\x01\x01"
-    if message.null_key:
-        behind += b"\xf0\x01\x01"
-    return before, behind
 
 
 # --- one entry ----------------------------------------------------------------------------
@@ -201,40 +114,31 @@ def single_entry(
 
 
 def uniform_entry(
-    messages: UniformMessages, callback: Callable[..., None] | None = None
+    messages: UniformMessages,
+    callback: Callable[..., None] | None = None,
+    *,
+    by_key: bool = False,
 ) -> OutgoingEntry:
-    """Return a column of messages as one entry; a single message is not batched."""
-    if len(messages) == 1:
-        return single_entry(messages.messages()[0], callback)
-    payloads, keys, fields = messages.payloads, messages.keys, messages.fields
-    return OutgoingEntry(
-        lambda first: encode_uniform_batch(payloads, first, keys, fields),
-        num_messages=len(payloads),
-        partition_key=None if keys is None or (key := keys[0]) is None else key.decode(),
-        callback=callback,
-    )
+    """Return a column of messages as one entry; a single message is not batched.
 
-
-def batch_entry(
-    messages: Sequence[MessageFields], callback: Callable[..., None] | None, *, by_key: bool = False
-) -> OutgoingEntry:
-    """Return several messages with fields as one batch.
-
-    With `by_key` it is one of several batches that were filled together, one for each key. Ids of
-    such batches overlap, so its highest id alone identifies it, as in Java.
+    With `by_key` it is one of several batches that were filled together, one for each key. Their
+    messages' own ids overlap, so its highest id alone identifies it, as in Java.
     """
-    first, last = messages[0], messages[-1]
+    (first,) = messages.part(0, 1).messages()
+    if len(messages) == 1:
+        return single_entry(first, callback)
+    payloads, keys, fields = messages.payloads, messages.keys, messages.fields
     entry = OutgoingEntry(
-        lambda sequence_id: batch_body(messages, sequence_id),
-        num_messages=len(messages),
+        lambda first: encode_uniform_batch(payloads, first, keys, fields),  # type: ignore[arg-type]
+        num_messages=len(payloads),
         partition_key=first.key,
         key_is_base64=first.key_is_base64,
         ordering_key=first.ordering_key,
         callback=callback,
     )
-    if first.sequence_id is not None and last.sequence_id is not None:
-        lowest = last.sequence_id if by_key else first.sequence_id
-        entry.sequence_ids = (lowest, last.sequence_id)
+    if (ids := messages.sequence_ids) is not None and fields is not None:
+        entry.body = encode_numbered_batch(payloads, fields, ids)
+        entry.sequence_ids = (ids[-1] if by_key else ids[0], ids[-1])
     return entry
 
 

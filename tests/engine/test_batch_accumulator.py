@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import DeferredCallback, log_failure
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
@@ -145,7 +145,7 @@ def test_without_batching_each_message_is_sent_alone() -> None:
     with batcher(batching_enabled=False) as (script, made):
         columns(made, [b"1", b"2"], [b"k", b"l"])
         made.add(MessageFields(b"3", "m", event_time=3, properties=[("a", "b")], null_key=True))
-        made.producer.close()
+        finish(made)
         assert [sent.payload for sent in script.sends] == [b"1", b"2", b"3"]
         assert [sent.metadata.partition_key for sent in script.sends] == ["k", "l", "m"]
         assert script.sends[2].metadata.event_time == 3
@@ -259,8 +259,9 @@ def test_duplicates_have_no_id_of_their_own() -> None:
 def test_a_message_that_is_too_large_is_refused_and_the_next_one_goes() -> None:
     with batcher(TopicScript(max_message_size=2000), batching_max_bytes=1000) as (script, made):
         columns(made, [b"1", b"2"])
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(FailedAt) as failed:
             columns(made, [bytes(3000)])
+        assert isinstance(failed.value.error, MessageTooLarge)
         columns(made, [b"3", b"4"])
         finish(made)
         assert payloads_of(script) == [b"1", b"2", b"3", b"4"]
@@ -299,15 +300,15 @@ def test_a_batch_that_is_too_large_for_the_broker_is_halved(mixed: bool) -> None
 # --- errors ---------------------------------------------------------------------------------
 
 
-def test_discarded_messages_get_their_error() -> None:
+def test_messages_that_wait_get_the_error_that_ends_the_producer() -> None:
     with batcher() as (script, made):
         results = Results()
         made.add(MessageFields(b"1"), results)
         made.add(MessageFields(b"2"))
-        made.discard(ClosedError("over"))
+        made.producer.abort()
         assert [type(error) for error in results.errors] == [ClosedError]
-        finish(made)
         assert not script.sends
+        assert not made.count
 
 
 def test_an_error_goes_to_the_callbacks_or_is_raised() -> None:
@@ -451,8 +452,9 @@ def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None
     with batcher(TopicScript(max_message_size=2000), batching_by_key=True) as (script, made):
         messages = UniformMessages([b"a", b"b", bytes(3000), b"c"], [b"x", b"y", b"x", b"x"])
         assert made.extend(messages) == 2
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(FailedAt) as failed:
             made.extend(messages, 2)
+        assert failed.value.index == 2
         assert made.extend(messages, 3) == 4
         finish(made)
         assert batches_of(script) == [("x", [b"a"]), ("y", [b"b"]), ("x", [b"c"])]
@@ -460,10 +462,8 @@ def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None
 
 PROPERTIES = [("some", "x"), ("other", "y")]
 FILLERS: dict[str, Callable[[BatchAccumulator, int], object]] = {
-    "plain": lambda made, number: made.add_plain(b"%d" % number, None, log_failure),
-    "plain, told": lambda made, number: made.add_plain(
-        b"%d" % number, None, partial(print, number)
-    ),
+    "plain": lambda made, number: made.add(b"%d" % number, log_failure),
+    "plain, told": lambda made, number: made.add(b"%d" % number, partial(print, number)),
     "fields": lambda made, number: made.add(MessageFields(b"%d" % number, f"key-{number}")),
     "fields, told": lambda made, number: made.add(
         MessageFields(b"%d" % number), partial(print, number)
@@ -486,9 +486,8 @@ def held_and_counted(name: str) -> tuple[int, int]:
             FILLERS[name](made, number)
         held = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        counted = made._held
-        made.discard(ClosedError("not sent"))
-        made.producer.close()
+        counted = made._current.held
+        made.producer.abort()
     return held, counted
 
 

@@ -27,10 +27,10 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields
-from pulsar_spark.protocol.single_metadata import encode_metadata
 from pulsar_spark.protocol.varints import encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
+from tests.protocol.batch_bodies import fields_of
 from tests.protocol.fields import unbatched_fields
 from tests.support.waiting import wait_until
 
@@ -508,10 +508,14 @@ def _fields_are_sent(
     fields = [
         unbatched_fields(properties[number], keys[number] if keys else None, number)
         if unbatched
-        else encode_metadata(
-            payload, 0, properties[number], keys[number] if keys else None, number, False, None,
-            False,
-        )[:-1]
+        else fields_of(
+            MessageFields(
+                payload,
+                keys[number] if keys else None,
+                properties=properties[number],
+                event_time=number,
+            )
+        )
         for number, payload in enumerate(payloads)
     ]  # fmt: skip
     encoded = MessageColumns(payloads, keys, fields=fields, unbatched=unbatched)
@@ -585,13 +589,8 @@ def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
                 assert len(payloads_of(script)) == 30
             bad = [{"a": "\ud800"} if number == 7 else {"a": "b"} for number in range(50)]
             columns = MessageColumns([b""] * 50, properties=bad, first_row=100)
-            if batching:
+            with pytest.raises(InvalidRow, match="row 107"):
                 writer.write(columns)
-                with pytest.raises(InvalidRow):
-                    writer.flush()
-            else:
-                with pytest.raises(InvalidRow, match="row 107"):
-                    writer.write(columns)
             writer.abort()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.producers.inflight_window import InflightWindow, PendingSends
+from pulsar_spark.engine.producers.inflight_window import InflightWindow
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import ProducerSession
 from pulsar_spark.errors import (
@@ -26,7 +26,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages, encode_fields
 from tests.engine.producing import (
     NO_ID,
     Results,
@@ -375,28 +375,26 @@ def test_receipts_that_come_at_once_have_nothing_sent_twice(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Before the sender knows how many messages it has sent."""
-    submit = TopicProducer._submit
+    admit = TopicProducer._admit
 
-    def submit_and_wait(producer: TopicProducer, sends: Sequence[PendingSends], **rest: Any) -> int:
-        sent = submit(producer, sends, **rest)
+    def admit_and_wait(producer: TopicProducer, *args: Any, **rest: Any) -> None:
+        admit(producer, *args, **rest)
         producer._write_queued()
         wait_until(lambda: not producer.pending_messages)
         # A sender that counted the remaining ones would never end.
         assert producer.counts.messages <= 500
-        return sent
 
-    monkeypatch.setattr(TopicProducer, "_submit", submit_and_wait)
+    monkeypatch.setattr(TopicProducer, "_admit", admit_and_wait)
     payloads = [b"%d" % number for number in range(500)]
     with topic() as (script, context, _):
         producer = make(context, max_pending_messages=100)
         if way == "messages":
-            messages = [MessageFields(payload, properties=[("a", "b")]) for payload in payloads]
-            at = 0
-            while at < len(messages):
-                at = producer.send_messages(messages, at)
+            message = MessageFields(b"", properties=[("a", "b")])
+            _, fields = encode_fields(message, unbatched=True)
+            assert fields is not None
+            producer.send(UniformMessages(payloads, None, [fields] * 500, unbatched=True))
         else:
-            per_entry = 1 if way == "column" else 10
-            assert producer.send_column(UniformMessages(payloads), per_entry) == 500
+            producer.send(UniformMessages(payloads), 1 if way == "column" else 10)
         producer.close()
         assert producer.counts.acknowledged == 500
         ids = [sent.sequence_id for sent in script.sends]

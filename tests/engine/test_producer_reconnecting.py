@@ -295,7 +295,7 @@ def test_only_the_unacknowledged_part_of_a_block_is_resent(per_entry: int) -> No
         script.on_send = on_send
         producer = make(context)
         payloads = [b"%d" % number for number in range(1500)]
-        assert producer.send_column(UniformMessages(payloads), per_entry) == 1500
+        producer.send(UniformMessages(payloads), per_entry)
         producer.close()
         assert producer.counts.acknowledged == 1500
         assert producer.last_sequence_id == 1499

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
-from pulsar_spark.engine.producers.inflight_window import MessageCallback
+from pulsar_spark.engine.producers.inflight_window import InflightWindow
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Registrar
@@ -76,7 +76,7 @@ def test_a_producer_whose_time_is_up_fails_no_other_on_its_connection() -> None:
         patient = make(context, send_timeout=60.0).open()
         hasty = make(context, send_timeout=0.5).open()
         script.on_send = on_send
-        first = Raised(patient.send_column, UniformMessages([bytes(MIB)] * 32))
+        first = Raised(patient.send, UniformMessages([bytes(MIB)] * 32))
         wait_until(lambda: patient.pending_messages > 0)
         late = Raised(send_and_flush, hasty)
         finish(late)
@@ -104,7 +104,7 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
         producer = make(context, send_timeout=600.0, max_pending_messages=1)
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
-        first = Raised(producer.send_column, UniformMessages([b"x"] * 5))
+        first = Raised(producer.send, UniformMessages([b"x"] * 5))
         # It has the turn, and patience.
         wait_until(lambda: is_in(first, "wait_for_room"))
         wait_until(lambda: producer._window._room_at >= 0)
@@ -225,32 +225,40 @@ def test_a_partition_that_is_not_open_yet_is_opened_for_a_batch_that_is_due() ->
 
 
 @pytest.mark.fault(104)
-def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed() -> None:
+def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the room and the end of the turn is no time for anything else."""
     with topic() as (script, context, _):
-        producer = TopicProducer(context, "t", options()).open()
-        made = BatchAccumulator(producer, options())
-        try_send, tries = producer.try_send_messages, []
+        held: list[tuple[Session, Sent]] = []
 
-        def in_vain_at_first(
-            messages: Sequence[MessageFields],
-            callbacks: Sequence[MessageCallback | None] = (),
-            held: tuple[int, int] = (0, 1),
-        ) -> int:
-            tries.append(messages)
-            if len(tries) > 1:
-                return try_send(messages, callbacks, held)
-            # The receive thread makes room before the timer's thread has given up its turn.
-            receiver = threading.Thread(target=lambda: producer.on_room and producer.on_room())
-            receiver.start()
-            receiver.join()
-            return 0
+        def hold(session: Session, sent: Sent) -> bool:
+            held.append((session, sent))
+            return True
 
-        producer.try_send_messages = in_vain_at_first  # type: ignore[method-assign]
-        made.add(MessageFields(b"1"))
+        script.on_send = hold
+        chosen = options(max_pending_messages=1)
+        producer = TopicProducer(context, "t", chosen).open()
+        made = BatchAccumulator(producer, chosen)
+        producer.send(single(b"1"))
+        wait_until(lambda: held)
+        has_room = InflightWindow.has_room
+        receivers: list[threading.Thread] = []
+
+        def look(window: InflightWindow, messages: int) -> bool:
+            found = has_room(window, messages)
+            if not found and not receivers:
+                script.on_send = None
+                script.acknowledge(*held[0])
+                receivers.append(threading.Thread(target=producer.send_due))
+                receivers[0].start()
+            return found
+
+        monkeypatch.setattr(InflightWindow, "has_room", look)
+        made.add(MessageFields(b"2"))
         made.trigger_flush()
-        assert len(tries) == 2
-        producer.flush()
-        assert len(script.sends) == 1
+        finish(*receivers)
+        wait_until(lambda: payloads_of(script) == [b"1", b"2"])
         producer.close()
 
 
@@ -263,7 +271,7 @@ def test_who_aborts_does_not_wait_behind_a_sender_that_waits_for_room() -> None:
         writer.send(MessageFields(b"1"), results, at_once=True)
         sender = Raised(lambda: writer.send(MessageFields(b"2"), None, at_once=True))
         (producer,) = writer.producers
-        wait_until(producer._order.locked)
+        wait_until(lambda: producer._is_sending)
         aborting = Raised(writer.abort)
         finish(aborting, sender, seconds=20)
         assert isinstance(sender.error, ClosedError)

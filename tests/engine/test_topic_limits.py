@@ -24,8 +24,8 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import OutgoingEntry, batch_entry, single_entry
+from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.sends import OutgoingEntry, single_entry, uniform_entry
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 from tests.support.waiting import wait_until
@@ -198,7 +198,7 @@ def test_nothing_follows_a_batch_that_may_be_too_large_before_its_receipt() -> N
     with topic(script) as (_, context, _):
         producer = TopicProducer(context, "t", options())
         for number, size in enumerate((20, 500, 100, 500, 900, 10)):
-            producer.send(batch_entry([MessageFields(b"%d" % number * size)] * 2, None))
+            producer.send(uniform_entry(UniformMessages([b"%d" % number * size] * 2)))
         # The first and third are small; the second and fifth are the largest so far.
         for shown in (2, 5, 6):
             wait_until(lambda: len(held) >= shown)  # noqa: B023
@@ -295,8 +295,8 @@ def test_a_limit_that_is_lowered_behind_a_batch_fails_it_as_a_whole(resumes: boo
     with topic(script) as (_, context, _):
         chosen = options(resumes=resumes, producer_name="p" if resumes else None)
         producer = TopicProducer(context, "t", chosen)
-        large = [MessageFields(b"x" * 1000)] * 3
-        producer.send(batch_entry(large, None))
+        large = [b"x" * 1000] * 3
+        producer.send(uniform_entry(UniformMessages(large)))
         producer.flush()
         held: list[tuple[Session, Sent]] = []
 
@@ -305,8 +305,8 @@ def test_a_limit_that_is_lowered_behind_a_batch_fails_it_as_a_whole(resumes: boo
             return True
 
         script.hold = hold
-        producer.send(batch_entry(large, None))
-        producer.send(batch_entry(large[:1] * 2, None))
+        producer.send(uniform_entry(UniformMessages(large)))
+        producer.send(uniform_entry(UniformMessages(large[:2])))
         wait_until(lambda: len(held) == 2)
         script.hold, script.most = (lambda session, sent: False), 2500
         for session, sent in held:
@@ -349,10 +349,10 @@ def test_what_times_out_alone_lets_the_others_go() -> None:
     with topic(script) as (_, context, _):
         chosen = options(send_timeout=1.0)
         producer = TopicProducer(context, "t", chosen, survives_timeouts=True)
-        producer.send(batch_entry([MessageFields(b"x" * 500)] * 2, results))
+        producer.send(uniform_entry(UniformMessages([b"x" * 500] * 2), results))
         wait_until(lambda: not first[0])
         wait_until(lambda: bool(results.errors))
-        producer.send(batch_entry([MessageFields(b"y" * 500)] * 2, results))
+        producer.send(uniform_entry(UniformMessages([b"y" * 500] * 2), results))
         with pytest.raises(OperationTimeout):
             producer.flush()
         producer.flush()
@@ -415,7 +415,7 @@ def test_an_entry_with_one_callback_for_all_is_refused_as_a_whole() -> None:
     results = Results()
     with topic(script) as (_, context, _):
         producer = TopicProducer(context, "t", options(), survives_timeouts=True)
-        body = batch_entry([MessageFields(b"x" * 600)] * 2, None).body
+        body = uniform_entry(UniformMessages([b"x" * 600] * 2)).body
         producer.send(OutgoingEntry(body, 2, callback=results))
         producer.send(single_entry(MessageFields(b"y"), results))
         with pytest.raises(NotAllowed, match="a batch of 2 messages"):

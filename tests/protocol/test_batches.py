@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.errors import CorruptBatch, CorruptMessage, InvalidRow, LocalProtocolError
+from pulsar_spark.errors import (
+    CorruptBatch,
+    CorruptMessage,
+    InvalidRow,
+    LocalProtocolError,
+    WrongType,
+)
 from pulsar_spark.protocol import batches
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
-    batch_body,
-    encode_batch,
+    encode_fields,
+    encode_numbered_batch,
     encode_uniform_batch,
+    key_field,
 )
+from tests.protocol.batch_bodies import encode_batch
 
 Metadata = pb.SingleMessageMetadata
 
@@ -319,7 +328,6 @@ def test_uniform_batches_out_of_bounds_are_refused(
 
 
 texts = st.text(max_size=20)
-plain_ = st.builds(MessageFields, payload=st.binary(max_size=200), key=st.none() | texts)
 fields_ = st.builds(
     MessageFields,
     payload=st.none() | st.binary(max_size=200),
@@ -331,26 +339,33 @@ fields_ = st.builds(
 )
 
 
-@given(
-    st.lists(plain_, min_size=1, max_size=8) | st.lists(plain_ | fields_, min_size=1, max_size=8),
-    st.integers(0, 2**40),
-)
-def test_a_body_is_the_same_whether_its_messages_are_written_as_columns_or_one_by_one(
-    messages: list[MessageFields], first: int
+def columns_of(messages: Sequence[MessageFields], unbatched: bool = False) -> UniformMessages:
+    """Return messages as columns, of which the first ones may have no fields."""
+    columns = UniformMessages([], unbatched=unbatched)
+    for message in messages:
+        key, fields = encode_fields(message, unbatched=unbatched)
+        payload = message.payload or b""
+        columns.add_fields()
+        columns.append(
+            payload, key, key_field(payload, key, unbatched) if fields is None else fields
+        )
+    return columns
+
+
+@given(st.lists(fields_, min_size=1, max_size=8), st.booleans())
+def test_messages_are_the_same_when_they_leave_their_columns(
+    messages: list[MessageFields], unbatched: bool
 ) -> None:
-    assert batch_body(messages, first) == encode_batch(messages, first).payload
+    assert columns_of(messages, unbatched).messages() == messages
 
 
 @given(st.lists(fields_, min_size=1, max_size=20), st.integers(0, 2**40))
 def test_what_is_written_is_read_back(messages: list[MessageFields], first: int) -> None:
-    body = encode_batch(messages, first)
-    last = first + len(messages) - 1
-    assert (body.num_messages, body.first_sequence_id, body.highest_sequence_id) == (
-        len(messages),
-        first,
-        last,
-    )
-    batch = unpack_batch(body.payload, len(messages))
+    columns = columns_of(messages)
+    body = encode_uniform_batch(columns.payloads, first, fields=columns.fields)
+    batch = unpack_batch(body, len(messages))
+    expected = unpack_batch(encode_batch(messages, first), len(messages))
+    assert batch.metadata() == expected.metadata()
     assert batch.payloads() == [m.payload or b"" for m in messages]
     assert batch.values() == [m.payload for m in messages]
     assert list(map(message_key, batch.metadata())) == [
@@ -366,34 +381,53 @@ def test_what_is_written_is_read_back(messages: list[MessageFields], first: int)
 
 
 def test_bytes_keys_are_written_with_their_mark() -> None:
-    body = encode_batch([MessageFields(b"x", key="AAH+", key_is_base64=True)], 0)
-    batch = unpack_batch(body.payload, 1)
+    columns = columns_of([MessageFields(b"x", key="AAH+", key_is_base64=True)])
+    assert columns.have_other_keys
+    body = encode_uniform_batch(columns.payloads, 0, fields=columns.fields)
+    batch = unpack_batch(body, 1)
     assert message_key(batch.metadata_of(0)) == b"\x00\x01\xfe"
 
 
-def test_a_messages_own_sequence_id_wins_and_the_next_ones_follow_it() -> None:
-    messages = [MessageFields(b"a"), MessageFields(b"b", sequence_id=10), MessageFields(b"c")]
-    body = encode_batch(messages, 5)
-    assert (body.first_sequence_id, body.highest_sequence_id) == (5, 11)
-    batch = unpack_batch(body.payload, 3)
-    assert [m.sequence_id for m in batch.metadata()] == [5, 10, 11]
+def test_messages_of_a_batch_can_have_their_own_sequence_ids() -> None:
+    messages = [MessageFields(b"a", "k", sequence_id=5), MessageFields(b"b", sequence_id=10)]
+    columns = columns_of(messages)
+    assert columns.fields is not None
+    body = encode_numbered_batch(columns.payloads, columns.fields, [5, 10])
+    batch = unpack_batch(body, 2)
+    assert [m.sequence_id for m in batch.metadata()] == [5, 10]
+    assert body == encode_batch(messages, 0)
 
 
 @pytest.mark.parametrize("sequence_id", [-1, 4, 5, 2**63])
 def test_sequence_ids_must_rise(sequence_id: int) -> None:
-    messages = [MessageFields(b""), MessageFields(b"", sequence_id=sequence_id)]
     with pytest.raises(LocalProtocolError, match="sequence id"):
-        encode_batch(messages, 5)
+        encode_numbered_batch([b""] * 2, [b""] * 2, [5, sequence_id])
 
 
 def test_nothing_is_no_batch() -> None:
     with pytest.raises(LocalProtocolError):
-        encode_batch([], 0)
+        encode_uniform_batch([], 0)
 
 
-def test_text_that_utf_8_cannot_express_is_refused() -> None:
-    with pytest.raises(InvalidRow):
-        encode_batch([MessageFields(b"", key="\ud83d")], 0)
+@pytest.mark.parametrize("unbatched", [False, True])
+@pytest.mark.parametrize(
+    "message, kind",
+    [
+        (MessageFields(b"", key="\ud83d"), InvalidRow),
+        (MessageFields(b"", properties=[("a", "\ud83d")]), InvalidRow),
+        (MessageFields(b"", event_time=-1), InvalidRow),
+        (MessageFields(b"", properties=[("a", 1)]), WrongType),  # type: ignore[list-item]
+        (MessageFields(b"", key=b"k"), WrongType),  # type: ignore[arg-type]
+        (MessageFields(b"", event_time="1"), WrongType),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_fields_that_no_message_can_have_are_refused(
+    message: MessageFields, kind: type[InvalidRow], unbatched: bool
+) -> None:
+    with pytest.raises(kind) as raised:
+        encode_fields(message, unbatched=unbatched)
+    assert type(raised.value) is kind
 
 
 def test_columns_are_alike_if_they_hold_the_same_and_are_batched_alike() -> None:
@@ -401,9 +435,11 @@ def test_columns_are_alike_if_they_hold_the_same_and_are_batched_alike() -> None
         return UniformMessages([b"v"], **others)
 
     kinds = [make(), make(keys=[b"k"]), make(fields=[b""]), make(fields=[b""], unbatched=True)]
-    for kind in kinds:
-        assert [other is kind for other in kinds] == list(map(kind.is_like, kinds))
-    assert make(callbacks=[print]).is_like(make())
+    assert len({kind.shape for kind in kinds}) == 4
+    assert make(callbacks=[print]).shape == make().shape
+    assert [UniformMessages.of(kind.shape).shape for kind in kinds] == [
+        kind.shape for kind in kinds
+    ]
 
 
 def test_where_messages_start_and_end_holds_for_more_messages_too() -> None:

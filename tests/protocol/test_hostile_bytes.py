@@ -30,11 +30,12 @@ from pulsar_spark.protocol.events import ConnectionFailed
 from pulsar_spark.protocol.frame_parts import parse, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields, encode_batch
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.topic_name import TopicName
 from tests.protocol import golden, hostile
+from tests.protocol.batch_bodies import encode_batch
 
 LIMIT = 64 * 1024
 
@@ -60,7 +61,7 @@ def _batch() -> list[bytes]:
         )
         for index in range(6)
     ]
-    return [encode_batch(messages, 126).payload for messages in (plain, rich)]
+    return [encode_batch(messages, 126) for messages in (plain, rich)]
 
 
 def _unpack(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""SENDs: metadata, size limits, chunks, and messages with fields."""
+"""SENDs: metadata, size limits and chunks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.frames import FrameDecoder
-from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import (
     EncodedSend,
     OutgoingEntry,
     SendLimits,
     encode_entry,
-    encode_messages,
-    single_entry,
 )
 
 NOW = 1_763_700_000_123
@@ -315,73 +312,3 @@ def test_a_chunk_is_no_view_that_keeps_the_whole_message() -> None:
     for send in encode_entry(message(bytes(5000)), 7, limits(chunking=True), NOW):
         assert all(isinstance(buffer, bytes) for buffer in send.buffers)
         assert sum(map(len, send.buffers)) < 1100
-
-
-# --- messages with fields -------------------------------------------------------------------
-
-
-def test_messages_with_fields_carry_their_transaction() -> None:
-    own = limits(max_message_size=5 << 20, txn=TxnId(3, 2**40))
-    messages = [fields(number) for number in range(50)]
-    data, ends = encode_messages(messages, 100, NOW, own, 10**9)
-    assert len(ends) == 50
-    start = 0
-    for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
-        (send,) = encode_entry(single_entry(message), 100 + number, own, NOW)
-        one, other = parse_frame(data[start:end]), parse_frame(b"".join(send.buffers))
-        assert one[0] == other[0]
-        assert one[2] == other[2]
-        found, expected = pb.MessageMetadata(), pb.MessageMetadata()
-        found.ParseFromString(one[1])
-        expected.ParseFromString(other[1])
-        assert found == expected
-        assert (found.txnid_most_bits, found.txnid_least_bits) == (3, 2**40)
-        start = end
-
-
-def fields(number: int) -> MessageFields:
-    rng = random.Random(number)
-    message = MessageFields(None if number % 7 == 0 else rng.randbytes(rng.choice([0, 5, 200])))
-    if number % 2:
-        message.key = "k\u00e9" * rng.choice([0, 1, 100])
-        message.key_is_base64 = bool(number % 3)
-    if number % 5 == 1:
-        message.ordering_key = rng.randbytes(number)
-    if number % 3 == 1:
-        message.properties = [("name", "v" * number), ("name", ""), ("\u20ac", "\u20ac")]
-    message.event_time = rng.choice([0, 1, 2**41, 2**63 - 1])
-    message.null_key = number % 11 == 0
-    return message
-
-
-@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
-@pytest.mark.parametrize("version", [b"", bytes(7) + b"\x05"])
-def test_messages_with_fields_become_the_very_bytes_that_protobuf_makes(
-    codec: int, version: bytes
-) -> None:
-    own = SendLimits("prod-\u00e9", 300, 5 << 20, codec, version, compress=compress)
-    messages = [fields(number) for number in range(300)]
-    data, ends = encode_messages(messages, 100, NOW, own, 10**9)
-    assert len(ends) == 300
-    start = 0
-    for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
-        (send,) = encode_entry(single_entry(message), 100 + number, own, NOW)
-        assert data[start:end] == b"".join(send.buffers)
-        start = end
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        MessageFields(b"", sequence_id=7),
-        MessageFields(b"", "\ud800"),
-        MessageFields(b"", properties=[("a", "\ud800")]),
-        MessageFields(b"", event_time=-1),
-        MessageFields(b"", event_time=2**64),
-        MessageFields(bytes(2000)),
-    ],
-)
-def test_messages_that_need_care_are_left_to_it(odd: MessageFields) -> None:
-    messages = [MessageFields(b"1"), MessageFields(b"2"), odd, MessageFields(b"3")]
-    assert len(encode_messages(messages, 0, NOW, limits(), 10**9).ends) == 2
-    assert not encode_messages(messages[2:], 0, NOW, limits(), 10**9).ends

@@ -14,11 +14,12 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, encode_batch
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.testing import EmbeddedBroker
+from tests.protocol.batch_bodies import encode_batch
 
 NOW = 1_800_000_000_000
 """Publish time of entries that are stored without another one, in milliseconds."""
@@ -44,7 +45,7 @@ def store(
     )
     if batched:
         metadata.num_messages_in_batch = len(payloads)
-        body = encode_batch([MessageFields(payload) for payload in payloads], 0).payload
+        body = encode_batch([MessageFields(payload) for payload in payloads], 0)
     else:
         (payload,) = payloads
         metadata.null_value = payload is None

@@ -85,36 +85,6 @@ class DeferredCallback:
         self.run(lambda: self.callback(error, message_id), 1)
 
 
-class EachCallback:
-    """An EntryCallback for an entry of several messages, which calls back for each of them."""
-
-    __slots__ = ("callbacks",)
-
-    def __init__(self, callbacks: Sequence[MessageCallback | None]) -> None:
-        self.callbacks = callbacks
-
-    def __call__(self, error: PulsarError | None, entry: MessageIdAdv | None) -> None:
-        """Tell each message how it ended."""
-        count = len(self.callbacks)
-
-        def ids() -> Iterable[MessageIdAdv | None]:
-            if entry is None or entry.ledger_id < 0 or count == 1:
-                return repeat(entry, count)
-            ledger, number, partition = entry.ledger_id, entry.entry_id, entry.partition
-            return (MessageIdAdv(ledger, number, partition, at, count) for at in range(count))
-
-        _tell(self.callbacks, error, ids)
-
-
-def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> MessageCallback | None:
-    """Return a callback for an entry of `count` messages; the last ones may have none."""
-    if not any(callbacks):
-        return None
-    if all(callback is log_failure for callback in callbacks):
-        return log_failure
-    return EachCallback([*callbacks, *repeat(None, count - len(callbacks))])
-
-
 def tell_failed(callbacks: Sequence[MessageCallback | None], error: PulsarError) -> None:
     """Call callbacks with an error."""
     _tell(callbacks, error, lambda: repeat(None))
@@ -421,9 +391,13 @@ Acknowledged: TypeAlias = "tuple[Taken, array[int], MessageIdAdv]"
 
 
 class PendingQueue:
-    """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks."""
+    """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks.
 
-    def __init__(self) -> None:
+    `on_left` is called whenever messages have left it.
+    """
+
+    def __init__(self, on_left: Callable[[], object] = lambda: None) -> None:
+        self._on_left = on_left
         self._sends: deque[PendingSends] = deque()
         self.messages = 0
         self.bytes = 0
@@ -529,6 +503,7 @@ class PendingQueue:
             self._sends.popleft()
             self.bytes -= oldest.length
         callbacks = oldest.take_callbacks(messages) if oldest.callbacks else ()
+        self._on_left()
         return count, Taken(oldest, messages, last, ends, callbacks)
 
     def pop(self) -> PendingSends:
@@ -536,6 +511,7 @@ class PendingQueue:
         sends = self._sends.popleft()
         self.messages -= sends.num_messages
         self.bytes -= sends.length
+        self._on_left()
         return sends
 
     def clear(self) -> list[PendingSends]:
@@ -551,7 +527,8 @@ class InflightWindow:
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
     producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and
     `on_expired` gets them; and so do sends that the broker refuses, or a backlog quota for the time
-    being. However sends are removed, `finish` follows: it calls `on_room`.
+    being. However sends leave `pending`, that wakes who waits for room; then `finish` follows,
+    which calls `on_room`.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -574,16 +551,17 @@ class InflightWindow:
         self.timeout = timeout or NO_TIMEOUT
         self.budget = budget
         self._timers = timers
-        self._max_messages = max_messages
+        self.max_messages = max_messages or sys.maxsize
         self._describe = describe
         self._trouble = trouble
         self._give_up = give_up
         self._on_expired = on_expired
         self._on_room = on_room
         self.survives_timeouts = survives_timeouts
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         # The following are guarded by `changed`.
-        self.pending = PendingQueue()
+        self.pending = PendingQueue(self._wake_sender)
         self.settled = 0
         """Number of removed blocks whose callbacks have returned."""
         self.acknowledged = 0
@@ -614,9 +592,7 @@ class InflightWindow:
 
     def room(self) -> int:
         """Return how many messages may be sent now."""
-        if not self._max_messages:
-            return sys.maxsize
-        return max(self._max_messages - self.pending.messages, 0)
+        return max(self.max_messages - self.pending.messages, 0)
 
     def has_room(self, messages: int) -> bool:
         """Whether an entry may be sent now; one that is too large may if nothing is pending."""
@@ -633,7 +609,7 @@ class InflightWindow:
             self.check()
             if self.has_room(messages):
                 return
-            target = max(min(self._max_messages // 2, self._max_messages - messages), 0)
+            target = max(min(self.max_messages // 2, self.max_messages - messages), 0)
             while self.pending.messages > target and len(self.pending):
                 left = min(
                     max(self._progress, started) + self.timeout - time.monotonic(),
@@ -727,9 +703,12 @@ class InflightWindow:
         if (taken := found[1]) is not None:
             self.acknowledged += taken.messages
             self._progress = time.monotonic()
-            if self.pending.messages <= self._room_at:
-                self.changed.notify_all()
         return found
+
+    def _wake_sender(self) -> None:
+        """Wake who waits for room if there is enough. `changed` is held."""
+        if self.pending.messages <= self._room_at or not len(self.pending):
+            self.changed.notify_all()
 
     def finish(
         self, removed: Iterable[PendingSends | Acknowledged], error: PulsarError | None = None
@@ -779,7 +758,7 @@ class InflightWindow:
             if self._settled_at is not None and self.settled >= self._settled_at:
                 self._settled_at = None
                 self.changed.notify_all()
-            elif not len(self.pending):
+            elif self._end is not None:
                 self.changed.notify_all()
 
     def end(self, error: PulsarError) -> list[PendingSends] | None:
@@ -844,8 +823,6 @@ class InflightWindow:
         while (oldest := self.pending.oldest) is not None and oldest.refused is not None:
             refused.append(self.pending.pop())
             self.loss = self.loss or oldest.refused
-        if refused:
-            self.changed.notify_all()
         return refused
 
     def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
@@ -859,7 +836,6 @@ class InflightWindow:
                 self.broken_message = oldest.sequence_id
             lost.append(self.pending.pop())
         self.loss = self.loss or error
-        self.changed.notify_all()
         return lost
 
     def time_left(self) -> float:

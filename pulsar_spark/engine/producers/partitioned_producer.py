@@ -16,11 +16,7 @@ from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
-from pulsar_spark.engine.producers.inflight_window import (
-    MessageCallback,
-    ProducerCounts,
-    log_failure,
-)
+from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
 from pulsar_spark.engine.retry import Deadline
@@ -219,16 +215,14 @@ class PartitionedProducer(Closing):
     ) -> None:
         """Write one message, to `partition` if given; with `at_once` send its batch too.
 
-        Its errors go to the callback; without one they are raised.
+        If this raises, the callback is not called. Raises InvalidRow for fields that no message
+        can have.
         """
         self._check_usable()
         if partition is None:
             partition = self.route(message)
         batcher = self._batcher(partition)
-        if callback is log_failure and unbatched is None and self._waits:
-            batcher.add_without_callback(message)
-        else:
-            batcher.add(message, callback, unbatched)
+        batcher.add(message, callback, unbatched)
         if at_once:
             batcher.flush()
         elif self._waits and batcher.count:
@@ -252,7 +246,7 @@ class PartitionedProducer(Closing):
         batcher = self._batchers.get(partition) or self._batcher(partition)
         if most and (waiting := batcher.count + batcher.producer.pending_messages) >= most:
             return waiting
-        batcher.add_plain(payload, None if key is None else _utf8(key), callback)
+        batcher.add(payload, callback, key=None if key is None else _utf8(key))
         if batcher.count:
             self._start_timers(partition, batcher)
         return 0
@@ -319,11 +313,7 @@ class PartitionedProducer(Closing):
             self._closed = True
         if fork_count() != self._forks:
             return
-        error = self._error or ClosedError("the writer was aborted", topic=self.topic)
-        # End the producers first, so that senders waiting for room release the batches.
         self._run_all(lambda producer: producer.abort_operation, _ABORT_SECONDS)
-        for batcher in self._all_batchers():
-            batcher.discard(error)
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -339,8 +329,8 @@ class PartitionedProducer(Closing):
             before = index
             try:
                 index = batcher.extend(messages, index, one_batch=self.partitions > 1)
-            except MessageTooLarge as error:
-                raise _at_row(error, columns, index) from None
+            except FailedAt as failed:
+                raise _at_row(failed.error, columns, failed.index) from None
             log.given += index - before
             if not batcher.count:
                 with self._lock:
@@ -382,8 +372,9 @@ class PartitionedProducer(Closing):
         try:
             while index < len(messages):
                 index = batcher.extend(messages, index)
-        except MessageTooLarge as error:
-            raise _at_row(error, columns, rows[index]) from None
+        except FailedAt as failed:
+            index = failed.index
+            raise _at_row(failed.error, columns, rows[index]) from None
         finally:
             log.given += index
 
@@ -398,14 +389,13 @@ class PartitionedProducer(Closing):
                 messages.setdefault(partition, []).append(message)
             for partition, own in messages.items():
                 log = self._log(partition, columns, rows[partition])
-                given = len(own)
-                try:
-                    self._batcher(partition).add_all(own)
-                except FailedAt as failed:
-                    given = failed.index
-                    raise _at_row(failed.error, columns, rows[partition][given]) from None
-                finally:
-                    log.given += given
+                batcher = self._batcher(partition)
+                for row, (fields, unbatched) in zip(rows[partition], own, strict=True):
+                    try:
+                        batcher.add(fields, None, unbatched)
+                    except (MessageTooLarge, InvalidRow) as error:
+                        raise _at_row(error, columns, row) from None
+                    log.given += 1
 
     def _log(self, partition: int, columns: MessageColumns, rows: Sequence[int]) -> RowLog:
         """Note the rows of the next messages of a partition; return its log."""

@@ -1,26 +1,28 @@
-"""The producer of one topic partition: a bounded window of SENDs, acknowledged in order.
+"""The producer of one topic partition: what waits to be sent, and a bounded window of SENDs.
 
-Threads. `send…`, `flush` and `close` run on the caller's thread, which encodes and writes. Receipts
-arrive on the connection's receive thread, which completes the window and runs the callbacks of
-sends; a callback must be quick and must not wait for the producer. After a disconnect, an
-operation in the background registers the producer again, with growing pauses, and resends
+Threads. `send`, `submit`, `drain`, `flush` and `close` run on the caller's thread. All that is sent
+waits in one queue, and one thread at a time sends from it: it encodes and writes without the lock.
+Receipts arrive on the connection's receive thread, which completes the window and runs the
+callbacks of sends; a callback must be quick and must not wait for the producer. After a disconnect,
+an operation in the background registers the producer again, with growing pauses, and resends
 everything pending, even if no caller waits. A timer fails sends whose time is up. Neither the
-receive thread nor the timers wait for a sender: they use `try_send`, and whoever makes room or ends
-its turn calls `on_room`.
+receive thread nor the timers wait for a sender: they call `send_due`, as does whoever makes room or
+ends its turn.
 
-Locks, taken in this order: `_order` (one sender at a time, also while it waits for room),
-`_window.changed` (the state, and the order of what is queued on the connection; never held while
-anything blocks or a callback runs).
+One lock, `changed`, guards all: what waits, whose turn it is to send, the window, the session, and
+the order of what is queued on the connection. It is never held while anything blocks, encodes or
+calls back.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
@@ -34,6 +36,7 @@ from pulsar_spark.engine.producers.inflight_window import (
     PendingSends,
     ProducerCounts,
     ReceiptVerdict,
+    tell_failed,
 )
 from pulsar_spark.engine.producers.producer_session import (
     Encoding,
@@ -41,14 +44,15 @@ from pulsar_spark.engine.producers.producer_session import (
     ProducerSession,
     ReceiptLog,
     Registrar,
-    entry_of,
 )
 from pulsar_spark.engine.producers.send_gate import RefusedEntry, SendGate
+from pulsar_spark.engine.producers.submission import Submission
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
     DroppedAsDuplicate,
+    InvalidRow,
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
@@ -61,17 +65,16 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.outgoing_batches import UniformMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
-from pulsar_spark.protocol.sends import OutgoingEntry, single_entry
+from pulsar_spark.protocol.sends import OutgoingEntry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
-Held: TypeAlias = "tuple[int, int]"
-"""Bytes that are reserved for messages, and the number of those messages."""
-
 _ABORT_SECONDS = 1.0
+# Whoever waits for another thread, which ends by itself, looks so often.
+_LOOK_AGAIN = 1.0
 
 # Errors that resending the message cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, ProducerFenced)
@@ -131,7 +134,6 @@ class TopicProducer:
         self._encryptor = None if encryption is None else Encryptor(encryption)
         self._encoding: Encoding | None = None
         self._opened: Future[None] = Future()
-        self._order = threading.Lock()
         self._window = InflightWindow(
             context.budget,
             context.timers,
@@ -142,19 +144,24 @@ class TopicProducer:
             give_up=self._fail,
             survives_timeouts=survives_timeouts,
             on_expired=self._on_expired,
-            on_room=self._call_on_room,
+            on_room=self.send_due,
         )
+        self.lock, self.changed = self._window.lock, self._window.changed
+        """The lock, and the condition of it that something has changed."""
         self._gate = SendGate(
             self._window.pending, in_order=in_order, guards_all=self._options.resumes
         )
-        self.on_room: Callable[[], object] | None = None
-        """Called, on any thread, when a failed `try_send` may succeed now."""
-        self._wanted = False
-        # The thread whose turn it is, unless it does not wait.
-        self._sender: int | None = None
-        # Bytes queued on the connection and not written; for the sender whose turn it is.
+        # The following are guarded by `changed`.
+        self.waiting: deque[Submission] = deque()
+        """What is not sent yet, in its order. Only the last one can have a current batch."""
+        self.unsent = 0
+        """How many messages wait there."""
+        self._due = False
+        self._full_due = False
+        self._unheard: PulsarError | None = None
+        self._is_sending = False
+        # Bytes queued on the connection and not written; for the thread that sends.
         self._unwritten = 0
-        # The following are guarded by _window.changed.
         self._opening = False
         self._failed = False
         self._session: ProducerSession | None = None
@@ -230,7 +237,8 @@ class TopicProducer:
 
     def is_busy(self, messages: int) -> bool:
         """Whether something is under way, and there is room for so many messages besides."""
-        return len(self._window.pending) > 0 and messages < self._window.room()
+        pending = self._window.pending.messages
+        return 0 < pending < self._window.max_messages - messages
 
     @property
     def counts(self) -> ProducerCounts:
@@ -282,167 +290,158 @@ class TopicProducer:
                 self._opening = False
             raise
 
-    def send(self, entry: OutgoingEntry) -> None:
-        """Send an entry once the window has room; `entry.callback` gets the result.
+    def send(self, what: OutgoingEntry | UniformMessages, per_entry: int = 1) -> None:
+        """Send an entry, or a column in batches of `per_entry` (1: without batches).
 
-        Blocks while the window is full, as long as receipts arrive within the send timeout. Raises
-        MessageTooLarge or InvalidRow for an entry that cannot be sent, the producer's permanent
-        error, and OperationTimeout.
+        Its turn comes after all that waits. Blocks while the window is full, as long as receipts
+        arrive within the send timeout; then `entry.callback` gets the result. Raises
+        MessageTooLarge or InvalidRow for what cannot be sent, the producer's permanent error, and
+        OperationTimeout.
         """
-        with self.turn():
-            self._send(entry)
+        if isinstance(what, UniformMessages):
+            self.submit(Submission(what, per_entry=per_entry))
+        else:
+            self.submit(Submission(entry=what))
 
-    def send_column(self, messages: UniformMessages, per_entry: int = 1, start: int = 0) -> int:
-        """Send a column of messages in batches of `per_entry` (1: without batches), as `send`.
-
-        Returns the index of the next message: the column's end, or a message that is too large; if
-        that is the one at `start`, raises MessageTooLarge.
-        """
-        at = start
-        with self.turn():
-            while at < len(messages):
-                try:
-                    at = self._send_block(messages, per_entry, at)
-                except MessageTooLarge:
-                    if at == start:
-                        raise
-                    break
-        return at
-
-    def send_block(
-        self, messages: UniformMessages, per_entry: int, callback: MessageCallback | None
-    ) -> int:
-        """Send as many messages of a column as go together, as `send_column`; return how many.
-
-        What is raised is about the first of them, and no callback was told. `callback` learns how
-        messages without callbacks of their own end.
-        """
-        with self.turn():
-            return self._send_block(messages, per_entry, 0, callback)
-
-    def send_messages(
-        self,
-        messages: Sequence[MessageFields],
-        start: int = 0,
-        callbacks: Sequence[MessageCallback | None] = (),
-    ) -> int:
-        """Send messages with fields, each without a batch, as `send_column` does a column.
-
-        Returns the index of the next message; raises only for the one at `start`. `callbacks` are
-        those of all messages, or of the first ones.
-        """
-        with self.turn():
-            self._make_room(1)
-            sends = self._message_block(messages, start, callbacks)
-            if sends is None:
-                callback = next(iter(callbacks[start : start + 1]), None)
-                self._send(single_entry(messages[start], callback))
-                return start + 1
-            self._reserve(sends.size)
-            return start + self._submit([sends])
-
-    def _message_block(
-        self,
-        messages: Sequence[MessageFields],
-        start: int,
-        callbacks: Sequence[MessageCallback | None],
-    ) -> PendingSends | None:
-        """Return the sends of messages without a batch; None if the first one is unusual."""
-        assert self._encoding is not None
-        first, room = self._next_sequence_id, self._window.room()
-        return self._encoding.messages(messages, start, room, first, callbacks)
-
-    def try_send(self, entries: Iterable[OutgoingEntry], held: Held) -> int:
-        """Send entries as long as none has to wait; return how many messages were sent.
-
-        If not all, there was no room, another sender has the turn, or the producer is not open yet:
-        `on_room` is called later. Raises as `send`, for the first one only. What is `held` for
-        messages that are sent is released. For timers and the receive thread.
-        """
-
-        def sends() -> Iterator[list[PendingSends]]:
-            for entry in entries:
-                if not self._window.has_room(entry.count):
-                    return
-                yield list(self._encoded(entry))
-
-        return self._try(sends(), held)
-
-    def try_send_messages(
-        self,
-        messages: Sequence[MessageFields],
-        callbacks: Sequence[MessageCallback | None] = (),
-        held: Held = (0, 1),
-    ) -> int:
-        """As `send_messages`, for as many messages as possible without waiting; as `try_send`."""
-
-        def sends() -> Iterator[list[PendingSends]]:
-            if not self._window.has_room(1):
-                return
-            if (sends := self._message_block(messages, 0, callbacks)) is not None:
-                yield [sends]
-            else:
-                yield list(self._encoded(single_entry(messages[0], next(iter(callbacks), None))))
-
-        return self._try(sends(), held)
-
-    def try_send_block(
-        self,
-        messages: UniformMessages,
-        per_entry: int,
-        callback: MessageCallback | None,
-        held: Held,
-    ) -> int:
-        """As `send_block`, for as many messages as possible without waiting; as `try_send`."""
-        first = min(per_entry, len(messages))
-
-        def sends() -> Iterator[list[PendingSends]]:
-            assert self._encoding is not None
-            if not self._window.has_room(first):
-                return
-            room, following = self._window.room(), self._next_sequence_id
-            sends = self._encoding.block(messages, per_entry, 0, room, following, callback)
-            if sends is not None:
-                yield [sends]
-            else:
-                yield list(self._encoded(entry_of(messages.part(0, first), callback)))
-
-        return self._try(sends(), held)
-
-    def _try(self, sends: Iterator[list[PendingSends]], held: Held) -> int:
-        """Send what `sends` has room for, without waiting; return how many messages were sent.
-
-        Raises only if none was.
-        """
-        self._wanted = True
-        if not self._order.acquire(blocking=False):
-            return 0
-        sent = 0
+    def submit(self, submission: Submission) -> None:
+        """As `send`; after an error `submission.failed_at` says how many messages were sent."""
+        self._check_process()
+        with self.changed:
+            self.enqueue(submission)
         try:
-            self._window.check()
-            if self._encoding is None:
-                self._open_in_background()
-                return 0
-            for own in sends:
-                stop = sent + sum(send.num_messages for send in own)
-                part = held[0] * stop // held[1] - held[0] * sent // held[1]
-                self._window.release(part - sum(send.size for send in own))
-                try:
-                    self._submit(own, wait=False)
-                except PulsarError:
-                    # What was reserved is the caller's still.
-                    self._window.release(-part)
-                    raise
-                sent = stop
-        except PulsarError:
-            if not sent:
-                raise
+            self.drain(submission)
         finally:
-            self._unwritten = 0
-            if sent and (session := self._session) is not None:
-                self._write(session, wait=False)
-            self._order.release()
-        return sent
+            with self.changed:
+                # Nobody waits for it any more.
+                submission.owned = False
+                if not submission.is_begun:
+                    self._forget(submission)
+
+    def enqueue(self, submission: Submission) -> None:
+        """Let messages wait behind the others. `changed` is held."""
+        if self.waiting:
+            last = self.waiting[-1]
+            last.seal()
+            last.grows = False
+            if not len(last):
+                self._forget(last)
+        self.waiting.append(submission)
+        self.unsent += len(submission)
+
+    def drain(self, last: Submission | None = None, *, takes_turns: bool = True) -> bool:
+        """Send all complete entries that wait now, up to and including `last`.
+
+        Blocks as `send`. Raises its error, or one that no callback got. Without `takes_turns`
+        returns false at once if another thread sends; that one goes on with these then.
+        """
+        mine, target = False, 0
+        with self.changed:
+            if last is None and self.waiting:
+                last = self.waiting[-1]
+            if last is not None and last.sealed:
+                target = last.sent + last.sealed
+                if self._is_sending and not takes_turns:
+                    self._full_due = True
+                    return False
+                mine = self._wait_for_turn(last, target)
+                self._is_sending = self._is_sending or mine
+        if last is not None and mine:
+            self._drain(last, target)
+        error = None if last is None else last.error
+        if error is None:
+            error, self._unheard = self._unheard, None
+        if error is not None:
+            raise error.with_context()
+        return True
+
+    def _wait_for_turn(self, last: Submission, target: int) -> bool:
+        """Wait until no other thread sends; false if nothing is left to send then."""
+        until = time.monotonic() + self._window.timeout
+        while self._is_sending and last.sent < target:
+            left = until - time.monotonic()
+            # What another thread has begun to send ends with it.
+            if left <= 0 and not last.is_begun:
+                raise OperationTimeout(
+                    f"the message could not be sent within {self._window.timeout:g} s",
+                    **self._where(),
+                )
+            self.changed.wait(min(left if left > 0 else _LOOK_AGAIN, threading.TIMEOUT_MAX))
+        return last.sent < target
+
+    def _drain(self, last: Submission, target: int) -> None:
+        """Send until `last` has sent so many messages; it is this thread's turn."""
+        try:
+            if self._encoding is None:
+                self.open()
+            while last.sent < target:
+                self._send_next(waits=True)
+        except PulsarError as error:
+            # What is before it is older, and lacks the same.
+            while last.sent < target:
+                self._drop_first(error, whole=True)
+        finally:
+            self._write_queued()
+            self._end_turn()
+            self.send_due()
+
+    def _end_turn(self) -> None:
+        with self.changed:
+            self._is_sending, self._unwritten = False, 0
+            self.changed.notify_all()
+
+    def make_due(self, *, only_full: bool = False) -> None:
+        """Send all that waits, or its complete entries, as soon as there is room.
+
+        Does not block: for timers and the receive thread.
+        """
+        with self.changed:
+            self._full_due = True
+            self._due = self._due or not only_full
+        self.send_due()
+
+    def send_due(self) -> None:
+        """Send what is due, as far as there is room, unless another thread sends: it does then."""
+        if not self._full_due:
+            return
+        if self._encoding is None and not self._window.ended:
+            self._open_in_background()
+            return
+        mine = False
+        try:
+            while self._may_send(mine):
+                mine = True
+                self._send_next(waits=False)
+        except PulsarError as error:
+            while self.unsent:
+                self._drop_first(error, whole=True)
+            self._end_turn()
+        except BaseException:
+            self._end_turn()
+            raise
+        if mine and (session := self._session) is not None:
+            self._write(session, wait=False)
+
+    def _may_send(self, mine: bool) -> bool:
+        """Whether to send, without waiting, what waits first; takes or ends this thread's turn."""
+        window = self._window
+        with self.changed:
+            if self._is_sending and not mine:
+                return False
+            first = self.waiting[0] if self.waiting else None
+            if first is not None and not first.runs and self._due and window.has_room(1):
+                first.seal()
+            if first is None or not (len(first) if self._due else first.runs):
+                self._due = self._full_due = False
+            elif window.ended:
+                self._is_sending = True
+                return True
+            elif first.runs and not first.owned and window.has_room(first.next_count):
+                # What is owned, its owner sends.
+                self._is_sending = True
+                return True
+            if mine:
+                self._end_turn()
+            return False
 
     def reserve(self, size: int) -> None:
         """Reserve memory for messages of a later `send`; waits for it.
@@ -502,126 +501,149 @@ class TopicProducer:
 
     # --- sending ------------------------------------------------------------------------------
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Let one sender in at a time: sequence ids follow the order of sending.
-
-        A thread that waits too long fails alone; raises as `send`. What is sent inside, also by
-        methods that take a turn of their own, is written together at the end.
-        """
-        if self._sender == threading.get_ident():
-            yield
+    def _send_next(self, *, waits: bool) -> None:
+        """Send some of what waits first, or tell why it cannot be; it is this thread's turn."""
+        window = self._window
+        with self.changed:
+            window.check()
+            submission = self.waiting[0]
+            submission.is_begun = submission.owned
+            count = submission.next_count
+            sends = self._encoded(submission) if window.has_room(count) else None
+        if sends is None:
+            if waits:
+                self._make_room(count)
             return
-        self._check_process()
-        if not self._order.acquire(timeout=min(self._window.timeout, threading.TIMEOUT_MAX)):
-            raise OperationTimeout(
-                f"the message could not be sent within {self._window.timeout:g} s", **self._where()
-            )
         try:
-            if self._encoding is None:
-                self.open()
-            self._window.check()
-            self._sender = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._sender = None
-                self._write_queued()
-        finally:
-            self._order.release()
-            self._call_on_room()
+            self._admit_all(submission, sends, waits=waits)
+        except (MessageTooLarge, InvalidRow) as error:
+            with self.changed:
+                is_divided = submission.divide()
+            if not is_divided:
+                self._drop_first(error)
 
-    def _send(self, entry: OutgoingEntry) -> None:
-        for send in self._encoded(entry):
+    def _encoded(self, submission: Submission) -> Iterator[PendingSends]:
+        """Return the sends of what comes next, encoded when they are asked for."""
+        encoding, first = self._encoding, self._next_sequence_id
+        assert encoding is not None
+        if submission.entry is not None:
+            return encoding.entry(submission.entry, first)
+        messages, start, per_entry = submission.next()
+        room, by_key = self._window.room(), submission.by_key
+        return encoding.next(
+            messages, per_entry, start, room, first, submission.default, by_key=by_key
+        )
+
+    def _admit_all(
+        self, submission: Submission, sends: Iterator[PendingSends], *, waits: bool
+    ) -> None:
+        """Move messages into the window: the chunks of one, or others at once."""
+        for send in sends:
             try:
-                self._make_room(send.num_messages)
-                self._reserve(send.size)
+                if waits:
+                    self._make_room(send.num_messages)
+                if not send.chunk:
+                    with self.changed:
+                        freed = submission.give_back(max(send.num_messages, 1))
+                    self._window.release(freed)
+                self._admit(submission, send, waits=waits)
             except OperationTimeout as error:
-                if send.chunk and not self._window.survives_timeouts:
+                if not send.chunk:
+                    raise
+                if not self._window.survives_timeouts:
                     # Some chunks were sent; the message cannot be completed any more.
                     self._fail(error)
-                raise
-            self._submit([send])
-
-    def _encoded(self, entry: OutgoingEntry) -> Iterator[PendingSends]:
-        assert self._encoding is not None
-        return self._encoding.entry(entry, self._next_sequence_id)
-
-    def _send_block(
-        self,
-        messages: UniformMessages,
-        per_entry: int,
-        start: int,
-        callback: MessageCallback | None = None,
-    ) -> int:
-        """Send some messages of a column; return the index of the next one."""
-        entry_stop = min(start + per_entry, len(messages))
-        self._make_room(entry_stop - start)
-        assert self._encoding is not None
-        room, first = self._window.room(), self._next_sequence_id
-        sends = self._encoding.block(messages, per_entry, start, room, first, callback)
-        if sends is None:
-            return self._send_carefully(messages, start, entry_stop, callback)
-        self._reserve(sends.size)
-        return start + self._submit([sends])
-
-    def _send_carefully(
-        self,
-        messages: UniformMessages,
-        start: int,
-        stop: int,
-        callback: MessageCallback | None,
-    ) -> int:
-        """Send as many messages as fit into one entry; return the next one's index.
-
-        Raises MessageTooLarge if even the first one alone is too large.
-        """
-        while True:
-            part = messages.part(start, stop)
-            try:
-                self._send(entry_of(part, callback))
-                return stop
-            except MessageTooLarge:
-                if len(part) == 1:
                     raise
-                stop = start + len(part) // 2
+                self._drop_first(error)
+                return
+
+    def _admit(self, submission: Submission, send: PendingSends, *, waits: bool) -> None:
+        """As `_admit_all`, for one block of sends, for which there is room; queue its frames."""
+        window = self._window
+        if waits:
+            self._reserve(send.size)
+        else:
+            window.release(-send.size)
+        with self.changed:
+            is_rest = send.chunk and send.sequence_id == window.broken_message
+            if window.ended or is_rest:
+                window.release(send.size)
+                window.check()
+                raise OperationTimeout(
+                    "the first chunks of the message were not acknowledged in time",
+                    **self._where(),
+                )
+            submission.take(send.num_messages)
+            self._note_sent(submission, send.num_messages)
+            window.append(send)
+            self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
+            self._gate.add(send)
+            self._queue()
+        if waits and self._unwritten >= BLOCK_BYTES:
+            self._write_queued()
 
     def _make_room(self, messages: int) -> None:
-        if self._window.has_room(messages):
-            return
-        # The awaited receipts may depend on frames that are still queued.
-        self._write_queued()
-        self._window.wait_for_room(messages)
+        if not self._window.has_room(messages):
+            # The awaited receipts may depend on frames that are still queued.
+            self._write_queued()
+            self._window.wait_for_room(messages)
 
     def _reserve(self, size: int) -> None:
         if not self._window.budget.try_reserve(size):
             self._write_queued()
             self._window.reserve(size)
 
-    def _submit(self, sends: Sequence[PendingSends], *, wait: bool = True) -> int:
-        """Append sends, for which there is room, and queue them if there is a connection.
+    def _note_sent(self, submission: Submission, count: int) -> None:
+        """Note that messages wait no more. `changed` is held."""
+        self.unsent -= count
+        if not len(submission):
+            if submission.grows:
+                self._window.release(submission.held)
+                submission.held = submission.ahead = 0
+            else:
+                self._forget(submission)
 
-        Returns the number of their messages, which receipts then take away from the sends.
+    def _forget(self, submission: Submission) -> None:
+        """Take a submission out, with what is left of it. `changed` is held."""
+        if submission in self.waiting:
+            self.waiting.remove(submission)
+            self.unsent -= len(submission)
+            self._window.release(submission.held)
+            submission.held = submission.ahead = 0
+            submission.grows = False
+
+    def _drop_first(self, error: PulsarError, *, whole: bool = False) -> None:
+        """Fail the next entry of what waits first, or the whole of it."""
+        with self.changed:
+            if not self.waiting:
+                return
+            submission = self.waiting[0]
+            if whole:
+                submission.seal()
+            count = len(submission) if whole else submission.next_count
+            callbacks = self._drop(submission, error, count)
+        tell_failed(callbacks, error)
+
+    def _drop(
+        self, submission: Submission, error: PulsarError, count: int
+    ) -> Sequence[MessageCallback | None]:
+        """Take messages away, all if some have no callback; return those to tell.
+
+        Whoever waits gets the error, or who sends next. `changed` is held.
         """
-        messages = sum(send.num_messages for send in sends)
-        window = self._window
-        with window.changed:
-            if window.ended or (sends[0].sequence_id == window.broken_message and sends[0].chunk):
-                for send in sends:
-                    window.release(send.size)
-                window.check()
-                raise OperationTimeout(
-                    "the first chunks of the message were not acknowledged in time",
-                    **self._where(),
-                )
-            for send in sends:
-                window.append(send)
-                self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
-                self._gate.add(send)
-            self._queue()
-        if wait and self._unwritten >= BLOCK_BYTES:
-            self._write_queued()
-        return messages
+        callbacks = submission.callbacks(count)
+        if None in callbacks:
+            submission.seal()
+            count = len(submission)
+            callbacks = submission.callbacks(count)
+            if submission.owned:
+                submission.error, submission.failed_at = error, submission.sent
+            else:
+                self._unheard = self._unheard or error
+        self._window.release(submission.give_back(count))
+        submission.take(count)
+        self._note_sent(submission, count)
+        return callbacks
 
     def _queue(self) -> None:
         """Queue the frames that may go on the connection. `changed` is held."""
@@ -657,11 +679,6 @@ class TopicProducer:
                 return
         start(self.open_operation, self._context.options.operation_timeout, self._context.timers)
 
-    def _call_on_room(self) -> None:
-        if self._wanted and self.on_room is not None:
-            self._wanted = False
-            self.on_room()
-
     # --- for the registrar --------------------------------------------------------------------
 
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
@@ -695,7 +712,7 @@ class TopicProducer:
             self._write(session, wait=False)
             if not self._opened.done():
                 self._opened.set_result(None)
-            self._call_on_room()
+            self.send_due()
 
     def _forget_lost(self) -> None:
         lost, self._lost_session = self._lost_session, None
@@ -921,10 +938,15 @@ class TopicProducer:
             session, self._session = self._session, None
             self._forget_lost()
             opening = not self._opened.done()
+            for submission in self.waiting:
+                submission.seal()
+            callbacks = [self._drop(one, error, len(one)) for one in list(self.waiting)]
         self._window.wake()
         if opening:
             self._opened.set_exception(error.with_context())
         self._window.finish(unfinished, error)
+        for told in callbacks:
+            tell_failed(told, error)
         return True, session
 
     # --- checks -------------------------------------------------------------------------------

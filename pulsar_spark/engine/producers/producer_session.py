@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from operator import sub
 from typing import Any, NoReturn, Protocol
 
 from google.protobuf.message import Message
@@ -28,12 +27,10 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
-    EachCallback,
     MessageCallback,
     PendingQueue,
     PendingSends,
     Taken,
-    for_each,
     log_failure,
 )
 from pulsar_spark.engine.retry import Deadline
@@ -57,11 +54,11 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.outgoing_batches import UniformMessages
 from pulsar_spark.protocol.send_encoder import (
-    BLOCK_BYTES,
     BLOCK_MESSAGES,
     LARGE_ENTRY,
+    PythonSendEncoder,
     SendEncoder,
     block_of,
     make_encoder,
@@ -71,7 +68,6 @@ from pulsar_spark.protocol.sends import (
     PayloadCipher,
     SendLimits,
     encode_entry,
-    encode_messages,
     smaller_entries,
     uniform_entry,
 )
@@ -349,6 +345,8 @@ class Encoding:
 
     limits: SendLimits
     encoder: SendEncoder
+    reference: SendEncoder
+    """The one that also takes fields of compressed messages."""
 
     @classmethod
     def agreed(
@@ -375,7 +373,7 @@ class Encoding:
             cipher=cipher,
             txn=txn,
         )
-        encoder = make_encoder(
+        given = (
             limits.producer_id,
             limits.producer_name,
             limits.schema_version,
@@ -383,15 +381,23 @@ class Encoding:
             limits.compress,
             limits.txn,
         )
-        return cls(limits, encoder)
+        return cls(limits, make_encoder(*given), PythonSendEncoder(*given))
 
     @property
     def max_payload(self) -> int:
         """Bytes that a batch without compression and key may have."""
         return max(self.limits.max_message_size - self.encoder.overhead, 1)
 
-    def entry(self, entry: OutgoingEntry, first: int) -> Iterator[PendingSends]:
-        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
+    def entry(
+        self,
+        entry: OutgoingEntry,
+        first: int,
+        callbacks: Sequence[MessageCallback | None] = (),
+    ) -> Iterator[PendingSends]:
+        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`.
+
+        `callbacks` are those of a batch's messages.
+        """
         if entry.sequence_ids is not None:
             first = entry.sequence_ids[0]
         body = None
@@ -405,6 +411,7 @@ class Encoding:
                 send.num_messages,
                 largest=send.size,
                 callback=entry.callback if send.is_last else None,
+                callbacks=callbacks,
                 chunk=send.chunk,
                 body=body,
             )
@@ -414,8 +421,7 @@ class Encoding:
 
         The last of them has its memory.
         """
-        callback = sends.callback
-        callbacks = callback.callbacks if isinstance(callback, EachCallback) else sends.callbacks
+        callback, callbacks = sends.callback, sends.callbacks
         if not callbacks and callback not in (None, log_failure):
             return [], most
         frame = b"".join(sends.unacknowledged())
@@ -431,39 +437,36 @@ class Encoding:
         smaller[-1].size, smaller[-1].is_part = sends.size, sends.is_part
         return smaller, most
 
-    def messages(
+    def next(
         self,
-        messages: Sequence[MessageFields],
+        messages: UniformMessages,
+        per_entry: int,
         start: int,
-        most: int,
+        room: int,
         first: int,
-        callbacks: Sequence[MessageCallback | None] = (),
-    ) -> PendingSends | None:
-        """Return the sends of at most `most` messages, each without a batch.
+        callback: MessageCallback | None = None,
+        *,
+        by_key: bool = False,
+    ) -> Iterator[PendingSends]:
+        """Yield the sends of some messages of a column: of `room` at most, or of one entry.
 
-        None if the first one is unusual and must be sent as an entry.
+        Entries have `per_entry` messages, the last one the rest. What is usual goes together; else
+        it is one entry, in chunks if need be: raises as `encode_entry`. `callback` gets the result
+        of messages that have no callbacks.
         """
-        if self.limits.entry_by_entry:
-            return None
-        part = messages[start : start + max(min(most, BLOCK_MESSAGES), 1)]
-        data, ends = encode_messages(part, first, _now(), self.limits, BLOCK_BYTES)
-        if not ends:
-            return None
-        own = callbacks[start : start + len(ends)]
-        are_told = any(callback not in (None, log_failure) for callback in own)
-        return PendingSends(
-            [data],
-            first,
-            first + len(ends) - 1,
-            len(ends),
-            ends=ends,
-            per_entry=1,
-            callback=log_failure if log_failure in own and not are_told else None,
-            callbacks=own if are_told else (),
-            largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
-        )
+        block = self._block(messages, per_entry, start, room, first, callback)
+        if block is not None:
+            yield block
+            return
+        part = messages.part(start, min(start + per_entry, len(messages)))
+        callbacks = part.callbacks or ()
+        if len(part) == 1 and callbacks:
+            # Of a message in chunks, whose id is that of two entries.
+            (callback,), callbacks = callbacks, ()
+        entry = uniform_entry(part, None if callbacks else callback, by_key=by_key)
+        yield from self.entry(entry, first, callbacks)
 
-    def block(
+    def _block(
         self,
         messages: UniformMessages,
         per_entry: int,
@@ -472,23 +475,25 @@ class Encoding:
         first: int,
         callback: MessageCallback | None = None,
     ) -> PendingSends | None:
-        """Return the sends of at most `most` messages of a column, or of one batch of `per_entry`.
-
-        None if the first batch is unusual and must be sent as an entry. `callback` gets the result
-        of messages that have no callbacks.
-        """
+        """Return the sends of many messages; None if the first entry must be sent by itself."""
+        is_odd = messages.sequence_ids or (messages.have_other_keys and per_entry > 1)
+        if self.limits.entry_by_entry or is_odd:
+            return None
         entry_stop = min(start + per_entry, len(messages))
         most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
+        if messages.fields is not None and not messages.unbatched and entry_stop - start == 1:
+            # Fields of a batch are not those of an entry.
+            own = messages.part(start, start + (most if per_entry == 1 else 1)).without_batch()
+            return self._block(own, 1, 0, most, first, callback)
         stop, largest = block_of(messages, per_entry, start, most)
-        in_batch = messages.fields is not None and not messages.unbatched
-        if in_batch and stop > entry_stop and (stop - start) % per_entry == 1:
-            # The last message alone is no batch, so it takes the careful path.
-            stop -= 1
-        # Fields of a batch are not those of an entry.
-        alone = in_batch and 1 in (per_entry, stop - start)
-        # `frame` writes no fields, so a large message with them is sent as an entry.
-        alone = alone or (messages.unbatched and largest >= LARGE_ENTRY)
-        if largest > self.max_payload or self.limits.entry_by_entry or alone:
+        if messages.fields is not None and not messages.unbatched:
+            if (stop - start) % per_entry == 1:
+                # The last message alone is no batch, and goes next.
+                stop -= 1
+        elif messages.fields is not None and largest >= LARGE_ENTRY:
+            # `frame` writes no fields.
+            return None
+        if largest > self.max_payload:
             return None
         return self._column(messages.part(start, stop), first, per_entry, largest, callback)
 
@@ -502,11 +507,17 @@ class Encoding:
     ) -> PendingSends:
         """Return the sends of a whole column; `largest` is the maximum size of a batch."""
         count, callbacks = len(messages), messages.callbacks or ()
+        keys: Sequence[bytes | None] | None = messages.keys  # type: ignore[assignment]
+        encoder = self.encoder
+        if messages.unbatched and messages.fields is not None:
+            keys = None
+            if self.limits.compression != pb.NONE:
+                encoder = self.reference
         callback = None if callbacks else callback
         last, now = first + count - 1, _now()
         if largest < LARGE_ENTRY:
-            data, ends = self.encoder.encode(
-                messages.payloads, messages.keys, first, now, per_entry, messages.fields
+            data, ends = encoder.encode(
+                messages.payloads, keys, first, now, per_entry, messages.fields
             )
             return PendingSends(
                 [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest,
@@ -515,20 +526,13 @@ class Encoding:
         # The block is one entry, whose payload is not copied.
         body = messages.payloads[0]
         if count > 1:
-            body = self.encoder.body(messages.payloads, messages.keys, first, messages.fields)
-        key = None if messages.keys is None else messages.keys[0]
+            body = self.encoder.body(messages.payloads, keys, first, messages.fields)
+        key = None if keys is None else keys[0]
         head, payload = self.encoder.frame(body, first, now, key, count)
         return PendingSends(
             [head, payload], first, last, count, largest=largest, callback=callback,
             callbacks=callbacks,
         )  # fmt: skip
-
-
-def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
-    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
-    if messages.callbacks is not None:
-        callback = for_each(messages.callbacks, len(messages))
-    return uniform_entry(messages, callback)
 
 
 def _now() -> int:

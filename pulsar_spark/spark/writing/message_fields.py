@@ -1,8 +1,8 @@
 """The metadata of a column of messages, encoded field by field with Arrow.
 
-For batches the same bytes as `protocol.single_metadata.encode_metadata` writes, up to the digits of
-the sequence id, which is not known yet; else the fields of MessageMetadata from behind the publish
-time up to the schema version. Only a null value's mark comes before what has lower numbers.
+For batches the same bytes as protobuf writes, up to the digits of the sequence id, which is not
+known yet; else the fields of MessageMetadata from behind the publish time up to the schema version.
+Only a null value's mark comes before what has lower numbers.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def on_records(monkeypatch: pytest.MonkeyPatch, ends: Ends, count: int) -> None:
     monkeypatch.setattr(Topic, "end_transaction", end_transaction)
 
 
-@pytest.mark.fault(206)
+@pytest.mark.fault(209)
 @pytest.mark.parametrize("ends", [forget, drop])
 @pytest.mark.parametrize("count", [1, TASKS])
 @pytest.mark.parametrize("point", ["after-ends", "after-done", None])
@@ -136,7 +136,7 @@ def test_a_coordinator_that_forgets_the_records_topic_stops_nothing_and_doubles_
     assert broker.open_transactions() == {}
 
 
-@pytest.mark.fault(206)
+@pytest.mark.fault(209)
 def test_a_role_that_may_not_tell_the_records_topic_is_told_who_can(
     broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

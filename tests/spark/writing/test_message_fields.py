@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.single_metadata import encode_metadata
+from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
+from tests.protocol.batch_bodies import fields_of
 from tests.protocol.fields import unbatched_fields
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(
@@ -58,16 +59,14 @@ def test_fields_are_the_very_bytes_of_the_careful_path(
         batch["time"] if with_times else None,
     )
     assert found.to_pylist() == [
-        encode_metadata(
-            payload,
-            0,
-            (properties or ()) if with_properties else (),
-            key if keyed else None,
-            (time or 0) if with_times else 0,
-            False,
-            None,
-            False,
-        )[:-1]
+        fields_of(
+            MessageFields(
+                payload,
+                key if keyed else None,
+                properties=(properties or ()) if with_properties else (),
+                event_time=(time or 0) if with_times else 0,
+            )
+        )
         for payload, key, properties, time in rows[skipped:]
     ]
     if keyed or with_properties or with_times:

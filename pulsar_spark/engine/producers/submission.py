@@ -1,0 +1,200 @@
+"""Messages that wait to be sent: what callers add, until the in-flight window takes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain, groupby
+
+from pulsar_spark.engine.producers.inflight_window import MessageCallback
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.outgoing_batches import UniformMessages
+from pulsar_spark.protocol.send_encoder import BLOCK_MESSAGES
+from pulsar_spark.protocol.sends import OutgoingEntry
+
+_NOTHING = UniformMessages([])
+
+
+class Submission:
+    """Messages on their way to the in-flight window: columns of one shape, or one entry.
+
+    `runs` says of the next entries how many messages each has, and how many such entries follow
+    each other. Messages behind those are the current batch, which grows until `seal` is called. If
+    it is `owned`, a thread waits for it, which is the one that sends it and gets its `error`.
+    Otherwise callbacks get the errors, `default` those of messages without callbacks. `held` is the
+    memory that is reserved, of which `ahead` is for later messages. Not thread-safe: its producer
+    locks.
+    """
+
+    __slots__ = (
+        "_at",
+        "_is_whole",
+        "ahead",
+        "by_key",
+        "default",
+        "entry",
+        "error",
+        "failed_at",
+        "grows",
+        "held",
+        "is_begun",
+        "messages",
+        "open",
+        "open_bytes",
+        "owned",
+        "runs",
+        "sealed",
+        "sealed_bytes",
+        "sent",
+    )
+
+    def __init__(
+        self,
+        messages: UniformMessages = _NOTHING,
+        entry: OutgoingEntry | None = None,
+        *,
+        per_entry: int = 0,
+        default: MessageCallback | None = None,
+        by_key: bool = False,
+    ) -> None:
+        self.messages = messages
+        self.entry = entry
+        self.owned = bool(entry or per_entry)
+        self.default = default
+        self.by_key = by_key
+        self.runs: deque[tuple[int, int]] = deque()
+        self.sealed = 0
+        """Messages in complete entries."""
+        self.sealed_bytes = 0
+        self.open = 0
+        """Messages in the current batch."""
+        self.open_bytes = 0
+        self.sent = 0
+        """Messages that are not here any more."""
+        self.held = 0
+        self.ahead = 0
+        self.is_begun = False
+        """Whether a thread has begun to send it for its owner, who then must not take it back."""
+        self.grows = not self.owned
+        """Whether more can be added: nothing waits behind it."""
+        self.error: PulsarError | None = None
+        self.failed_at = 0
+        """How many messages were sent before the error."""
+        self._at = 0
+        self._is_whole = per_entry > 0
+        if entry is not None:
+            self._add_run(entry.count, 1)
+        elif per_entry:
+            entries, rest = divmod(len(messages), per_entry)
+            if entries:
+                self._add_run(per_entry, entries)
+            if rest:
+                self._add_run(rest, 1)
+
+    def __len__(self) -> int:
+        return self.sealed + self.open
+
+    def _add_run(self, size: int, entries: int) -> None:
+        self.sealed += size * entries
+        runs = self.runs
+        if runs and runs[-1][0] == size:
+            runs[-1] = size, runs[-1][1] + entries
+        else:
+            runs.append((size, entries))
+
+    # --- filling ------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """End the current batch.
+
+        By key it becomes several: those with equally many messages follow each other, so that they
+        are encoded together. With users' ids keys are ordered by their last message: ids grow from
+        entry to entry, each of which is identified by its highest.
+        """
+        count = self.open
+        if not count:
+            return
+        self.sealed_bytes += self.open_bytes
+        self.open = self.open_bytes = 0
+        if not self.by_key:
+            self._add_run(count, 1)
+            return
+        for size, entries in self._sorted(len(self.messages) - count):
+            self._add_run(size, entries)
+
+    def _sorted(self, start: int) -> list[tuple[int, int]]:
+        """Sort the messages from `start` on by key; return their runs."""
+        stop = len(self.messages)
+        keys = self.messages.keys
+        groups: dict[object, list[int]] = {}
+        for index in range(start, stop):
+            groups.setdefault(None if keys is None else keys[index], []).append(index)
+        if self.messages.sequence_ids is None:
+            in_order = sorted(groups.values(), key=lambda group: (len(group), group[-1]))
+        else:
+            in_order = sorted(groups.values(), key=lambda group: group[-1])
+        if len(groups) < stop - start:
+            order = [*range(self._at, start), *chain.from_iterable(in_order)]
+            self.messages, self._at = self.messages.take(order), 0
+        return [(size, sum(1 for _ in same)) for size, same in groupby(map(len, in_order))]
+
+    # --- sending ------------------------------------------------------------------------------
+
+    @property
+    def next_count(self) -> int:
+        """How many messages the next entry has."""
+        return self.runs[0][0]
+
+    def next(self) -> tuple[UniformMessages, int, int]:
+        """Return the messages to send next, where they begin, and how many an entry has."""
+        size, entries = self.runs[0]
+        if self._is_whole:
+            return self.messages, self._at, size
+        # The columns may grow while this part is encoded.
+        entries = min(entries, max(BLOCK_MESSAGES // size, 1))
+        return self.messages.copy(self._at, self._at + size * entries), 0, size
+
+    def give_back(self, count: int) -> int:
+        """Return how much memory is held for the next messages, and hold it no longer."""
+        freed = self.held * count // len(self) if count else 0
+        self.held -= freed
+        self.ahead = min(self.ahead, self.held)
+        return freed
+
+    def take(self, count: int) -> None:
+        """Remove complete entries of so many messages."""
+        self.sealed_bytes -= self.sealed_bytes * count // (self.sealed or 1)
+        self.sealed -= count
+        self.sent += count
+        self._at += count
+        while count:
+            size, entries = self.runs[0]
+            gone = min(count // size, entries)
+            count -= gone * size
+            if gone == entries:
+                self.runs.popleft()
+            else:
+                self.runs[0] = (size, entries - gone)
+        if not len(self):
+            self.messages, self._at = UniformMessages.of(self.messages.shape), 0
+        elif not self._is_whole and (not self.runs or self._at > 4 * BLOCK_MESSAGES):
+            self.messages, self._at = self.messages.copy(self._at, len(self.messages)), 0
+
+    def divide(self) -> bool:
+        """Halve the next entry; false if it has one message."""
+        size, entries = self.runs[0]
+        if size == 1 or self.entry is not None:
+            return False
+        half = size // 2
+        self._is_whole = False
+        self.runs.popleft()
+        if entries > 1:
+            self.runs.appendleft((size, entries - 1))
+        self.runs.extendleft([(size - half, 1), (half, 1)])
+        return True
+
+    def callbacks(self, count: int) -> Sequence[MessageCallback | None]:
+        """Return the callbacks of the next messages; `default` alone if they have none."""
+        if self.messages.callbacks is None:
+            return [self.default] if count else []
+        return self.messages.callbacks[self._at : self._at + count]
