@@ -12,19 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.codecs_ways import Way
+
 RECORDS = 500_000
-ROWS_PER_BATCH = 10_000
 # Each takes seconds of CPU, so more rounds add little.
 ROUNDS = 2
-
-
-@dataclass(frozen=True)
-class Way:
-    """One direction of one format: two functions with the same result."""
-
-    title: str
-    obvious: Callable[[], object]
-    ours: Callable[[], object]
 
 
 @dataclass(frozen=True)

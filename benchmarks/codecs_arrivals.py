@@ -1,4 +1,4 @@
-"""Decoding as messages arrive: batched, with alternating schema versions, in small parts.
+"""Decoding as messages arrive: batched, or with alternating schema versions.
 
     python -m benchmarks.codecs_arrivals [--records N]
 
@@ -6,8 +6,7 @@ The same records go through the builder of record batches, with a read's limits:
 
 - batched: full batches of one producer, all with the same schema version;
 - alternating: two versions in turn, as two producers of different releases write them without
-  batching (the older version lacks a field);
-- in parts: `PART` at a time, as between frames that need the careful path.
+  batching (the older version lacks a field).
 
 JSON is also measured in less usual forms: with times as text in all values, or in few.
 """
@@ -36,7 +35,6 @@ LEAST_RATE = 0.7
 """What alternating versions may cost."""
 
 RECORDS = 100_000
-PART = 20
 ROUNDS = 5
 
 _OLD, _NEW = bytes(8), bytes(7) + b"\1"
@@ -77,7 +75,12 @@ class Records:
             offsets = array("i", accumulate(map(len, part), initial=0))
             column = (None, offsets, b"".join(part), 0)
             found.append(
-                SimpleNamespace(rows=len(part), nbytes=offsets[-1], value=column, version_runs=runs)
+                SimpleNamespace(
+                    rows=len(part),
+                    nbytes=offsets[-1],
+                    columns={"value": column},
+                    version_runs=runs,
+                )
             )
         return found
 
@@ -100,7 +103,6 @@ def measure(count: int = RECORDS) -> list[Arrival]:
         ways = {
             BATCHED: records.parts(MAX_ROWS),
             ALTERNATING: records.parts(MAX_ROWS, alternating=True),
-            f"in parts of {PART}": records.parts(PART),
         }
         best = dict.fromkeys(ways, float("inf"))
         builders = {how: records.builder() for how in ways}
@@ -129,8 +131,7 @@ def measure(count: int = RECORDS) -> list[Arrival]:
 
 
 def _decode(builder: RecordBatchBuilder, parts: Sequence[Any]) -> int:
-    batches = [batch for part in parts for batch in builder.add_columns(part)]
-    return sum(batch.num_rows for batch in (*batches, *builder.flush()))
+    return sum(batch.num_rows for part in parts for batch in builder.build(part))
 
 
 def table(found: Sequence[Arrival]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.codecs import ROWS_PER_BATCH, Way
+from benchmarks.codecs_ways import ROWS_PER_BATCH, Way
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.json import codec as json_codec

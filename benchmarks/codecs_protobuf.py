@@ -18,7 +18,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
 
-from benchmarks.codecs import ROWS_PER_BATCH, Way
+from benchmarks.codecs_ways import ROWS_PER_BATCH, Way
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec as protobuf_codec

@@ -157,10 +157,10 @@ def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
     position = (-1, -1, 0)
     before = time.process_time()
     for block in blocks:
-        stop, _, _, _, ends = scan_messages(block, 0, 6 << 20)
+        stop = scan_messages(block, 0, 6 << 20)[0]
         at, status = 0, None
         while status != DONE:
-            at, status, _, position = decoder.decode(block, at, stop, position, ends)
+            at, status, _, position = decoder.decode(block, at, stop, position)
             columns = decoder.take()
             rows += 0 if columns is None else columns.rows
             if decoder.slow_frames:

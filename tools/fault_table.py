@@ -133,6 +133,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         210: "messages time out, are refused or lose their connection while the queue is full",
     },
     "Sink and transactions": {
+        206: "a coordinator leaves the sink's own records out of a commit",
         77: "a row that cannot be encoded",
         78: "a writing task killed at any point",
         79: "the driver killed at any point of a commit",

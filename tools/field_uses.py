@@ -17,7 +17,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 from pulsar_spark.protocol.validation import ANSWERS
 
 PACKAGE = Path(__file__).parent.parent / "pulsar_spark"

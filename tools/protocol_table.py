@@ -34,11 +34,10 @@ takes a message keep the emptiest value instead.
 
 - Modules of `testing` are the embedded broker's, which reads what clients build and builds what
   they read. "–" where nothing of the package sets or reads a field: it is the peer's affair.
-- What SEND, SEND_RECEIPT and MESSAGE have, and the metadata of messages, also goes by templates
+- What SEND and SEND_RECEIPT have, and the metadata of sent messages, also goes by templates
   and patterns of bytes (`protocol/send_encoder.py`, `protocol/sends.py`,
-  `protocol/single_metadata.py`, `protocol/opened_metadata.py`, `protocol/entry_metadata.py`,
-  `protocol/metadata_columns.py`, `protocol/block_decoder.py`, `protocol/frames.py`), and by the
-  compiled implementation (`native/`).
+  `protocol/single_metadata.py`, `protocol/blocks.py`), and by the compiled implementation
+  (`native/`).
 - Fields that only proxies and brokers set are tested by their bytes.
 
 {summary}

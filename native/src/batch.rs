@@ -18,6 +18,8 @@ pub struct Message<'a> {
     pub ordering_key: Option<&'a [u8]>,
     pub sequence_id: Option<u64>,
     pub null_value: bool,
+    /// Compaction has removed the message.
+    pub compacted_out: bool,
     pub payload: &'a [u8],
 }
 
@@ -65,9 +67,7 @@ pub fn message(body: &[u8], at: usize) -> Result<(Message<'_>, usize)> {
             }
             0x12 => found.key = Some(reader.bytes()?),
             PAYLOAD_SIZE => size = Some(reader.int()? as usize),
-            // Compaction has removed the message.
-            0x20 if reader.flag()? => return Err(Unusual),
-            0x20 => (),
+            0x20 => found.compacted_out = reader.flag()?,
             0x28 => found.event_time = reader.number()?,
             0x30 => found.key_is_base64 = reader.flag()?,
             0x3a => found.ordering_key = Some(reader.bytes()?),

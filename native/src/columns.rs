@@ -224,16 +224,26 @@ impl Maps {
     /// Of a repeated key the last value counts, at the place of the first.
     fn push<'a>(&mut self, pairs: impl Iterator<Item = Pair<'a>>) -> Result<()> {
         let mut found: Vec<Pair<'a>> = Vec::new();
+        let mut places: HashMap<&[u8], usize> = HashMap::new();
         for (key, value) in pairs {
             check_text(key)?;
             check_text(value)?;
-            // Messages have few of them; many are looked up in another way.
-            match found.iter_mut().find(|pair| pair.0 == key) {
-                Some(pair) => pair.1 = value,
-                None => found.push((key, value)),
-            }
-            if found.len() > MAX_PROPERTIES {
-                return Err(Unusual);
+            let place = match found.len() {
+                ..FEW_PROPERTIES => found.iter().position(|pair| pair.0 == key),
+                FEW_PROPERTIES => {
+                    places = found.iter().enumerate().map(|(at, pair)| (pair.0, at)).collect();
+                    places.get(key).copied()
+                }
+                _ => places.get(key).copied(),
+            };
+            match place {
+                Some(at) => found[at].1 = value,
+                None => {
+                    if found.len() >= FEW_PROPERTIES {
+                        places.insert(key, found.len());
+                    }
+                    found.push((key, value));
+                }
             }
         }
         for (key, value) in found {
@@ -263,8 +273,8 @@ impl Maps {
     }
 }
 
-/// More in one message would take time by the square of their number.
-const MAX_PROPERTIES: usize = 256;
+/// Of more in one message, to look at each would take time by the square of their number.
+const FEW_PROPERTIES: usize = 64;
 
 pub fn check_text(text: &[u8]) -> Result<()> {
     std::str::from_utf8(text).map(drop).map_err(|_| Unusual)
@@ -438,14 +448,6 @@ impl Rows {
         }
     }
 
-    /// Whether something of the metadata of messages in a batch is wanted.
-    pub fn needs_metadata(&self) -> bool {
-        self.key.is_some()
-            || self.event_time.is_some()
-            || self.properties.is_some()
-            || self.ordering_key.is_some()
-    }
-
     /// Whether keys and event times are as they were sent.
     pub fn is_exact(&self) -> bool {
         !self.inexact
@@ -514,6 +516,9 @@ impl Rows {
 
     /// Add what `count` messages have of their entry, after they were pushed: then they are rows.
     pub fn finish(&mut self, shared: &Shared, first: i32, count: usize, size: i32) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
         if let Some(column) = &mut self.publish_time {
             column.fill(shared.publish_time.min(LAST_MILLIS) as i64 * 1000, count);
         }

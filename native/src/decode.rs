@@ -55,7 +55,6 @@ pub struct Decoder {
     options: Options,
     pub rows: Rows,
     pub slow_frames: u64,
-    needs_metadata: bool,
     body: Vec<u8>,
     begun: Option<Begun>,
 }
@@ -72,8 +71,7 @@ enum Taken {
 impl Decoder {
     pub fn new(options: Options) -> Self {
         let rows = Rows::new(&options.columns);
-        let needs_metadata = rows.needs_metadata();
-        Decoder { options, rows, slow_frames: 0, needs_metadata, body: Vec::new(), begun: None }
+        Decoder { options, rows, slow_frames: 0, body: Vec::new(), begun: None }
     }
 
     /// Take the frames of `data[at..stop]`. A batch that was begun in other data is begun anew.
@@ -135,6 +133,7 @@ impl Decoder {
     ) -> Result<Taken> {
         let command = command(frame)?;
         let key = (command.ledger, command.entry);
+        let first_chunk = command.first_chunk;
         let place = (position.0, position.1);
         if let Some(end) = self.options.end {
             if key >= place && (key.0, key.1, 0) >= end {
@@ -188,8 +187,12 @@ impl Decoder {
                 return Ok(stop);
             }
             if metadata.count == 0 {
-                self.add_message(payload, &metadata, &shared, parts.index, size)?;
+                let id = self.id(&shared, first_chunk);
+                self.add_message(payload, &metadata, &shared, &id, parts.index, size)?;
                 return Ok(stop);
+            }
+            if first_chunk.is_some() {
+                return Err(Unusual);
             }
             let (range, sizes) = ((first, stop), (parts.metadata.len(), row_size));
             self.add_messages(payload, &metadata, &shared, parts.index, range, sizes, begun, at)
@@ -214,7 +217,7 @@ impl Decoder {
     }
 
     fn takes(&self, publish_time: u64) -> bool {
-        let time = publish_time as i64;
+        let time = publish_time.min(i64::MAX as u64) as i64;
         self.options.published_from.is_none_or(|from| time >= from)
             && self.options.published_before.is_none_or(|before| time < before)
     }
@@ -234,10 +237,10 @@ impl Decoder {
         body: &'a mut Vec<u8>,
         decompress: Decompress,
     ) -> Result<&'a [u8]> {
-        let limit = self.options.max_payload;
         if metadata.codec == NONE {
-            return (parts.payload.len() <= limit).then_some(parts.payload).ok_or(Unusual);
+            return Ok(parts.payload);
         }
+        let limit = self.options.max_payload;
         let size = metadata.uncompressed_size as usize;
         if size > limit {
             return Err(Unusual);
@@ -251,15 +254,13 @@ impl Decoder {
     }
 
     /// What the ids of an entry's messages begin with.
-    fn id(&self, shared: &Shared) -> Vec<u8> {
-        let mut id = Vec::with_capacity(40);
-        id.push(0x08);
-        put_number(&mut id, shared.ledger as u64);
-        id.push(0x10);
-        put_number(&mut id, shared.entry as u64);
-        if self.options.partition >= 0 {
-            id.push(0x18);
-            put_number(&mut id, self.options.partition as u64);
+    fn id(&self, shared: &Shared, first_chunk: Option<Place>) -> Vec<u8> {
+        let mut id = id((shared.ledger, shared.entry, i64::from(self.options.partition)));
+        if let Some(place) = first_chunk {
+            let first = self::id(place);
+            id.push(0x3a);
+            put_number(&mut id, first.len() as u64);
+            id.extend_from_slice(&first);
         }
         id
     }
@@ -269,10 +270,10 @@ impl Decoder {
         payload: &[u8],
         metadata: &Metadata,
         shared: &Shared,
+        id: &[u8],
         index: Option<i64>,
         size: usize,
     ) -> Result<()> {
-        let id = self.id(shared);
         let own = Own {
             batch_index: -1,
             value: (!metadata.null_value).then_some(payload),
@@ -285,7 +286,7 @@ impl Decoder {
             index,
             properties: metadata.properties.iter().copied(),
         };
-        self.rows.push(&id, own)?;
+        self.rows.push(id, own)?;
         self.rows.finish(shared, -1, 1, 0)?;
         self.rows.nbytes += size;
         Ok(())
@@ -315,11 +316,13 @@ impl Decoder {
         let whole = (stop - first) as usize <= max_rows && size <= max_bytes;
         let checked = begun.is_some();
         let (start, mut offset) = begun.map_or((0, 0), |begun| (begun.index, begun.offset));
-        let mut id = self.id(shared);
+        let mut id = self.id(shared, None);
         let id_size = id.len();
         let mut tail = vec![0x30];
         put_number(&mut tail, count as u64);
         let (mut begin, mut reached, mut reached_at) = (0, first, 0);
+        // Rows that follow each other, and where the next ones begin.
+        let (mut runs, mut run) = (Vec::new(), first);
         let mut full = false;
         for index in start..count {
             let (message, end) = batch::message(body, offset)?;
@@ -331,7 +334,11 @@ impl Decoder {
                 full = (index - first) as usize >= max_rows || size > max_bytes;
             }
             let taken = index >= first && index < stop && !full;
-            if taken {
+            if taken && message.compacted_out {
+                runs.push((run, index - run));
+                run = index + 1;
+                (reached, reached_at) = (run, end);
+            } else if taken {
                 id.truncate(id_size);
                 id.push(0x20);
                 put_number(&mut id, index as u64);
@@ -348,15 +355,15 @@ impl Decoder {
                     sequence_id: own_id
                         .unwrap_or((metadata.sequence_id as i64).wrapping_add(i64::from(index))),
                     // It is that of the last message.
-                    index: last_index.map(|last| last - i64::from(count - 1 - index)),
+                    index: last_index.map(|last| last.wrapping_sub(i64::from(count - 1 - index))),
                     properties: message.properties.pairs(),
                 };
                 self.rows.push(&id, own)?;
                 (reached, reached_at) = (index + 1, end);
             }
-            let looked_at = taken && self.rows.key.is_some();
-            if message.key_is_base64 && self.needs_metadata && !looked_at {
-                // The careful path refuses such a key in any message.
+            if message.key_is_base64 && self.rows.key.is_some() && (!taken || message.compacted_out)
+            {
+                // A batch with a key that cannot be read is left whole.
                 put_base64(&mut Vec::new(), message.key.unwrap_or_default())?;
             }
             offset = end;
@@ -367,13 +374,30 @@ impl Decoder {
         if offset != body.len() && !(checked && full) {
             return Err(Unusual);
         }
-        self.rows.finish(shared, first, (reached - first) as usize, count)?;
+        runs.push((run, reached - run));
+        for (first, rows) in runs {
+            self.rows.finish(shared, first, rows as usize, count)?;
+        }
         self.rows.nbytes += reached_at - begin + metadata_size + repeated(reached - first);
         if reached < stop {
             self.begun = Some(Begun { at, index: reached, offset: reached_at });
         }
         Ok(reached)
     }
+}
+
+/// A serialized id: ledger, entry, partition (-1: none).
+fn id((ledger, entry, partition): (i64, i64, i64)) -> Vec<u8> {
+    let mut id = Vec::with_capacity(40);
+    id.push(0x08);
+    put_number(&mut id, ledger as u64);
+    id.push(0x10);
+    put_number(&mut id, entry as u64);
+    if partition >= 0 {
+        id.push(0x18);
+        put_number(&mut id, partition as u64);
+    }
+    id
 }
 
 /// The whole frame at a place.

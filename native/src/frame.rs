@@ -96,6 +96,8 @@ fn receipt_frame(data: &[u8], at: usize, limit: usize) -> Result<(usize, i64, [i
 pub struct Command<'a> {
     pub ledger: i64,
     pub entry: i64,
+    /// Where the first chunk is, of a message that is whole again: ledger, entry, partition or -1.
+    pub first_chunk: Option<(i64, i64, i64)>,
     pub redelivery_count: i32,
     pub rest: &'a [u8],
 }
@@ -115,7 +117,9 @@ pub fn command(frame: &[u8]) -> Result<Command<'_>> {
         // The partition, -1 on a topic without: what goes into ids is the reader's own.
         id.signed()?;
     }
-    let redelivery_count = if reader.has(0x18) { reader.int()? } else { 0 };
+    let first_chunk = if id.has(0x3a) { Some(chunk_place(id.bytes()?)?) } else { None };
+    // Java reads it as a signed number.
+    let redelivery_count = if reader.has(0x18) { reader.number()? as i32 } else { 0 };
     if reader.has(0x28) {
         reader.number()?;
     }
@@ -123,7 +127,17 @@ pub fn command(frame: &[u8]) -> Result<Command<'_>> {
         return Err(Unusual);
     }
     let rest = &frame[12 + body.len()..];
-    Ok(Command { ledger, entry, redelivery_count, rest })
+    Ok(Command { ledger, entry, first_chunk, redelivery_count, rest })
+}
+
+fn chunk_place(data: &[u8]) -> Result<(i64, i64, i64)> {
+    let mut id = Reader::new(data);
+    id.expect(0x08)?;
+    let ledger = id.shortest()? as i64;
+    id.expect(0x10)?;
+    let entry = id.shortest()? as i64;
+    let partition = if id.has(0x18) { id.signed()? } else { -1 };
+    id.is_empty().then_some((ledger, entry, partition)).ok_or(Unusual)
 }
 
 /// What is behind the command: the broker's index, the checksum and what it covers, in which lie

@@ -8,17 +8,18 @@ const PER_BYTE: u64 = 0x9e37_79b9_7f4a_7c15;
 const PER_HEAD: u64 = 0xd6e8_feb8_6659_fd93;
 
 /// The hash of each value onto its word, which stays as it is where there is no value; the words
-/// are numbers of 64 bits in the machine's own order, or all 0.
+/// are numbers of 64 bits in the machine's own order, or all the same one.
 pub fn hash_values<'a>(
     values: impl ExactSizeIterator<Item = Option<&'a [u8]>>,
     seed: u64,
+    word: u64,
     words: Option<&[u8]>,
 ) -> Result<Vec<u64>> {
     let hashed = |value: Option<&[u8]>, word: u64| {
         value.map_or(word, |bytes| mix(summary(bytes).wrapping_add(seed).wrapping_add(word)))
     };
     let Some(words) = words else {
-        return Ok(values.map(|value| hashed(value, 0)).collect());
+        return Ok(values.map(|value| hashed(value, word)).collect());
     };
     let parts = words.chunks_exact(8);
     if parts.len() != values.len() || !parts.remainder().is_empty() {
@@ -80,11 +81,14 @@ mod tests {
             u64::from(crc32c::crc32c(&bytes)) << 32 | u64::from(crc32fast::hash(&bytes));
         let told = checksums.wrapping_add(PER_BYTE.wrapping_mul(18));
         let expected = vec![mix(told.wrapping_add(5)), 0, mix(5)];
-        assert_eq!(hash_values(values.into_iter(), 5, None), Ok(expected));
+        assert_eq!(hash_values(values.into_iter(), 5, 0, None), Ok(expected));
+
+        let expected = vec![mix(told.wrapping_add(12)), 7, mix(12)];
+        assert_eq!(hash_values(values.into_iter(), 5, 7, None), Ok(expected));
 
         let words = [7, u64::MAX, 0].map(u64::to_ne_bytes).concat();
         let expected = vec![mix(told.wrapping_add(12)), u64::MAX, mix(5)];
-        assert_eq!(hash_values(values.into_iter(), 5, Some(&words)), Ok(expected));
+        assert_eq!(hash_values(values.into_iter(), 5, 0, Some(&words)), Ok(expected));
     }
 
     #[test]
@@ -103,7 +107,7 @@ mod tests {
     fn there_is_a_word_for_each_value() {
         for size in [0, 8, 15, 17, 24] {
             assert_eq!(
-                hash_values([None, None].into_iter(), 0, Some(&vec![0; size])),
+                hash_values([None, None].into_iter(), 0, 0, Some(&vec![0; size])),
                 Err(Unusual)
             );
         }

@@ -1,4 +1,4 @@
-//! LZ4 blocks. The reference implementation does the work, as it does in Python's careful path: what
+//! LZ4 blocks. The reference implementation does the work, as it does in Python: what
 //! one of the two refuses, the other refuses.
 
 use lz4::block::decompress_to_buffer;

@@ -9,7 +9,7 @@ use pyo3::exceptions::{
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
@@ -19,21 +19,16 @@ use crate::hashes;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 9;
+const CONTRACT: u32 = 10;
 
 type Object = Py<PyAny>;
 
-/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last, None)
+/// scan_messages(data, at, limit) -> (end, consumer_id, frames, last)
 ///
 /// The decoder finds the ends of the frames again faster than Python could hand them over.
 #[pyfunction]
-fn scan_messages(
-    data: &[u8],
-    at: usize,
-    limit: usize,
-) -> (usize, i64, usize, usize, Option<Object>) {
-    let (end, consumer_id, frames, last) = frame::scan_messages(data, at, limit);
-    (end, consumer_id, frames, last, None)
+fn scan_messages(data: &[u8], at: usize, limit: usize) -> (usize, i64, usize, usize) {
+    frame::scan_messages(data, at, limit)
 }
 
 /// scan_receipts(data, at, limit) -> (end, producer_id, numbers)
@@ -49,27 +44,28 @@ fn scan_receipts<'py>(
     Ok((end, producer, numbers))
 }
 
-/// hash_values(values, seed, words=None) -> numbers of 64 bits
+/// hash_values(values, seed, word=0, words=None) -> numbers of 64 bits
 ///
 /// It keeps the interpreter's lock: values come a few at a time.
 #[pyfunction]
-#[pyo3(signature = (values, seed, words=None))]
+#[pyo3(signature = (values, seed, word=0, words=None))]
 fn hash_values<'py>(
     py: Python<'py>,
     values: &Bound<'py, PyAny>,
     seed: u64,
+    word: u64,
     words: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let column = Column::new(values)?;
     let found = match &column {
         Column::Values(values) => {
             let values = values.iter().map(|item| item.as_ref().map(|item| item.as_bytes()));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
         Column::Joined { data, edges } => {
             let data = data.as_bytes();
             let values = edges.windows(2).map(|pair| Some(&data[pair[0]..pair[1]]));
-            hashes::hash_values(values, seed, words)
+            hashes::hash_values(values, seed, word, words)
         }
     };
     let found = found.map_err(|_| PyValueError::new_err("there is a word for each value"))?;
@@ -137,8 +133,7 @@ impl BlockDecoder {
         self.decoder.slow_frames
     }
 
-    /// decode(data, at, stop, position, ends=None) -> Progress
-    #[pyo3(signature = (data, at, stop, position, _ends=None))]
+    /// decode(data, at, stop, position) -> Progress
     fn decode<'py>(
         &mut self,
         py: Python<'py>,
@@ -146,7 +141,6 @@ impl BlockDecoder {
         at: usize,
         stop: usize,
         position: &Bound<'py, PyAny>,
-        _ends: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let start = place(position)?;
         let same_data = self.begun.take().is_some_and(|begun| begun.is(data));
@@ -158,7 +152,7 @@ impl BlockDecoder {
             let mut undo = |codec: i32, data: &[u8], size: usize, limit: usize| {
                 Python::attach(|py| match call(py, decompress, codec, data, size, limit) {
                     Ok(found) => Some(found),
-                    // The careful path will meet it again. What is no error must not be lost.
+                    // What opens the entry will meet it again. What is no error must not be lost.
                     Err(error) if error.is_instance_of::<PyException>(py) => None,
                     Err(error) => {
                         raised = Some(error);
@@ -220,7 +214,7 @@ fn call(
     Ok(as_bytes(found.into_bound(py))?.as_bytes().to_vec())
 }
 
-/// Rows as buffers in Arrow's layout; a column that was not asked for is None.
+/// Rows as buffers in Arrow's layout: `columns` has those that were asked for, by name.
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct Columns {
     #[pyo3(get)]
@@ -230,39 +224,7 @@ struct Columns {
     #[pyo3(get)]
     is_exact: bool,
     #[pyo3(get)]
-    value: Option<Object>,
-    #[pyo3(get)]
-    key: Option<Object>,
-    #[pyo3(get)]
-    message_id: Option<Object>,
-    #[pyo3(get)]
-    publish_time: Option<Object>,
-    #[pyo3(get)]
-    event_time: Option<Object>,
-    #[pyo3(get)]
-    properties: Option<Object>,
-    #[pyo3(get)]
-    ledger_id: Option<Object>,
-    #[pyo3(get)]
-    entry_id: Option<Object>,
-    #[pyo3(get)]
-    batch_index: Option<Object>,
-    #[pyo3(get)]
-    producer_name: Option<Object>,
-    #[pyo3(get)]
-    sequence_id: Option<Object>,
-    #[pyo3(get)]
-    ordering_key: Option<Object>,
-    #[pyo3(get)]
-    schema_version: Option<Object>,
-    #[pyo3(get)]
-    redelivery_count: Option<Object>,
-    #[pyo3(get)]
-    size: Option<Object>,
-    #[pyo3(get)]
-    index: Option<Object>,
-    #[pyo3(get)]
-    replicated_from: Option<Object>,
+    columns: Py<PyDict>,
     #[pyo3(get)]
     version_runs: Object,
     spans: Vec<Span>,
@@ -270,9 +232,36 @@ struct Columns {
 
 impl Columns {
     fn new(py: Python<'_>, rows: &mut Rows) -> PyResult<Self> {
-        let binary = |column: &mut Option<Binary>| {
-            column.as_mut().map(|column| binary_buffers(py, column)).transpose()
-        };
+        let columns = PyDict::new(py);
+        for (name, column) in [
+            ("value", &mut rows.value),
+            ("key", &mut rows.key),
+            ("message_id", &mut rows.message_id),
+            ("producer_name", &mut rows.producer_name),
+            ("ordering_key", &mut rows.ordering_key),
+            ("schema_version", &mut rows.schema_version),
+            ("replicated_from", &mut rows.replicated_from),
+        ] {
+            if let Some(column) = column {
+                columns.set_item(name, binary_buffers(py, column)?)?;
+            }
+        }
+        for (name, column) in [
+            ("publish_time", fixed_buffers(py, &mut rows.publish_time)?),
+            ("event_time", fixed_buffers(py, &mut rows.event_time)?),
+            ("properties", map_buffers(py, &mut rows.properties)?),
+            ("ledger_id", fixed_buffers(py, &mut rows.ledger_id)?),
+            ("entry_id", fixed_buffers(py, &mut rows.entry_id)?),
+            ("batch_index", fixed_buffers(py, &mut rows.batch_index)?),
+            ("sequence_id", fixed_buffers(py, &mut rows.sequence_id)?),
+            ("redelivery_count", fixed_buffers(py, &mut rows.redelivery_count)?),
+            ("size", fixed_buffers(py, &mut rows.size)?),
+            ("index", fixed_buffers(py, &mut rows.index)?),
+        ] {
+            if let Some(column) = column {
+                columns.set_item(name, column)?;
+            }
+        }
         let versions = &rows.versions;
         let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
         let runs =
@@ -281,23 +270,7 @@ impl Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
             is_exact: rows.is_exact(),
-            value: binary(&mut rows.value)?,
-            key: binary(&mut rows.key)?,
-            message_id: binary(&mut rows.message_id)?,
-            publish_time: fixed_buffers(py, &mut rows.publish_time)?,
-            event_time: fixed_buffers(py, &mut rows.event_time)?,
-            properties: map_buffers(py, &mut rows.properties)?,
-            ledger_id: fixed_buffers(py, &mut rows.ledger_id)?,
-            entry_id: fixed_buffers(py, &mut rows.entry_id)?,
-            batch_index: fixed_buffers(py, &mut rows.batch_index)?,
-            producer_name: binary(&mut rows.producer_name)?,
-            sequence_id: fixed_buffers(py, &mut rows.sequence_id)?,
-            ordering_key: binary(&mut rows.ordering_key)?,
-            schema_version: binary(&mut rows.schema_version)?,
-            redelivery_count: fixed_buffers(py, &mut rows.redelivery_count)?,
-            size: fixed_buffers(py, &mut rows.size)?,
-            index: fixed_buffers(py, &mut rows.index)?,
-            replicated_from: binary(&mut rows.replicated_from)?,
+            columns: columns.unbind(),
             version_runs: runs.into_pyobject(py)?.into_any().unbind(),
             spans: std::mem::take(&mut rows.spans),
         })

@@ -1,13 +1,13 @@
 //! Numbers and sizes as protobuf and Pulsar's frames write them, each checked before it is believed.
 
-/// What is read is not usual: the caller leaves it to Python's careful path, which tells why.
+/// What is read is not usual: the caller leaves it to Python's opener, which tells why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unusual;
 
 pub type Result<T> = std::result::Result<T, Unusual>;
 
-/// Digits of seven bits that a number may have; more would not fit into 63 bits.
-const MAX_DIGITS: usize = 9;
+/// Digits of seven bits that a number of 64 bits has at most; of the last one a bit counts.
+const MAX_DIGITS: usize = 10;
 
 /// Reads the fields of a protobuf message one after the other.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         self.has(tag).then_some(()).ok_or(Unusual)
     }
 
-    /// A number below 2^63.
+    /// A number below 2^64.
     #[inline]
     pub fn number(&mut self) -> Result<u64> {
         let first = *self.data.get(self.at).ok_or(Unusual)?;
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
             self.at += 1;
             value |= u64::from(digit & 127) << (7 * place);
             if digit < 128 {
-                return Ok(value);
+                return (place < MAX_DIGITS - 1 || digit < 2).then_some(value).ok_or(Unusual);
             }
         }
         Err(Unusual)
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
     pub fn shortest(&mut self) -> Result<u64> {
         let start = self.at;
         let value = self.number()?;
-        if self.at - start > 1 && self.data[self.at - 1] == 0 {
+        if self.at - start > 1 && self.data[self.at - 1] == 0 || value > i64::MAX as u64 {
             return Err(Unusual);
         }
         Ok(value)

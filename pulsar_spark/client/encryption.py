@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pulsar_spark.client.enums import CompressionType
-from pulsar_spark.engine.encryption import EncryptionKeyInfo, KeyReader, PemKeys
-from pulsar_spark.engine.options import EncryptionOptions
+from pulsar_spark.engine.encryption import (
+    EncryptionKeyInfo,
+    EncryptionOptions,
+    KeyReader,
+    PemKeys,
+)
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.validation import as_text

@@ -272,9 +272,7 @@ class _BatchMessage(Message):
 
     def data(self) -> bytes:
         """The payload, empty for a null value."""
-        batch, index = self._batch, 2 * self._index
-        edges = batch.edges
-        return bytes(batch.body[edges[index] : edges[index + 1]])
+        return bytes(self._batch.payload(self._index))
 
 
 class _BatchValues:
@@ -493,7 +491,7 @@ def messages_of(
         return
     count = entry.metadata.num_messages_in_batch
     try:
-        batch = unpack_batch(entry.payload, count, with_metadata=False)
+        batch = unpack_batch(entry.payload, count)
     except CorruptMessage as error:
         place = f"{entry.ledger_id}:{entry.entry_id}"
         raise error.with_context(message_id=place) from error.__cause__

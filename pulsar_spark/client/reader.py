@@ -16,12 +16,13 @@ from typing import Any
 
 from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import call_logged
-from pulsar_spark.client.message import Message, MessageId, messages_of
+from pulsar_spark.client.message import Message, MessageId, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_consumer import Drive
+from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -68,8 +69,10 @@ class PartitionSource:
         self.topic = topic
         self.look_at = math.inf
         self._values = values
-        # The rest of the last entry; messages are created when they are needed.
+        # What was taken last, and is not returned yet.
         self._ready: Iterator[Message] = iter(())
+        partition = TopicName.parse(topic).partition_index
+        self._rows = RowDecoder(topic, partition, MOST_ROWS, max(budget.total, 1))
         # Up to when the reader was told how long the thread has waited.
         self._told = 0.0
         self._on_ready = on_ready
@@ -87,9 +90,11 @@ class PartitionSource:
         self._told = waited
         try:
             while (message := next(self._ready, None)) is None:
-                entry = self._reader.next_entry(0)
-                if entry is not None:
-                    self._ready = messages_of(entry, self._values)
+                found = self._reader.next_rows(self._rows, 0)
+                if isinstance(found, ReceivedRows):
+                    self._ready = iter(messages_of_rows(found, self._values))
+                elif found is not None:
+                    self._ready = messages_of(found, self._values)
                 elif self._reader.ready_in() > 0:
                     return None
             return message

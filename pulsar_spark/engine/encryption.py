@@ -20,9 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulsar_spark.engine.options import EncryptionOptions
 from pulsar_spark.engine.pem import read_pem
-from pulsar_spark.errors import CryptoError, EncryptedMessage, MissingDependency, PulsarError
+from pulsar_spark.errors import (
+    CryptoError,
+    EncryptedMessage,
+    MissingDependency,
+    OptionError,
+    PulsarError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 
@@ -59,6 +64,23 @@ class KeyReader:
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
         """Return the key to decrypt data keys with; `metadata` came with the message."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionOptions:
+    """The public keys that encrypt a producer's data keys: their names and their reader.
+
+    Raises OptionError without a name.
+    """
+
+    names: tuple[str, ...]
+    keys: KeyReader
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise OptionError(
+                "encryption is asked for, and no key is named", "Name the keys to encrypt with."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.encryption import KeyReader
+    from pulsar_spark.engine.encryption import EncryptionOptions, KeyReader
     from pulsar_spark.protocol.schema_info import SchemaInfo
 
 MIB = 1024 * 1024
@@ -262,23 +262,6 @@ class ReaderOptions:
             raise OptionError("crypto_failure_action is none of FAIL, DISCARD and CONSUME")
         if not self.subscription_prefix:
             raise OptionError("subscription_prefix is empty")
-
-
-@dataclass(frozen=True, slots=True)
-class EncryptionOptions:
-    """The public keys that encrypt a producer's data keys: their names and their reader.
-
-    Raises OptionError without a name.
-    """
-
-    names: tuple[str, ...]
-    keys: KeyReader
-
-    def __post_init__(self) -> None:
-        if not self.names or not all(self.names):
-            raise OptionError(
-                "encryption is asked for, and no key is named", "Name the keys to encrypt with."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,23 @@ Two implementations fulfil this contract: `block_decoder` in pure Python, the re
 compiled kernel. `implementation` chooses between them.
 A block is handled in two steps. On the receive thread `scan_messages` finds the run of one
 consumer's frames; on the reading thread a BlockDecoder turns them into rows. It stops before a rare
-or damaged frame, which then takes the careful path, so that errors and rare features have one home.
-For the frames that it takes, the careful path would give the same rows.
+or damaged frame, whose entry is opened first (`engine/consumers/entries.py`), so that errors and
+rare features have one home.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 9
+CONTRACT: Final = 10
 """Version of this contract, of `send_encoder.SendEncoder` and of the values' hashes.
 
 Compiled code with another version is refused.
@@ -29,21 +29,15 @@ Compiled code with another version is refused.
 DONE: Final = 0
 """All frames were taken."""
 FULL: Final = 1
-"""The maximum number of rows is pending: `take()` them and continue at the returned place."""
+"""There is no room for more: `take()` the rows, if there are any, and continue there."""
 END: Final = 2
 """The next frame is at or after the end of the range."""
 SLOW: Final = 3
-"""The next frame needs the careful path; nothing of it was taken."""
+"""The next frame's entry has to be opened first; nothing of it was taken."""
 
 Buffer = bytes | bytearray | memoryview
 Place = tuple[int, int, int]
 """A position: ledger, entry, batch index."""
-
-FrameEnds: TypeAlias = "array[int] | None"
-"""Where frames of a block end, so that its decoder need not look again.
-
-None from an implementation whose decoder looks faster itself.
-"""
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
 """Codec, data, exact decompressed size, maximum acceptable size → bytes."""
@@ -75,29 +69,6 @@ version; each run's int32 index among the versions.
 """
 MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
 """int32 offsets of the maps, their keys, their values."""
-
-COLUMNS: Final = frozenset(
-    {
-        "value",
-        "key",
-        "message_id",
-        "publish_time",
-        "event_time",
-        "properties",
-        "ledger_id",
-        "entry_id",
-        "batch_index",
-        "producer_name",
-        "sequence_id",
-        "ordering_key",
-        "schema_version",
-        "redelivery_count",
-        "size",
-        "index",
-        "replicated_from",
-    }
-)
-"""The columns to choose from: attributes of Columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +107,7 @@ class Progress(NamedTuple):
 
 
 class Columns(Protocol):
-    """Rows as buffers in Arrow's layout; None for a column that was not requested."""
+    """Rows as buffers in Arrow's layout."""
 
     @property
     def rows(self) -> int:
@@ -155,72 +126,8 @@ class Columns(Protocol):
         """
 
     @property
-    def value(self) -> BinaryColumn | None:
-        """Payloads, null for null values."""
-
-    @property
-    def key(self) -> BinaryColumn | None:
-        """Keys as bytes, null if missing."""
-
-    @property
-    def message_id(self) -> BinaryColumn | None:
-        """Serialized message ids."""
-
-    @property
-    def publish_time(self) -> FixedColumn | None:
-        """int64, microseconds."""
-
-    @property
-    def event_time(self) -> FixedColumn | None:
-        """int64, microseconds."""
-
-    @property
-    def properties(self) -> MapColumn | None:
-        """Properties, in the order in which they were sent."""
-
-    @property
-    def ledger_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def entry_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def batch_index(self) -> FixedColumn | None:
-        """int32, -1 outside of a batch."""
-
-    @property
-    def producer_name(self) -> BinaryColumn | None:
-        """UTF-8."""
-
-    @property
-    def sequence_id(self) -> FixedColumn | None:
-        """int64."""
-
-    @property
-    def ordering_key(self) -> BinaryColumn | None:
-        """Null if missing."""
-
-    @property
-    def schema_version(self) -> BinaryColumn | None:
-        """Null if missing."""
-
-    @property
-    def redelivery_count(self) -> FixedColumn | None:
-        """int32."""
-
-    @property
-    def size(self) -> FixedColumn | None:
-        """int32."""
-
-    @property
-    def index(self) -> FixedColumn | None:
-        """int64, null if the broker sends none."""
-
-    @property
-    def replicated_from(self) -> BinaryColumn | None:
-        """The source cluster, null for messages of this cluster."""
+    def columns(self) -> Mapping[str, Any]:
+        """The requested columns, by their names in `block_columns.COLUMNS`."""
 
     @property
     def version_runs(self) -> VersionRuns:
@@ -243,18 +150,13 @@ class BlockDecoder(Protocol):
 
     @property
     def slow_frames(self) -> int:
-        """How many frames were left to the careful path so far."""
+        """How many frames were left to be opened so far."""
 
-    def decode(
-        self, data: bytes, at: int, stop: int, position: Place, ends: FrameEnds = None, /
-    ) -> Progress:
+    def decode(self, data: bytes, at: int, stop: int, position: Place, /) -> Progress:
         """Take the frames of `data[at:stop]`, complete MESSAGE frames of one consumer.
 
-        `ends` are what `scan_messages` returned for these frames, and maybe for some in front of
-        them; None if that is not known.
-
         Skips entries before `position`; the entry at it starts with its batch index. Never raises
-        because of the frames' content: damage is left to the careful path.
+        because of the frames' content: what opens an entry tells of damage.
         """
 
     def take(self) -> Columns | None:
@@ -280,20 +182,17 @@ _RECEIPT = re.compile(
 )
 
 
-def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int, FrameEnds]:
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int]:
     """Return what is known of the MESSAGE frames that start at `at`.
 
-    That is their end, consumer and number, where the last one starts, and where each ends. They are
-    the longest run of complete frames of one consumer. The consumer is -1 if there is none: another
-    or an unusual command, an incomplete frame, one longer than `limit` bytes. Reads sizes and first
-    bytes only.
+    That is their end, consumer and number, and where the last one starts. They are the longest run
+    of complete frames of one consumer. The consumer is -1 if there is none: another or an unusual
+    command, an incomplete frame, one longer than `limit` bytes. Reads sizes and first bytes only.
     """
     identity = _identity(data, at)
     if not identity:
-        return at, -1, 0, at, None
-    start = at
-    ends = array("I")
-    add_end = ends.append
+        return at, -1, 0, at
+    count, last = 0, at
     # Consecutive commands usually start with the same bytes.
     unpack, known = _COMMANDS[len(identity)].unpack_from, b""
     command_size = 0
@@ -305,19 +204,13 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int,
                 if not command_size:
                     break
                 known = head
-            if not command_size < size <= limit:
+            end = at + 4 + size
+            if not command_size < size <= limit or end > len(data):
                 break
-            at += 4 + size
-            add_end(at)
+            at, last, count = end, at, count + 1
     except StructError:
         pass
-    if ends and ends[-1] > len(data):
-        # Nothing can follow it.
-        ends.pop()
-    if not ends:
-        return start, -1, 0, start, None
-    last = ends[-2] if len(ends) > 1 else start
-    return ends[-1], NUMBERS[identity], len(ends), last, ends
+    return at, NUMBERS[identity] if count else -1, count, last
 
 
 def _command_size(head: bytes, identity: bytes) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pulsar_spark.errors import LocalProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 
 CLIENT_PROTOCOL_VERSION = 21
 """The newest protocol version that this package speaks."""

@@ -21,10 +21,9 @@ from pulsar_spark.protocol.events import (
     Event,
     SendReceived,
 )
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame
 from pulsar_spark.protocol.frames import (
-    BODY_FIELDS,
     DEFAULT_MAX_MESSAGE_SIZE,
-    Frame,
     FrameDecoder,
     MessageBlock,
     ReceiptBlock,

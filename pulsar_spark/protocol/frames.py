@@ -1,38 +1,29 @@
-"""Frames: the layout of commands and messages on a connection.
+"""Frames on a connection: a stream of bytes is cut into them, and commands are encoded as them.
 
-Pulsar binary protocol, section "Framing". All integers are big endian.
-
-Simple command::
-
-    u32 totalSize      bytes that follow this field
-    u32 commandSize    bytes of the command
-    BaseCommand
-
-Payload command (SEND, MESSAGE) continues after the command::
-
-    [u16 0x0e02, u32 size, BrokerEntryMetadata]     only from brokers that expose it
-    [u16 0x0e01, u32 CRC32C of all that follows]    absent from peers older than version 6
-    u32 metadataSize, MessageMetadata
-    payload                                         the rest of the frame
-
-Every size is checked against the frame's limit and its enclosing size before anything is sliced or
-allocated.
+Their layout is in `frame_parts.py`. Every size is checked against the limit and the enclosing size
+before anything is sliced or allocated.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message import EncodeError
 
-from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
+from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import Buffer, FrameEnds
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.frame_parts import (
+    MAGIC_BROKER_ENTRY_METADATA,
+    MAGIC_CHECKSUM,
+    Frame,
+    MessageReceived,
+    parse_frame,
+)
 from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
@@ -41,21 +32,9 @@ DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 FRAME_PADDING = 10 * 1024
 """How much longer than the largest message a frame may be: sizes, command, broker metadata."""
 
-MAGIC_CHECKSUM = 0x0E01
-MAGIC_BROKER_ENTRY_METADATA = 0x0E02
-
-_U16 = Struct(">H")
 _U32 = Struct(">I")
 _SIZES = Struct(">II")
 _MAGIC_AND_U32 = Struct(">HI")
-
-_PAYLOAD_TYPES = frozenset((pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE))
-
-# BaseCommand's field numbers equal its type numbers, so a type names its body.
-BODY_FIELDS: dict[int, str] = {
-    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
-    for number in pb.BaseCommand.Type.values()
-}
 
 _OTHER_PROTOCOLS = (
     (b"\x16\x03", "TLS", "Use a pulsar+ssl:// service URL, or the broker's plain port."),
@@ -67,47 +46,14 @@ _OTHER_PROTOCOLS = (
 )
 
 
-M = TypeVar("M", bound=Message)
-
-
-def parse(kind: type[M], data: Buffer) -> M:
-    """Parse a peer's protobuf message; raises RemoteProtocolError if it is invalid."""
-    try:
-        message = kind.FromString(bytes(data))
-    except (DecodeError, RecursionError, ValueError) as error:
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} cannot be parsed: {error}") from None
-    if not message.IsInitialized():
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks a required field")
-    return message
-
-
-class Frame:
-    """One frame: its command, and for SEND and MESSAGE the undecoded bytes after it."""
-
-    __slots__ = ("command", "payload")
-
-    def __init__(self, command: pb.BaseCommand, payload: memoryview | None) -> None:
-        self.command = command
-        self.payload = payload
-
-
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
-    """An entry that a broker delivered; `payload` is what follows the command, undecoded."""
-
-    command: pb.CommandMessage
-    payload: memoryview
-
-
 class MessageBlock:
     """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
-    The frames are `data[start:stop]`, `count` of them, each up to one of `ends` if these are known.
-    The last one starts at `last` (by default there is one). Only sizes and the consumer were
-    checked, except in the last frame; `message` parses one.
+    The frames are `data[start:stop]`, `count` of them. The last one starts at `last` (by default
+    there is one). Only sizes and the consumer were checked; `message` parses one.
     """
 
-    __slots__ = ("consumer_id", "count", "data", "ends", "last", "start", "stop")
+    __slots__ = ("consumer_id", "count", "data", "last", "start", "stop")
 
     def __init__(
         self,
@@ -116,7 +62,6 @@ class MessageBlock:
         start: int,
         stop: int,
         count: int,
-        ends: FrameEnds = None,
         last: int | None = None,
     ) -> None:
         self.consumer_id = consumer_id
@@ -124,7 +69,6 @@ class MessageBlock:
         self.start = start
         self.stop = stop
         self.count = count
-        self.ends = ends
         self.last = start if last is None else last
 
     @property
@@ -135,8 +79,7 @@ class MessageBlock:
     @property
     def memory(self) -> int:
         """Bytes that it keeps in memory."""
-        ends = self.ends
-        return len(self.data) + (0 if ends is None else len(ends) * ends.itemsize)
+        return len(self.data)
 
     def alone(self) -> MessageBlock:
         """Return the same frames in a block that keeps little other data in memory."""
@@ -157,7 +100,7 @@ class MessageBlock:
         """
         body = at + _U32.size
         end = body + int(_U32.unpack_from(self.data, at)[0])
-        frame = _parse_frame(memoryview(self.data)[body:end])
+        frame = parse_frame(memoryview(self.data)[body:end])
         if frame.payload is None or frame.command.type != pb.BaseCommand.MESSAGE:
             raise RemoteProtocolError("a frame among MESSAGE frames is not a MESSAGE")
         return MessageReceived(frame.command.message, frame.payload), end
@@ -251,7 +194,7 @@ class FrameDecoder:
             if end is None:
                 return None
             limit = self.max_message_size + FRAME_PADDING
-            stop, consumer_id, count, last, ends = scan_messages(self._data, self._at, limit)
+            stop, consumer_id, count, last = scan_messages(self._data, self._at, limit)
             if not count:
                 stop, producer_id, receipts = scan_receipts(self._data, self._at, limit)
                 if receipts:
@@ -266,12 +209,12 @@ class FrameDecoder:
         except RemoteProtocolError as error:
             self._fail(error)
             raise
-        block = MessageBlock(consumer_id, self._data, self._at, stop, count, ends, last)
+        block = MessageBlock(consumer_id, self._data, self._at, stop, count, last)
         self._advance(stop)
         return block
 
     def _parse(self, end: int) -> Frame:
-        return _parse_frame(memoryview(self._data)[self._at + _U32.size : end])
+        return parse_frame(memoryview(self._data)[self._at + _U32.size : end])
 
     def _next_end(self) -> int | None:
         """Return where the next frame in `_data` ends, None while it is incomplete."""
@@ -319,99 +262,6 @@ class FrameDecoder:
         return size
 
 
-def _parse_frame(body: memoryview) -> Frame:
-    command_size: int = _U32.unpack_from(body)[0]
-    end = _U32.size + command_size
-    if command_size == 0 or end > len(body):
-        raise RemoteProtocolError(
-            f"a command of {command_size} bytes does not fit its frame of {len(body)} bytes"
-        )
-    command = parse(pb.BaseCommand, body[_U32.size : end])
-    kind = command.type
-    field = BODY_FIELDS.get(kind)
-    if field is None or not command.HasField(field):
-        raise RemoteProtocolError(f"a command of type {kind} lacks its body")
-    if kind in _PAYLOAD_TYPES:
-        return Frame(command, body[end:])
-    if end != len(body):
-        raise RemoteProtocolError(
-            f"{len(body) - end} bytes follow a {pb.BaseCommand.Type.Name(kind)} command"
-        )
-    return Frame(command, None)
-
-
-class PayloadParts:
-    """What follows the command of a SEND or MESSAGE, parsed; the payload is a view."""
-
-    __slots__ = ("broker_entry_metadata", "checksum", "metadata", "metadata_bytes", "payload")
-
-    def __init__(
-        self,
-        broker_entry_metadata: pb.BrokerEntryMetadata | None,
-        checksum: int | None,
-        metadata: pb.MessageMetadata,
-        metadata_bytes: memoryview,
-        payload: memoryview,
-    ) -> None:
-        self.broker_entry_metadata = broker_entry_metadata
-        self.checksum = checksum
-        self.metadata = metadata
-        self.metadata_bytes = metadata_bytes
-        self.payload = payload
-
-
-def parse_payload(data: memoryview, *, verify: bool = True) -> PayloadParts:
-    """Parse what follows the command of a SEND or MESSAGE.
-
-    With `verify`, a checksum is verified. Raises ChecksumMismatch if it differs,
-    RemoteProtocolError if sizes or metadata are invalid.
-    """
-    broker_entry_metadata, position = _broker_entry_metadata(data)
-    checksum = None
-    if _magic(data, position) == MAGIC_CHECKSUM:
-        _require(data, position, _MAGIC_AND_U32.size, "checksum")
-        checksum = _MAGIC_AND_U32.unpack_from(data, position)[1]
-        position += _MAGIC_AND_U32.size
-        if verify and (actual := crc32c(data[position:])) != checksum:
-            raise ChecksumMismatch(
-                f"the message's checksum is {actual:08x}, {checksum:08x} was stored with it",
-                "The message is damaged; it was not acknowledged.",
-            )
-    _require(data, position, _U32.size, "metadata size")
-    metadata_size: int = _U32.unpack_from(data, position)[0]
-    position += _U32.size
-    _require(data, position, metadata_size, "metadata")
-    metadata_bytes = data[position : position + metadata_size]
-    metadata = parse(pb.MessageMetadata, metadata_bytes)
-    payload = data[position + metadata_size :]
-    return PayloadParts(broker_entry_metadata, checksum, metadata, metadata_bytes, payload)
-
-
-def _broker_entry_metadata(data: memoryview) -> tuple[pb.BrokerEntryMetadata | None, int]:
-    if _magic(data, 0) != MAGIC_BROKER_ENTRY_METADATA:
-        return None, 0
-    _require(data, 0, _MAGIC_AND_U32.size, "broker entry metadata")
-    size: int = _MAGIC_AND_U32.unpack_from(data)[1]
-    position = _MAGIC_AND_U32.size
-    _require(data, position, size, "broker entry metadata")
-    return parse(pb.BrokerEntryMetadata, data[position : position + size]), position + size
-
-
-def _magic(data: memoryview, position: int) -> int:
-    # A metadata size never starts with these bytes: it would exceed every frame's limit.
-    if len(data) - position < _U16.size:
-        return 0
-    magic: int = _U16.unpack_from(data, position)[0]
-    return magic
-
-
-def _require(data: memoryview, position: int, size: int, what: str) -> None:
-    if size > len(data) - position:
-        raise RemoteProtocolError(
-            f"the {what} needs {size} bytes where the frame has {len(data) - position} left"
-        )
-
-
 def encode_command(command: pb.BaseCommand) -> bytes:
     """Return the frame of a simple command."""
     body = _serialize(command)
@@ -419,16 +269,21 @@ def encode_command(command: pb.BaseCommand) -> bytes:
 
 
 def encode_payload_command(
-    command: pb.BaseCommand, metadata: bytes, payload: Buffer, *, checksum: bool = True
+    command: pb.BaseCommand,
+    metadata: bytes,
+    payload: Buffer,
+    *,
+    checksum: bool = True,
+    broker_entry_metadata: bytes | None = None,
 ) -> list[Buffer]:
     """Return the frame of a SEND or MESSAGE as buffers to write in order.
 
     The payload is not copied.
     """
     sized_metadata = _U32.pack(len(metadata)) + metadata
-    prefix = b""
+    prefix = _broker_prefix(broker_entry_metadata)
     if checksum:
-        prefix = _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
+        prefix += _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
     head = _payload_head(command, len(prefix) + len(sized_metadata) + len(payload))
     return [head + prefix + sized_metadata, payload]
 
@@ -437,11 +292,14 @@ def encode_raw_payload_command(
     command: pb.BaseCommand, data: Buffer, *, broker_entry_metadata: bytes | None = None
 ) -> list[Buffer]:
     """Return a MESSAGE frame; `data` is checksum, metadata and payload as stored."""
-    prefix = b""
-    if broker_entry_metadata is not None:
-        prefix = _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(broker_entry_metadata))
-        prefix += broker_entry_metadata
+    prefix = _broker_prefix(broker_entry_metadata)
     return [_payload_head(command, len(prefix) + len(data)) + prefix, data]
+
+
+def _broker_prefix(metadata: bytes | None) -> bytes:
+    if metadata is None:
+        return b""
+    return _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(metadata)) + metadata
 
 
 def _payload_head(command: pb.BaseCommand, rest: int) -> bytes:

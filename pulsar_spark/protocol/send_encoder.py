@@ -22,7 +22,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
-from pulsar_spark.protocol.frames import MAGIC_CHECKSUM
+from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM
 from pulsar_spark.protocol.memo import Memo
 from pulsar_spark.protocol.outgoing_batches import (
     UniformMessages,

@@ -21,7 +21,8 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs, codec_of
-from pulsar_spark.protocol.frames import encode_payload_command, parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_batches import (
     MessageFields,
     UniformMessages,
@@ -158,7 +159,7 @@ def smaller_entries(
         body = decompress(codec_of(metadata), parts.payload, metadata.uncompressed_size, limit)
     most = min(most, len(body) // 2)
     count = metadata.num_messages_in_batch
-    batch = unpack_batch(bytes(body), count, with_metadata=False)
+    batch = unpack_batch(bytes(body), count)
     # Ids of batches that were filled together overlap: the highest identifies each.
     highest_only = metadata.sequence_id == metadata.highest_sequence_id
     entries: list[OutgoingEntry] = []

@@ -18,7 +18,7 @@ from enum import IntEnum, auto
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 
 _T = pb.BaseCommand
 

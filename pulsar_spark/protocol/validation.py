@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_spark.errors import RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 
 _T = pb.BaseCommand
 _VARINT = 0  # the wire type of numbers

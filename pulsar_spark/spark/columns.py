@@ -10,38 +10,18 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    IntegerType,
-    LongType,
     MapType,
     StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from pulsar_spark.errors import OptionError, SchemaMismatch
-from pulsar_spark.schema.table.names import (
-    BATCH_INDEX,
-    ENTRY_ID,
-    EVENT_TIME,
-    INDEX,
-    KEY,
-    LEDGER_ID,
-    MESSAGE_ID,
-    ORDERING_KEY,
-    PARTITION,
-    PRODUCER_NAME,
-    PROPERTIES,
-    PUBLISH_TIME,
-    REDELIVERY_COUNT,
-    REPLICATED_FROM,
-    SCHEMA_VERSION,
-    SEQUENCE_ID,
-    SIZE,
-    TOPIC,
-    VALUE,
-)
+from pulsar_spark.schema.table import metadata_columns
+from pulsar_spark.schema.table.metadata_columns import MetadataColumn
+from pulsar_spark.schema.table.names import KEY, TOPIC, VALUE
 from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
+from pulsar_spark.spark.compat import spark_type
 from pulsar_spark.spark.value_types import ValueType
 
 _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."
@@ -60,122 +40,15 @@ class Column:
     help: str = ""
 
 
-METADATA_COLUMNS: tuple[Column, ...] = (
-    Column(
-        KEY,
-        BinaryType(),
-        True,
-        "The key as bytes, typed on KEY_VALUE topics. `CAST(__key AS STRING)` gives text.",
-    ),
-    Column(
-        TOPIC,
-        StringType(),
-        False,
-        "Full name of the topic partition: `persistent://public/default/orders-partition-3`.",
-    ),
-    Column(
-        MESSAGE_ID,
-        BinaryType(),
-        False,
-        "The message id as Pulsar's clients serialize it, with partition and batch index.",
-    ),
-    Column(
-        PUBLISH_TIME,
-        TimestampType(),
-        False,
-        "When the producer sent the message, to the millisecond.",
-    ),
-    Column(
-        EVENT_TIME,
-        TimestampType(),
-        True,
-        "The time that the application gave the message, to the millisecond; null if it gave none. "
-        "Times after the year 9999 (of producers that count in microseconds) are the last "
-        "millisecond of that year, as they are in `__publishTime`.",
-    ),
-    Column(
-        PROPERTIES,
-        MapType(StringType(), StringType()),
-        False,
-        "The message's properties; empty if there are none.",
-    ),
-)
+def _spark_columns(columns: Iterable[MetadataColumn]) -> tuple[Column, ...]:
+    found = ((column, spark_type(column.type)) for column in columns)
+    return tuple(Column(column.name, kind, column.optional, column.help) for column, kind in found)
+
+
+METADATA_COLUMNS = _spark_columns(metadata_columns.METADATA_COLUMNS)
 """The columns that every read has after those of the value, in this order."""
 
-POSITION_COLUMNS: tuple[Column, ...] = (
-    Column(
-        PARTITION,
-        IntegerType(),
-        False,
-        "Number of the topic partition; -1 for a topic without partitions.",
-    ),
-    Column(
-        LEDGER_ID,
-        LongType(),
-        False,
-        "BookKeeper ledger that stores the message.",
-    ),
-    Column(
-        ENTRY_ID,
-        LongType(),
-        False,
-        "Entry within the ledger. A batch of messages is one entry.",
-    ),
-    Column(
-        BATCH_INDEX,
-        IntegerType(),
-        False,
-        "Index within a batched entry; -1 for a message that is its own entry.",
-    ),
-    Column(
-        PRODUCER_NAME,
-        StringType(),
-        False,
-        "Name of the producer.",
-    ),
-    Column(
-        SEQUENCE_ID,
-        LongType(),
-        False,
-        "The producer's number for the message, which deduplication goes by.",
-    ),
-    Column(
-        ORDERING_KEY,
-        BinaryType(),
-        True,
-        "Ordering key, which Key_Shared consumers go by instead of the key.",
-    ),
-    Column(
-        SCHEMA_VERSION,
-        BinaryType(),
-        True,
-        "Version of the schema that the message was written with, as the broker numbers it.",
-    ),
-    Column(
-        REDELIVERY_COUNT,
-        IntegerType(),
-        False,
-        "How often the broker delivered the message before; 0 for reads.",
-    ),
-    Column(
-        SIZE,
-        IntegerType(),
-        False,
-        "Bytes of the payload, uncompressed.",
-    ),
-    Column(
-        INDEX,
-        LongType(),
-        True,
-        "Consecutive number within the topic partition; null where brokers stamp none.",
-    ),
-    Column(
-        REPLICATED_FROM,
-        StringType(),
-        True,
-        "Cluster that the message was replicated from; null for local messages.",
-    ),
-)
+POSITION_COLUMNS = _spark_columns(metadata_columns.POSITION_COLUMNS)
 """The columns that includeMetadata adds after them."""
 
 _FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
+from pulsar_spark.protocol.frame_parts import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
 from pulsar_spark.testing.refusals import server_error
 
 if TYPE_CHECKING:

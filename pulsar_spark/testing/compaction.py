@@ -10,7 +10,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.compression import Codecs, codec_of
-from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, parse_payload
+from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM, parse_payload
 from pulsar_spark.testing.entry_log import NOWHERE, Entry, Place
 
 _U32 = struct.Struct(">I")
@@ -66,7 +66,7 @@ def _messages(entry: Entry) -> Iterator[tuple[int, bytes | None, int]]:
     if not _is_open_batch(entry, metadata):
         yield -1, message_key(metadata), len(body)
         return
-    batch = unpack_batch(body, entry.messages, with_metadata=True)
+    batch = unpack_batch(body, entry.messages)
     for index, fields in enumerate(batch.metadata()):
         if index not in batch.compacted:
             yield index, message_key(fields), len(batch.payload(index))
@@ -77,7 +77,7 @@ def _without_others(entry: Entry, kept: set[int]) -> Entry:
     metadata, body = _opened(entry)
     if not _is_open_batch(entry, metadata) or len(kept) == entry.messages:
         return entry
-    batch = unpack_batch(body, entry.messages, with_metadata=True)
+    batch = unpack_batch(body, entry.messages)
     parts: list[bytes] = []
     for index, fields in enumerate(batch.metadata()):
         payload = bytes(batch.payload(index)) if index in kept else b""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.errors import RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.hashing import sticky_slot
 from pulsar_spark.testing.consumers import Consumer, Range, ranges_of
 from pulsar_spark.testing.cursor import Cursor

@@ -13,7 +13,8 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event, SendReceived
-from pulsar_spark.protocol.frames import BODY_FIELDS, encode_command
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.states import Role, State
 from pulsar_spark.protocol.versions import KEEP_ALIVE
 from pulsar_spark.testing.actions import Action, Incoming

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pulsar_spark.errors import TopicNotFound, from_server_error
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.policies import TopicPolicies

@@ -20,8 +20,6 @@ from pulsar_spark.errors import (
     OperationTimeout,
     OptionError,
 )
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.unreadable import UNREADABLE
 from tests.engine.topics import add_batch, add_plain, stored_entry
@@ -250,27 +248,6 @@ def test_whatever_ends_the_reading_of_a_partition_is_told(
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 reader.read_next(60_000)
-
-
-@pytest.mark.fault(92)
-def test_what_a_message_of_a_batch_says_is_parsed_when_it_is_asked_for(
-    broker: EmbeddedBroker, client: PulsarClient, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
-    take = UnpackedBatch.metadata_of
-
-    def counting(batch: UnpackedBatch, index: int) -> pb.SingleMessageMetadata:
-        made.append(index)
-        return take(batch, index)
-
-    monkeypatch.setattr(UnpackedBatch, "metadata_of", counting)
-    add_batch(broker, topic, [b""] * 10_000)
-    with client.create_reader(topic, MessageId.earliest) as reader:
-        found = [reader.read_next(60_000) for _ in range(3)]
-        assert [message.data() for message in found] == [b""] * 3
-        assert made == []
-        assert found[1].properties() == {}
-        assert made == [1]
 
 
 @pytest.mark.fault(36)

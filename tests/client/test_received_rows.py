@@ -82,12 +82,13 @@ def block(*entries: bytes, redeliveries: Sequence[int] = ()) -> MessageBlock:
 
 
 def together(impl: Implementation, found: MessageBlock, most: int = 1000) -> list[Message]:
-    """All messages of a block, none of which needs the careful path."""
+    """All messages of a block, none of which has to be opened."""
     decoder = RowDecoder(TOPIC, 3, most, LIMIT, impl.make)
     messages: list[Message] = []
     at = found.start
     while at < found.stop:
-        rows, at = decoder.take(found, at, EARLIEST_POSITION)
+        rows, progress = decoder.take(found, at, EARLIEST_POSITION)
+        at = progress.at
         assert rows is not None
         assert 0 < rows.rows <= most
         messages += messages_of_rows(rows, MessageValues(BytesSchema()))
@@ -220,32 +221,38 @@ def test_redeliveries_are_counted(impl: Implementation) -> None:
     assert rows.redelivered
 
 
-def test_what_lies_before_a_place_is_left_to_the_careful_way(impl: Implementation) -> None:
+def test_what_lies_before_a_place_is_opened_entry_by_entry(impl: Implementation) -> None:
     found = block(entry(message(b"a"), message(b"b")), entry(message(b"c")))
     for floor in (Position(7, 120, 1), Position(7, 121), Position(8, 0)):
         decoder = RowDecoder(TOPIC, 3, 10, LIMIT, impl.make)
-        assert decoder.take(found, 0, floor) == (None, found.stop)
+        rows, progress = decoder.take(found, 0, floor)
+        assert (rows, progress.at) == (None, found.stop)
+        assert not decoder.suits(found, 0)
     rows, _ = RowDecoder(TOPIC, 3, 10, LIMIT, impl.make).take(found, 0, Position(7, 120))
     assert rows is not None
 
 
-def test_an_entry_that_comes_again_is_left_to_the_careful_way(impl: Implementation) -> None:
+def test_an_entry_that_comes_again_is_opened_entry_by_entry(impl: Implementation) -> None:
     first, second = (block(each).data for each in (entry(message(b"a")), entry(message(b"b"))))
     twice = MessageBlock(5, first + second, 0, len(first + second), 2)
     decoder = RowDecoder(TOPIC, 3, 10, LIMIT, impl.make)
     # All of them are, so none is decoded in vain again and again.
-    assert decoder.take(twice, 0, EARLIEST_POSITION) == (None, twice.stop)
+    rows, progress = decoder.take(twice, 0, EARLIEST_POSITION)
+    assert (rows, progress.at) == (None, twice.stop)
+    assert not any(decoder.suits(twice, at) for at in (0, len(first)))
 
 
-def test_damage_is_left_to_the_careful_way(impl: Implementation) -> None:
+def test_damage_is_opened_entry_by_entry(impl: Implementation) -> None:
     whole = block(entry(message(b"a"), alone=True), entry(message(b"b"), alone=True))
     data = whole.data[:-1] + b"?"
     damaged = MessageBlock(5, data, 0, len(data), 2)
     decoder = RowDecoder(TOPIC, 3, 10, LIMIT, impl.make)
-    rows, at = decoder.take(damaged, 0, EARLIEST_POSITION)
+    rows, progress = decoder.take(damaged, 0, EARLIEST_POSITION)
     assert rows is not None
     assert [each.data() for each in messages_of_rows(rows, MessageValues(BytesSchema()))] == [b"a"]
-    assert decoder.take(damaged, at, EARLIEST_POSITION) == (None, at)
+    at = progress.at
+    rows, progress = decoder.take(damaged, at, EARLIEST_POSITION)
+    assert (rows, progress.at) == (None, at)
 
 
 KEYS = st.one_of(st.none(), st.text(max_size=4))

@@ -12,13 +12,8 @@ import pytest
 from google.protobuf.message import Message
 
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.frames import (
-    Frame,
-    FrameDecoder,
-    PayloadParts,
-    encode_command,
-    parse_payload,
-)
+from pulsar_spark.protocol.frame_parts import Frame, PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command
 
 
 def varint(value: int) -> bytes:
@@ -270,5 +265,5 @@ def test_a_key_that_is_null_is_told_for_each_message_of_a_batch() -> None:
     single = number(3, 1) + number(10, 1)
     body = len(single).to_bytes(4, "big") + single + b"x"
     parts = carried(sent(METADATA + number(11, 1), body))
-    batch = unpack_batch(parts.payload, 1, with_metadata=True)
+    batch = unpack_batch(parts.payload, 1)
     assert batch.metadata_of(0).null_partition_key

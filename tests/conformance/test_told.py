@@ -101,7 +101,7 @@ def test_the_messages_of_a_batch_are_numbered_from_first_to_last(
     wire.subscribe("t")
     entry = wire.messages(1)[0].entry
     assert (entry.metadata.sequence_id, entry.metadata.highest_sequence_id) == (7, 9)
-    batch = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch, with_metadata=True)
+    batch = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
     assert [batch.metadata_of(index).sequence_id for index in range(3)] == [7, 8, 9]
 
 

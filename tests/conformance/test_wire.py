@@ -8,12 +8,8 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.frames import (
-    FrameDecoder,
-    encode_command,
-    encode_payload_command,
-    parse_payload,
-)
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
 from tests.conformance.taps import Clearing, Seeing
 from tests.conformance.wire import Stream
 
@@ -59,7 +55,7 @@ def test_a_field_of_messages_in_a_batch_is_cleared(codec: int, checksum: bool) -
     parts = parse_payload(frame.payload)
     size = parts.metadata.uncompressed_size
     body = bytes(decompress(codec, parts.payload, size, 1000))
-    found = unpack_batch(body, 2, with_metadata=True)
+    found = unpack_batch(body, 2)
     assert [bytes(found.payload(index)) for index in range(2)] == [b"a", b"bc"]
     assert [found.metadata_of(index).HasField("partition_key") for index in range(2)] == [False] * 2
     assert found.metadata_of(1).properties[0].value == "y"

@@ -22,12 +22,12 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import crc32c
-from pulsar_spark.protocol.frames import (
+from pulsar_spark.protocol.frame_parts import (
     BODY_FIELDS,
-    DEFAULT_MAX_MESSAGE_SIZE,
     MAGIC_BROKER_ENTRY_METADATA,
     MAGIC_CHECKSUM,
 )
+from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 from tests.conformance.interface import name_of, required
 
 Visit: TypeAlias = Callable[[Message], bool]

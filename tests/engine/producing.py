@@ -19,7 +19,7 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.scripted_broker import ScriptedBroker, Session
@@ -193,7 +193,7 @@ def drop_first_session(script: TopicScript, after: int) -> None:
 def unpack(sent: Sent) -> list[pb.SingleMessageMetadata]:
     """Return the metadata of all messages of a batch."""
     body, count = _body(sent), sent.metadata.num_messages_in_batch
-    return unpack_batch(body, count, with_metadata=True).metadata()
+    return unpack_batch(body, count).metadata()
 
 
 def payloads_of(script: TopicScript) -> list[bytes]:
@@ -202,7 +202,7 @@ def payloads_of(script: TopicScript) -> list[bytes]:
     for sent in script.sends:
         if sent.metadata.HasField("num_messages_in_batch"):
             count = sent.metadata.num_messages_in_batch
-            batch = unpack_batch(_body(sent), count, with_metadata=False)
+            batch = unpack_batch(_body(sent), count)
             found += [bytes(payload) for payload in batch.payloads()]
         else:
             found.append(_body(sent))

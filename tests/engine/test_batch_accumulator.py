@@ -357,7 +357,7 @@ def contents_of(sent: Sent) -> list[bytes]:
     if not is_batch(sent):
         return [sent.payload]
     count = sent.metadata.num_messages_in_batch
-    batch = unpack_batch(sent.payload, count, with_metadata=False)
+    batch = unpack_batch(sent.payload, count)
     return [bytes(batch.payload(index)) for index in range(count)]
 
 

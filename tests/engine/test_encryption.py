@@ -20,11 +20,11 @@ from pulsar_spark.engine import encryption
 from pulsar_spark.engine.encryption import (
     Decryptor,
     EncryptionKeyInfo,
+    EncryptionOptions,
     Encryptor,
     KeyReader,
     PemKeys,
 )
-from pulsar_spark.engine.options import EncryptionOptions
 from pulsar_spark.errors import CryptoError, EncryptedMessage, MissingDependency
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.protocol import golden

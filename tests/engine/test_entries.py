@@ -15,7 +15,7 @@ from pulsar_spark.errors import (
     UnsupportedCodec,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.engine.topics import batch_body, stored_entry
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
@@ -124,7 +123,6 @@ def read_columns(reader: EntryReader, end: Position) -> list[tuple[int, int, int
     wanted = BlockOptions(TOPIC, -1, frozenset({"value"}), end, 7, 1 << 20, 1 << 20)
     places = []
     for item in reader.read(wanted):
-        assert not isinstance(item, ReceivedEntry)
         places += [item.locate(row)[:3] for row in range(item.rows)]
     return [(ledger, entry, max(index, 0)) for ledger, entry, index in places]
 

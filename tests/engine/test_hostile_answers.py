@@ -17,7 +17,8 @@ from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.frames import BODY_FIELDS, encode_raw_payload_command
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.schema.registry import latest_schemas
 from tests.engine.producing import single

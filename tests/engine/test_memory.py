@@ -16,7 +16,7 @@ from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.memory import ProducerBudget, ReceiverBudget
 from pulsar_spark.errors import ClosedError, OperationTimeout
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from tests.engine.topics import chunks_of
 

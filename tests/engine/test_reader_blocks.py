@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import CorruptMessage, RemoteProtocolError
@@ -23,7 +22,6 @@ from tests.engine.topics import (
     fill,
     quick,
     reading,
-    unpack,
 )
 
 TOPIC = "persistent://public/default/t"
@@ -34,11 +32,8 @@ def wanted(end: Position | None, max_rows: int = 10_000) -> BlockOptions:
     return BlockOptions(TOPIC, -1, columns, end, max_rows, 1 << 22, 1 << 24)
 
 
-def messages_of(item: Columns | ReceivedEntry) -> list[Message]:
-    if isinstance(item, ReceivedEntry):
-        return unpack(item)
-    assert item.value is not None
-    _, offsets, data, _ = item.value
+def messages_of(item: Columns) -> list[Message]:
+    _, offsets, data, _ = item.columns["value"]
     edges, joined = memoryview(bytes(offsets)).cast("i"), bytes(data)
     found = []
     for row in range(item.rows):
@@ -48,9 +43,7 @@ def messages_of(item: Columns | ReceivedEntry) -> list[Message]:
     return found
 
 
-def read(
-    reader: EntryReader, end: Position, max_rows: int = 10_000
-) -> Iterator[Columns | ReceivedEntry]:
+def read(reader: EntryReader, end: Position, max_rows: int = 10_000) -> Iterator[Columns]:
     return reader.read(wanted(end, max_rows))
 
 

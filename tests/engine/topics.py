@@ -183,9 +183,7 @@ def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
 def unpack(entry: ReceivedEntry) -> list[Message]:
     """Return the wanted messages of an entry."""
     if entry.is_batch:
-        found = unpack_batch(
-            entry.payload, entry.metadata.num_messages_in_batch, with_metadata=False
-        )
+        found = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
         payloads = [bytes(payload) for payload in found.payloads()]
     else:
         payloads = [bytes(entry.payload)]

@@ -187,7 +187,7 @@ def rows_of(entry: ReceivedEntry) -> Iterator[Row]:
         yield _row(entry, -1, bytes(entry.payload), entry.metadata)
         return
     count = entry.metadata.num_messages_in_batch
-    batch = unpack_batch(entry.payload, count, with_metadata=True)
+    batch = unpack_batch(entry.payload, count)
     payloads, metadata = batch.payloads(), batch.metadata()
     for index in range(entry.first_index, entry.stop_index):
         if index in batch.compacted:

@@ -27,7 +27,7 @@ from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import WriteOptions, parse_write_options
 from pulsar_spark.spark.writing import exactly_once
@@ -465,7 +465,7 @@ def _values(entry: Entry) -> list[str]:
     payload = _payload(entry)
     if not entry.messages:
         return [bytes(payload).decode()]
-    batch = unpack_batch(payload, entry.messages, with_metadata=False)
+    batch = unpack_batch(payload, entry.messages)
     return [bytes(value).decode() for value in batch.payloads()]
 
 

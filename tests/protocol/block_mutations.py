@@ -9,9 +9,9 @@ from typing import Any
 from crc32c import crc32c
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.protocol.block_streams import (
+    COLUMNS,
     LEDGER,
     TIME,
     USUAL,

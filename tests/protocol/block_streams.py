@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +12,12 @@ from crc32c import crc32c
 
 from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol import block_columns
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.blocks import (
-    COLUMNS,
     DONE,
     END,
     FULL,
@@ -28,10 +29,8 @@ from pulsar_spark.protocol.blocks import (
 )
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.columns import BUILDERS, NEED_METADATA, values
+from pulsar_spark.protocol.validation import as_text
 from pulsar_spark.schema.table.messages import arrow_buffer
-from pulsar_spark.schema.table.runs import PublishTimes, Run, Runs, split_entry
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3
@@ -39,25 +38,7 @@ LEDGER = 77
 LIMIT = 1 << 20
 TIME = 1_700_000_000_123
 
-COLUMN_NAMES = {
-    "value": names.VALUE,
-    "key": names.KEY,
-    "message_id": names.MESSAGE_ID,
-    "publish_time": names.PUBLISH_TIME,
-    "event_time": names.EVENT_TIME,
-    "properties": names.PROPERTIES,
-    "ledger_id": names.LEDGER_ID,
-    "entry_id": names.ENTRY_ID,
-    "batch_index": names.BATCH_INDEX,
-    "producer_name": names.PRODUCER_NAME,
-    "sequence_id": names.SEQUENCE_ID,
-    "ordering_key": names.ORDERING_KEY,
-    "schema_version": names.SCHEMA_VERSION,
-    "redelivery_count": names.REDELIVERY_COUNT,
-    "size": names.SIZE,
-    "index": names.INDEX,
-    "replicated_from": names.REPLICATED_FROM,
-}
+COLUMNS = frozenset(block_columns.COLUMNS)
 USUAL = frozenset({"value", "key", "message_id", "publish_time", "event_time", "properties"})
 
 MakeDecoder = Callable[[BlockOptions, Decompress], BlockDecoder]
@@ -195,11 +176,9 @@ class Outcome:
     ended: bool = False
     slow: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
 
     def table(self) -> dict[str, pa.Array]:
         """The rows, by column."""
-        self.flush()
         return {
             name: pa.concat_arrays([piece[name] for piece in self.pieces])
             for name in (sorted(self.columns) if self.pieces else ())
@@ -214,19 +193,6 @@ class Outcome:
         """The values of a column."""
         table = self.table()
         return table[name].to_pylist() if table else []
-
-    def flush(self) -> None:
-        """Build columns of the runs so far."""
-        if not self.runs:
-            return
-        runs = Runs(TOPIC, PARTITION, self.runs)
-        self.runs = []
-        self.pieces.append(
-            {
-                name: values(runs) if name == "value" else BUILDERS[COLUMN_NAMES[name]](runs)
-                for name in self.columns
-            }
-        )
 
     def same_as(self, other: Outcome) -> None:
         """Assert that reading the stream in another way gave the same."""
@@ -243,19 +209,16 @@ class Outcome:
 
 
 class _Careful:
-    """The careful path, for all entries: one by one, with protobuf."""
+    """The reference for decoders: all entries one by one, all messages one by one."""
 
     def __init__(self, wanted: BlockOptions, start: Position, outcome: Outcome) -> None:
         end = None if wanted.end is None else Position(*wanted.end)
         self.decoder = EntryDecoder(TOPIC, start, end, wanted.max_payload)
         self._wanted = wanted
         self._outcome = outcome
-        self._times = PublishTimes(wanted.published_from, wanted.published_before)
-        needing = {COLUMN_NAMES[name] for name in wanted.columns} & NEED_METADATA
-        self._with_metadata = bool(needing)
 
-    def take(self, data: bytes, at: int, end: int) -> bool:
-        """Take a frame; return False at the end of the range."""
+    def open(self, data: bytes, at: int, end: int) -> ReceivedEntry | None:
+        """Open a frame's entry, None if nothing of it is wanted; note an error, and the end."""
         outcome, decoder = self._outcome, self.decoder
         try:
             message, _ = MessageBlock(3, data, at, end, 1).message(at)
@@ -265,24 +228,107 @@ class _Careful:
                 >= decoder.position[:2]
             ):
                 outcome.ended = True
-                return False
+                return None
             outcome.messages += decoder.messages
-            if found is not None:
-                self._add(found)
+            return found
         except PulsarError as error:
             outcome.errors.append((at, type(error).__name__, str(error)))
-        return True
+        return None
 
-    def _add(self, found: ReceivedEntry) -> None:
-        if not self._times.takes(found.metadata.publish_time):
-            return
-        parts = split_entry(
-            found, with_metadata=self._with_metadata, max_rows=10**9, max_bytes=1 << 31
-        )
-        for run, _ in parts:
-            if run.batch is None and "key" in self._wanted.columns:
-                run.single_key()
-            self._outcome.runs.append(run)
+    def take(self, data: bytes, at: int, end: int) -> bool:
+        """Take a frame; return False at the end of the range."""
+        entry, wanted = self.open(data, at, end), self._wanted
+        if entry is not None and _is_published_within(entry, wanted):
+            try:
+                rows = _rows(entry, wanted.columns)
+            except PulsarError as error:
+                place = MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition)
+                found = error.with_context(topic=TOPIC, message_id=place)
+                self._outcome.errors.append((at, type(error).__name__, str(found)))
+            else:
+                if rows:
+                    self._outcome.pieces.append(
+                        {
+                            name: pa.array([row[name] for row in rows], TYPES[name])
+                            for name in wanted.columns
+                        }
+                    )
+        return not self._outcome.ended
+
+
+def _is_published_within(entry: ReceivedEntry, wanted: BlockOptions) -> bool:
+    time, since, before = (
+        entry.metadata.publish_time,
+        wanted.published_from,
+        wanted.published_before,
+    )
+    return (since is None or time >= since) and (before is None or time < before)
+
+
+def _rows(entry: ReceivedEntry, columns: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what each wanted message of an entry has in each column."""
+    told = entry.metadata
+    if not entry.is_batch:
+        return [_row(entry, told, entry.payload, -1, told.sequence_id, columns)]
+    batch = unpack_batch(entry.payload, told.num_messages_in_batch)
+    if "key" in columns:
+        # A key that cannot be read is an error of the whole batch.
+        for own in batch.metadata():
+            message_key(own)
+    rows = []
+    for index in range(max(entry.first_index, 0), min(entry.stop_index, batch.count)):
+        own = batch.metadata_of(index)
+        if not own.compacted_out:
+            has_own = own.HasField("sequence_id")
+            sequence_id = own.sequence_id if has_own else told.sequence_id + index
+            rows.append(_row(entry, own, batch.payload(index), index, sequence_id, columns))
+    return rows
+
+
+def _row(
+    entry: ReceivedEntry,
+    own: Any,
+    payload: Any,
+    index: int,
+    sequence_id: int,
+    columns: Iterable[str],
+) -> dict[str, Any]:
+    told, stamp = entry.metadata, entry.broker_entry_metadata
+    count = told.num_messages_in_batch if entry.is_batch else 0
+    place = MessageIdAdv(
+        entry.ledger_id, entry.entry_id, PARTITION, index, count, entry.first_chunk
+    )
+    broker_index = None
+    if stamp is not None and stamp.HasField("index"):
+        broker_index = _signed(stamp.index - (count - 1 - index if count else 0))
+    return {
+        "value": None if own.null_value else bytes(payload),
+        "key": message_key(own) if "key" in columns else None,
+        "message_id": place.serialize(),
+        "publish_time": min(told.publish_time, _LAST_MILLIS) * 1000,
+        "event_time": min(own.event_time, _LAST_MILLIS) * 1000 or None,
+        "properties": list({as_text(p.key): as_text(p.value) for p in own.properties}.items()),
+        "ledger_id": entry.ledger_id,
+        "entry_id": entry.entry_id,
+        "batch_index": index,
+        "producer_name": as_text(told.producer_name),
+        "sequence_id": _signed(sequence_id),
+        "ordering_key": own.ordering_key if own.HasField("ordering_key") else None,
+        "schema_version": told.schema_version or None,
+        "redelivery_count": entry.redelivery_count,
+        "size": len(payload),
+        "index": broker_index,
+        "replicated_from": (
+            as_text(told.replicated_from) if told.HasField("replicated_from") else None
+        ),
+    }
+
+
+_LAST_MILLIS = 253_402_300_799_999
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def careful(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION) -> Outcome:
@@ -302,45 +348,40 @@ def careful(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSI
 def blockwise(
     make: MakeDecoder, stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION
 ) -> Outcome:
-    """Read a stream in blocks, and SLOW frames on the careful path.
-
-    The ends of the frames are known in every other stream, to judge by its last byte.
-    """
+    """Read a stream in blocks; SLOW frames are opened first."""
     outcome = Outcome(wanted.columns)
-    ends = array("I", _ends(stream)) if stream and stream[-1] % 2 else None
     path = _Careful(wanted, start, outcome)
     decoder = make(wanted, decompress)
     at, position = 0, start
     while True:
-        at, status, messages, place = decoder.decode(stream, at, len(stream), position, ends)
+        before = position
+        at, status, messages, place = decoder.decode(stream, at, len(stream), position)
         position = Position(*place)
         outcome.messages += messages
         if status == FULL:
-            assert _take(decoder, outcome)
+            # Of messages that compaction has removed there are no rows.
+            assert _take(decoder, outcome) or position > before
             continue
         if status != SLOW:
             assert status != DONE or at == len(stream)
             outcome.ended = status == END
             break
         outcome.slow.append(at)
-        _take(decoder, outcome)
         path.decoder.position = position
         end = at + 4 + int.from_bytes(stream[at : at + 4], "big")
-        if not path.take(stream, at, end):
+        entry = path.open(stream, at, end)
+        if outcome.ended:
             break
-        outcome.flush()
+        if entry is not None:
+            try:
+                for columns in take_opened(entry, position, decoder):
+                    _add(columns, outcome)
+            except PulsarError as error:
+                outcome.errors.append((at, type(error).__name__, str(error)))
         at, position = end, path.decoder.position
     _take(decoder, outcome)
     outcome.position = position
-    assert decoder.slow_frames == len(outcome.slow)
     return outcome
-
-
-def _ends(stream: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(stream):
-        at += 4 + int.from_bytes(stream[at : at + 4], "big")
-        yield at
 
 
 def _take(decoder: BlockDecoder, outcome: Outcome) -> bool:
@@ -348,19 +389,23 @@ def _take(decoder: BlockDecoder, outcome: Outcome) -> bool:
     assert decoder.rows == 0
     if columns is None:
         return False
-    outcome.flush()
+    _add(columns, outcome)
+    return True
+
+
+def _add(columns: Columns, outcome: Outcome) -> None:
     outcome.sizes.append(columns.rows)
     outcome.pieces.append(arrays(columns, outcome.columns))
     if "message_id" in outcome.columns:
         _check_ids(columns, outcome.pieces[-1]["message_id"])
-    return True
 
 
 def _check_ids(columns: Columns, ids: pa.Array) -> None:
     for row in {0, columns.rows // 2, columns.rows - 1}:
         ledger_id, entry_id, index, count = columns.locate(row)
         expected = MessageIdAdv(ledger_id, entry_id, PARTITION, index, count).serialize()
-        assert ids[row].as_py() == expected
+        # The id of a message in chunks goes on.
+        assert ids[row].as_py()[: len(expected)] == expected
 
 
 # --- buffers as arrays --------------------------------------------------------------------
@@ -378,16 +423,19 @@ _FIXED = {
     "index": pa.int64(),
 }
 _TEXT = {"producer_name", "replicated_from"}
+TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(COLUMNS, pa.binary()),
+    **dict.fromkeys(_TEXT, pa.string()),
+    **_FIXED,
+    "properties": pa.map_(pa.string(), pa.string()),
+}
 
 
 def arrays(columns: Columns, wanted: Iterable[str]) -> dict[str, pa.Array]:
     """Return the columns as fully validated Arrow arrays."""
     found: dict[str, pa.Array] = {}
-    for name in COLUMNS:
-        column = getattr(columns, name)
-        assert (column is not None) == (name in wanted), name
-        if column is None:
-            continue
+    assert columns.columns.keys() == set(wanted)
+    for name, column in columns.columns.items():
         if name in _FIXED:
             found[name] = _fixed(_FIXED[name], columns.rows, *column)
         elif name == "properties":

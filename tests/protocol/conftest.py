@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Any
 
 import pytest
 
-from pulsar_spark.protocol.entry_metadata import RESTS, TEMPLATES
-from pulsar_spark.protocol.templates import Templates
 from tests.protocol.implementations import Implementation
 
 
@@ -24,12 +21,3 @@ def impl(request: pytest.FixtureRequest) -> Implementation:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"the compiled implementation is not installed: {error}")
-
-
-@pytest.fixture
-def templates() -> Templates[Any, Any]:
-    """The templates of entries' metadata, without any, and nothing of it cached."""
-    RESTS.clear()
-    TEMPLATES.clear()
-    TEMPLATES.credit = Templates[Any, Any]().credit
-    return TEMPLATES

@@ -9,10 +9,10 @@ from typing import Any
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.protocol import block_decoder, blocks
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, BlockDecoder, BlockOptions, Decompress
+from pulsar_spark.protocol.blocks import BlockDecoder, BlockOptions, Decompress
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder, SendEncoder
-from tests.protocol.block_streams import Outcome, blockwise, careful, options
+from tests.protocol.block_streams import COLUMNS, Outcome, blockwise, careful, options
 
 
 class Implementation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
@@ -13,13 +13,12 @@ import pytest
 
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.errors import DecompressionError
-from pulsar_spark.protocol import block_decoder, even_frames
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
-from pulsar_spark.protocol.implementation import NATIVE
+from pulsar_spark.protocol.blocks import DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
+    COLUMNS,
     LEDGER,
     LIMIT,
     PARTITION,
@@ -45,7 +44,7 @@ def test_frames_of_one_consumer_are_found_up_to_one_of_another(impl: Implementat
     end = len(data) - 2 * len(other)
     assert impl.scan_messages(data, 6, LIMIT)[:3] == (end, 300, 5)
     assert impl.scan_messages(data, end, LIMIT)[:3] == (len(data), 301, 2)
-    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0, len(data), None)
+    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0, len(data))
 
 
 def test_where_the_last_frame_starts_is_found(impl: Implementation) -> None:
@@ -54,17 +53,6 @@ def test_where_the_last_frame_starts_is_found(impl: Implementation) -> None:
     starts = list(accumulate(map(len, mine), initial=6))
     for stop, last in zip(starts[1:], starts, strict=False):
         assert impl.scan_messages(data[:stop], 6, LIMIT)[3] == last
-
-
-def test_ends_of_frames_are_found_where_the_decoder_uses_them(impl: Implementation) -> None:
-    mine = [entry(number, bytes(number)) for number in range(5)]
-    data = b"".join([b"before", *mine, entry(9, b"", consumer_id=4), mine[0]])
-    end, _, _, _, ends = impl.scan_messages(data, 6, LIMIT)
-    if impl.name == NATIVE:
-        assert ends is None
-    else:
-        assert list(ends) == list(accumulate(map(len, mine), initial=6))[1:]
-        assert ends[-1] == end
 
 
 def test_a_frame_that_is_cut_is_not_found(impl: Implementation) -> None:
@@ -80,21 +68,21 @@ def test_a_frame_above_the_limit_is_not_found(impl: Implementation) -> None:
     data = small + large
     assert impl.scan_messages(data, 0, len(large) - 4)[:3] == (len(data), 3, 2)
     assert impl.scan_messages(data, 0, len(large) - 5)[:3] == (len(small), 3, 1)
-    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0, 0, None)
+    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0, 0)
 
 
 def test_another_command_or_layout_is_not_found(impl: Implementation) -> None:
     usual = entry(0, b"abc")
     ping = bytes.fromhex("000000090000000508129201 00".replace(" ", ""))
-    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0, 0, None)
+    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0, 0)
     assert impl.scan_messages(usual + ping, 0, LIMIT)[:3] == (len(usual), 3, 1)
     for at in (4, 5, 6, 7, 8, 9, 10, 11, 12):
         changed = bytearray(usual)
         changed[at] ^= 0x81
-        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0, 0, None), at
-    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0, 0, None)
-    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0, 0, None)
-    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0, 0, None)
+        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0, 0), at
+    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0, 0)
+    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0, 0)
+    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0, 0)
 
 
 def receipt(producer_id: int, sequence_id: int, *rest: int | None, **fields: int) -> bytes:
@@ -266,7 +254,27 @@ SHAPES: dict[str, list[bytes]] = {
             null_partition_key=True,
         )
     ],
-    "redelivered": [entry(0, b"v", redelivery_count=3), entry(1, b"v", consumer_epoch=0)],
+    "redelivered": [
+        entry(0, b"v", redelivery_count=3),
+        entry(1, b"v", consumer_epoch=0),
+        entry(2, b"v", redelivery_count=2**31),
+    ],
+    "compacted": [
+        entry(0, [metadata(b"", compacted_out=True), metadata(b"b")]),
+        entry(
+            1,
+            [
+                metadata(b"v" * size, compacted_out=size % 3 == 0, partition_key=str(size))
+                for size in range(20)
+            ],
+            index=30,
+        ),
+    ],
+    "many properties": [entry(0, b"v", properties=[(str(i % 700), str(i)) for i in range(999)])],
+    "large numbers": [
+        entry(0, b"v", sequence_id=2**64 - 1, event_time=2**64 - 1),
+        entry(1, BATCH, sequence_id=2**64 - 2, publish_time=2**64 - 1, index=2**64 - 1),
+    ],
     "partitions": [entry(0, b"v", partition=None), entry(1, b"v", partition=7)],
     "index": [
         entry(0, b"v", index=4),
@@ -425,20 +433,17 @@ def test_columns_say_whether_keys_and_event_times_are_as_they_were_sent(
         assert columns.is_exact is expected
 
 
-# --- frames that are left to the careful path ---------------------------------------------
+# --- frames that are opened first ----------------------------------------------------------
 
 UNUSUAL: dict[str, bytes] = {
     "marker": entry(1, b"", marker_type=10),
     "encrypted": entry(1, b"v", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]),
     "chunk": entry(1, b"v", uuid="u", num_chunks_from_msg=2, total_chunk_msg_size=2, chunk_id=0),
-    "compacted": entry(1, [metadata(b"", compacted_out=True), metadata(b"b")]),
     "acknowledged in part": entry(1, BATCH, ack_set=[5]),
     "unknown codec": entry(1, b"v", uncompressed_size=1).replace(b"\x48\x01", b"\x40\x09"),
     "damaged LZ4": entry(1, b"v" * 100, codec=pb.LZ4, uncompressed_size=99),
     "too large": entry(1, bytes(1000), codec=pb.LZ4, uncompressed_size=LIMIT + 1),
     "not base64": entry(1, b"v", partition_key="@", partition_key_b64_encoded=True),
-    "origin that is not UTF-8": entry(1, b"v", replicated_from="??").replace(b"??", b"\xff?"),
-    "property that is not UTF-8": entry(1, b"v", properties=[("a", "??")]).replace(b"??", b"\xff?"),
     "not base64 in a batch": entry(
         1, [metadata(b"v", partition_key="@", partition_key_b64_encoded=True)]
     ),
@@ -448,12 +453,24 @@ UNUSUAL: dict[str, bytes] = {
     "batch with a message less": entry(1, BATCH, num_messages_in_batch=2),
     "huge batch": entry(1, BATCH, num_messages_in_batch=2**31 - 1),
     "entry of 64 bits": entry(2**64 - 1, b"v", ledger_id=LEDGER - 1),
-    "redelivered too often": entry(1, b"v", redelivery_count=2**31),
+}
+
+# The reference takes them, the kernel does not.
+NOT_TEXT: dict[str, bytes] = {
+    "origin that is not UTF-8": entry(1, b"v", replicated_from="??").replace(b"??", b"\xff?"),
+    "property that is not UTF-8": entry(1, b"v", properties=[("a", "??")]).replace(b"??", b"\xff?"),
 }
 
 
+@pytest.mark.parametrize("name", NOT_TEXT)
+def test_what_is_not_text_has_replacement_characters(impl: Implementation, name: str) -> None:
+    found = impl.read(block_mutations.checked(NOT_TEXT[name]))
+    (row,) = found.rows()
+    assert "\ufffd?" in (row["replicated_from"], *dict(row["properties"]).values())
+
+
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_other_entries_are_left_to_the_careful_path(impl: Implementation, name: str) -> None:
+def test_other_entries_are_opened_first(impl: Implementation, name: str) -> None:
     # Changed frames get a new checksum.
     found = impl.read(
         entry(0, b"before", ledger_id=LEDGER - 1),
@@ -465,7 +482,11 @@ def test_other_entries_are_left_to_the_careful_path(impl: Implementation, name: 
     assert found.column("value")[-1] == b"behind"
 
 
-def test_a_wrong_checksum_is_left_to_the_careful_path(impl: Implementation) -> None:
+def test_only_what_is_decompressed_has_a_limit(impl: Implementation) -> None:
+    assert not impl.read(entry(0, bytes(5000)), entry(1, batch(9, 900)), max_payload=100).slow
+
+
+def test_a_wrong_checksum_is_an_error_of_its_entry(impl: Implementation) -> None:
     for content in (b"v", BATCH):
         damaged = bytearray(entry(1, content))
         damaged[-1] ^= 1
@@ -737,35 +758,8 @@ def test_messages_keep_what_belongs_to_each_of_them(impl: Implementation) -> Non
     assert times == [message["event_time"] / 1000 for message in sent]
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets how many frames are taken each time that frames are compared."""
-    counts: list[int] = []
-    take_even = even_frames.take_even
-
-    def count(*args: Any) -> Any:
-        found = take_even(*args)
-        counts.append(len(found.ends) if found else 0)
-        return found
-
-    monkeypatch.setattr(block_decoder, "take_even", count)
-    return counts
-
-
-def test_messages_are_taken_together_though_the_last_one_is_smaller_than_what_they_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # It ends before the place where the others have their publish times.
-    frames = [entry(number, b"v", partition_key="key") for number in range(200, 260)]
-    frames.append(entry(260, b"", producer_name="p"))
-    together = counted(monkeypatch)
-    found = blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
-    assert len(found.column("value")) == 61
-    # One by one go the first, which the others are compared with, and the last.
-    assert sum(together) == 59
-
-
 @pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("name", ["not base64", "property that is not UTF-8"])
+@pytest.mark.parametrize("name", ["not base64", "unknown codec"])
 def test_of_many_messages_only_an_unusual_one_is_left(
     impl: Implementation, name: str, mixed: bool
 ) -> None:
@@ -796,8 +790,7 @@ def test_each_message_keeps_how_often_it_was_delivered(impl: Implementation, bat
             assert status == DONE
         taken = decoder.take()
         assert taken is not None
-        assert taken.redelivery_count is not None
-        counts = array("i", bytes(taken.redelivery_count[1]))
+        counts = array("i", bytes(taken.columns["redelivery_count"][1]))
         each = 3 if batched else 1
         assert list(counts) == [3] * 30 * each + [5] * 30 * each
 
@@ -831,21 +824,6 @@ def test_columns_keep_their_values_while_later_ones_are_made(impl: Implementatio
     del columns, decoder
     for found, wanted in zip(kept, expected, strict=True):
         assert {name: found[name] for name in wanted} == wanted
-
-
-@pytest.mark.parametrize("other", ["a batch", "a codec", "a marker"])
-def test_frames_that_take_turns_are_not_looked_at_again_and_again(
-    monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    others: dict[str, Callable[[int], bytes]] = {
-        "a batch": lambda number: entry(number, batch(3)),
-        "a codec": lambda number: entry(number, b"v" * 50, codec=pb.LZ4),
-        "a marker": lambda number: entry(number, b"", marker_type=10),
-    }
-    looks = counted(monkeypatch)
-    frames = [entry(number, b"v") if number % 2 else others[other](number) for number in range(300)]
-    blockwise(block_decoder.PythonBlockDecoder, b"".join(frames), options(USUAL))
-    assert 1 <= len(looks) <= 4
 
 
 ALIKE_BATCHES = [

@@ -11,12 +11,8 @@ import pytest
 from pulsar_spark.errors import LocalProtocolError
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import (
-    BODY_FIELDS,
-    FrameDecoder,
-    encode_command,
-    encode_payload_command,
-)
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
 
 SAMPLES: dict[str, Any] = {
     "topic": "t",

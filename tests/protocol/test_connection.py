@@ -15,13 +15,13 @@ from pulsar_spark.protocol.events import (
     Event,
     SendReceived,
 )
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     MessageBlock,
     ReceiptBlock,
     encode_command,
     encode_payload_command,
-    parse_payload,
 )
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from pulsar_spark.protocol.states import Role, State

@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frame_parts import MAGIC_BROKER_ENTRY_METADATA, Frame, parse_payload
 from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_PADDING,
-    MAGIC_BROKER_ENTRY_METADATA,
-    Frame,
     FrameDecoder,
     encode_command,
     encode_payload_command,
     encode_raw_payload_command,
-    parse_payload,
 )
 
 METADATA = pb.MessageMetadata(

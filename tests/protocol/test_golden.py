@@ -11,7 +11,8 @@ import pytest
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
-from pulsar_spark.protocol.frames import BODY_FIELDS, Frame, FrameDecoder, parse_payload
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame, parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.states import Role, State
 from tests.protocol import golden
 

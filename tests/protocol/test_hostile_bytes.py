@@ -27,7 +27,8 @@ from pulsar_spark.protocol.chunks import ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
-from pulsar_spark.protocol.frames import MessageBlock, parse, parse_payload
+from pulsar_spark.protocol.frame_parts import parse, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value
@@ -65,10 +66,9 @@ def _batch() -> list[bytes]:
 
 def _unpack(data: bytes) -> None:
     count = data[0] if data else 0
-    for with_metadata in (False, True):
-        found = unpack_batch(data[1:], count, with_metadata=with_metadata)
-        assert (len(found.payloads()), found.edges[-1]) == (count, len(data) - 1)
-        assert len(found.metadata()) == count
+    found = unpack_batch(data[1:], count)
+    assert (len(found.payloads()), found.end(count - 1)) == (count, len(data) - 1)
+    assert len(found.metadata()) == count
 
 
 def _decompress(data: bytes) -> None:

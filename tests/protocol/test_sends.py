@@ -11,7 +11,8 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.sends import (
     EncodedSend,
     OutgoingEntry,

@@ -13,7 +13,7 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed
-from pulsar_spark.protocol.frames import BODY_FIELDS, parse
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, parse
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body, check_id
 from tests.protocol import hostile

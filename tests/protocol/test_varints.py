@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.varints import (
-    HIGHS,
-    NUMBERS,
-    UnusualNumber,
-    encode_number,
-    number_columns,
-    number_runs,
-    read_number,
-)
+from pulsar_spark.protocol.varints import NUMBERS, encode_number, number_runs
 
 longs = st.integers(0, 2**63 - 1) | st.integers(0, 300)
 
@@ -29,7 +20,6 @@ def test_numbers_are_those_of_protobuf(value: int) -> None:
     digits = proto_number(value)
     assert encode_number(value) == digits
     assert NUMBERS[digits] == value
-    assert read_number(digits) == value
 
 
 @given(st.sampled_from([0, 120, 16380, 2**21 - 5, 2**28, 2**35, 2**56]), st.integers(1, 400))
@@ -39,24 +29,3 @@ def test_runs_hold_consecutive_numbers_of_equal_length(first: int, count: int) -
         encode_number(value) for value in range(first, first + count)
     ]
     assert all(len({len(number) for number in run}) == 1 for run in runs)
-
-
-@given(st.sampled_from([0, 120, 16380, 2**21 - 5, 2**28, 2**35, 2**56]), st.integers(0, 400))
-def test_columns_hold_the_digits_of_numbers_that_are_as_long_as_the_first(
-    first: int, count: int
-) -> None:
-    columns = number_columns(first, count)
-    expected = next(number_runs(first, count))
-    assert list(map(bytes, zip(*columns, strict=True))) == expected
-
-
-@pytest.mark.parametrize("digits", ["80", "8000", "ff", "0001", "ff" * 9, "ff" * 9 + "01", "8180"])
-def test_digits_that_are_no_shortest_number_are_refused(digits: str) -> None:
-    with pytest.raises(UnusualNumber):
-        read_number(bytes.fromhex(digits))
-
-
-def test_no_digits_are_no_number() -> None:
-    assert HIGHS[b""] == 0
-    with pytest.raises(IndexError):
-        read_number(b"")

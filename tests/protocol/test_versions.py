@@ -8,7 +8,8 @@ from pulsar_spark.errors import RemoteProtocolError, UnsupportedFeature
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
-from pulsar_spark.protocol.frames import Frame, FrameDecoder
+from pulsar_spark.protocol.frame_parts import Frame
+from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import SendLimits, encode_entry, single_entry
 from pulsar_spark.protocol.versions import FIRST_VERSIONS, for_peer, without_checksums

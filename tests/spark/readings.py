@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ReaderOptions
@@ -59,10 +58,7 @@ class Reading:
             published_before=None,
         )
         for item in self.reader.read(wanted):
-            if isinstance(item, ReceivedEntry):
-                yield item.ledger_id, item.entry_id
-            else:
-                yield from (item.locate(row)[:2] for row in range(item.rows))
+            yield from (item.locate(row)[:2] for row in range(item.rows))
 
     def _entries(self) -> Iterator[tuple[int, int]]:
         for entry in self.reader:

@@ -9,7 +9,8 @@ import pytest
 
 from pulsar_spark.errors import ChecksumMismatch, OptionError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.testing import EmbeddedBroker, actions
 from pulsar_spark.testing.rules import Seen
 from tests.testing.wire_client import WireClient, names, turn

@@ -17,7 +17,8 @@ import pytest
 
 from pulsar_spark.errors import NotAllowed
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS, FrameDecoder, encode_payload_command
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import FrameDecoder, encode_payload_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.topic_store import topic_name
 from tests.protocol import golden

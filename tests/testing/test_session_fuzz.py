@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS, encode_command
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.handlers.table import HANDLERS
 from tests.testing.wire_client import WireClient

@@ -11,14 +11,8 @@ from typing import Any
 
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import (
-    BODY_FIELDS,
-    FrameDecoder,
-    PayloadParts,
-    encode_command,
-    encode_payload_command,
-    parse_payload,
-)
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import PATIENCE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_spark.cli.arguments import (
     Commands,
@@ -11,16 +11,12 @@ from pulsar_spark.cli.arguments import (
     add_command,
     add_connection,
     given_options,
-    resolved,
     take_admin_url,
     whole_number,
 )
 from pulsar_spark.cli.environment import environment
 from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import OptionError, printable
-
-if TYPE_CHECKING:
-    from pulsar_spark.cli.doctor.steps import Step
 
 _DESCRIPTION = """\
 Connect to a cluster step by step, as Spark would: name resolution, TCP, TLS, CONNECT, login,
@@ -64,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     options = given_options(arguments)
     if (arguments.master or arguments.tasks) and not arguments.executors:
         raise OptionError("--master and --tasks are for --executors", "Add --executors.")
+    from pulsar_spark.cli.doctor.examination import examine
+
     admin_url = take_admin_url(arguments, options)
     steps = [step.to_json() for step in examine(options, admin_url, quiet=arguments.json)]
     report: dict[str, Any] = {"steps": steps, "ok": True}
@@ -80,42 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(report)
     return 0 if report["ok"] else 1
-
-
-def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = True) -> list[Step]:
-    """Run all steps for the options of a read or write; raises OptionError for invalid ones.
-
-    Unless `quiet`, a terminal shows the progress.
-    """
-    from pulsar_spark.cli.doctor.examination import Examination
-    from pulsar_spark.protocol.topic_name import TopicName
-    from pulsar_spark.spark.options.read import client_options, single_topic
-    from pulsar_spark.spark.options.table import Scope
-
-    values = resolved(options, Scope.BOTH)
-    if values["topicsPattern"]:
-        raise OptionError("the doctor takes no topicsPattern", "Give a topic that it matches.")
-    single, several = single_topic(values), values["topics"] or ()
-    if single and several:
-        raise OptionError("topic and topics cannot be used together", "Give one of them.")
-    topics = [single] if single else [str(TopicName.parse(name)) for name in several]
-    with (
-        Examination(
-            client_options(values),
-            topics,
-            admin_url=admin_url,
-            exactly_once=values["deliveryGuarantee"] == "exactly-once",
-            state_topic=values["sinkStateTopic"],
-        ) as examination,
-        progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
-    ):
-        first = next(iter(examination.steps))
-
-        def tell(name: str) -> None:
-            bar.advance(name != first)
-            bar.tell(f"looking at: {name}")
-
-        return examination.run(tell)
 
 
 def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 from pulsar_spark.cli.admin import Admin
+from pulsar_spark.cli.arguments import resolved
 from pulsar_spark.cli.doctor.hosts import Hosts
 from pulsar_spark.cli.doctor.steps import FAILED, NAME_ONE, SKIPPED, Finding, Skipped, Step, taken
 from pulsar_spark.cli.doctor.topics import Topics
+from pulsar_spark.cli.output import progress
 from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
@@ -21,6 +23,7 @@ from pulsar_spark.errors import (
     AuthorizationError,
     InvalidTxnStatus,
     NotAllowed,
+    OptionError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
     UnsupportedVersion,
@@ -28,6 +31,8 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.options.read import client_options, single_topic
+from pulsar_spark.spark.options.table import Scope
 
 _STANDS_ON = {
     "connect": "resolve",
@@ -184,3 +189,34 @@ def _broken(steps: dict[str, Step], name: str) -> str | None:
     while needed is not None and steps[needed].status != FAILED:
         needed = _STANDS_ON.get(needed)
     return needed
+
+
+def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = True) -> list[Step]:
+    """Run all steps for the options of a read or write; raises OptionError for invalid ones.
+
+    Unless `quiet`, a terminal shows the progress.
+    """
+    values = resolved(options, Scope.BOTH)
+    if values["topicsPattern"]:
+        raise OptionError("the doctor takes no topicsPattern", "Give a topic that it matches.")
+    single, several = single_topic(values), values["topics"] or ()
+    if single and several:
+        raise OptionError("topic and topics cannot be used together", "Give one of them.")
+    topics = [single] if single else [str(TopicName.parse(name)) for name in several]
+    with (
+        Examination(
+            client_options(values),
+            topics,
+            admin_url=admin_url,
+            exactly_once=values["deliveryGuarantee"] == "exactly-once",
+            state_topic=values["sinkStateTopic"],
+        ) as examination,
+        progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
+    ):
+        first = next(iter(examination.steps))
+
+        def tell(name: str) -> None:
+            bar.advance(name != first)
+            bar.tell(f"looking at: {name}")
+
+        return examination.run(tell)

@@ -59,7 +59,7 @@ def examine_executors(
 
 def report(options: dict[str, str], admin_url: str | None) -> dict[str, Any]:
     """Run the steps in this process; return their results, and the versions here."""
-    from pulsar_spark.cli.doctor.command import examine
+    from pulsar_spark.cli.doctor.examination import examine
 
     try:
         steps = [step.to_json() for step in examine(options, admin_url)]

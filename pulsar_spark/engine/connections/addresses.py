@@ -158,6 +158,14 @@ def unreachable(errors: Sequence[PulsarError]) -> PulsarError:
     return kind(f"no host of service.url can be reached: {reasons}", remedy)
 
 
+def too_many_redirects(limit: int) -> RemoteProtocolError:
+    """Return the error for a lookup with too many redirects."""
+    return RemoteProtocolError(
+        f"the lookup met too many redirects ({limit})",
+        "Check the advertised addresses of the brokers.",
+    )
+
+
 def _host(text: str, default: int) -> str:
     match = _HOST.fullmatch(text.strip())
     if match is None:

@@ -65,12 +65,8 @@ from pulsar_spark.protocol.events import (
     EndOfStream,
     Event,
 )
-from pulsar_spark.protocol.frames import (
-    BODY_FIELDS,
-    MessageBlock,
-    ReceiptBlock,
-    encode_command,
-)
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock, encode_command
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body
 from pulsar_spark.protocol.versions import (

@@ -32,12 +32,12 @@ from pulsar_spark.engine.connections.addresses import (
     ServiceUrl,
     parse_service_url,
     refuse_secret,
+    too_many_redirects,
     unreachable,
 )
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.forks import fork_count
-from pulsar_spark.engine.lookups.lookup import too_many_redirects
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (

@@ -20,7 +20,7 @@ from pulsar_spark.errors import (
     from_server_error,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 
 MAX_REQUESTS = 50_000
 """How many requests may wait on one connection."""

@@ -55,7 +55,8 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -156,7 +157,6 @@ class TopicConsumer(AttachedConsumer):
         self._decoder_of = 0
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
-        self._careful: tuple[MessageBlock, int] | None = None
         self._chunk_fetcher = ChunkFetcher(context, topic, options, budget)
 
     # --- attaching ----------------------------------------------------------------------------
@@ -347,15 +347,16 @@ class TopicConsumer(AttachedConsumer):
                 return delivery
 
     def _take_rows(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
-        """Take usual entries of a block; None if the entry at `at` needs the careful path."""
-        if self._careful is not None and self._careful[0] is block and at < self._careful[1]:
-            return None
+        """Take usual entries of a block; None if the one at `at` has to be opened."""
         if self._epoch != self._epoch_seen or not self._row_decoder.suits(block, at):
             return None
         is_within = self._row_decoder.is_within(block, at)
-        rows, end = self._row_decoder.take(block, at, self._floor)
-        if rows is None or (not is_within and self._may_leave_out(rows)):
-            self._careful = block, end
+        rows, progress = self._row_decoder.take(block, at, self._floor)
+        end = progress.at
+        if rows is None:
+            return None
+        if not is_within and self._may_leave_out(rows):
+            self._row_decoder.leave(block, end)
             return None
         with self._lock:
             counts = self._queue.take(generation, end, rows.rows)

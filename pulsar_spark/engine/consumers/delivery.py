@@ -11,7 +11,8 @@ from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.consumer import TopicConsumer

@@ -30,7 +30,7 @@ from pulsar_spark.protocol.chunks import (
     DiscardReason,
 )
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 
@@ -284,8 +284,9 @@ class EntryDecoder:
         return range(first, stop)
 
     def _decompressed(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | memoryview:
-        codec = codec_of(metadata)
-        body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
+        codec, body = codec_of(metadata), payload
+        if codec != pb.NONE:
+            body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
         return memoryview(body) if isinstance(body, bytearray) else body
 
     def _add_chunk(

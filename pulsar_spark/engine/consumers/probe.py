@@ -43,7 +43,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
+from pulsar_spark.protocol.frame_parts import MessageReceived, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 

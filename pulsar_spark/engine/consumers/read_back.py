@@ -29,7 +29,8 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, Within
 from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 

@@ -4,8 +4,8 @@ A reader has its own non-durable subscription and acknowledges nothing. It keeps
 not at the broker: after any disconnect its consumer resubscribes at that position, and messages
 before it are dropped. It finds its end, too, by comparing positions.
 
-Blocks come from the receiver queue. The block decoder turns most frames into columns. The frames
-that it leaves, and all frames for callers that want entries, take the careful path one by one.
+Blocks come from the receiver queue. The block decoder turns most frames into columns. The entries
+that it leaves are opened one by one, and framed anew for it; so are all for callers that want them.
 
 Where entry ids have a gap, the blocks behind it wait until it is certain that the broker has passed
 over nothing that is stored (`gaps`). If it may have, the range is read again from there.
@@ -31,6 +31,8 @@ from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of,
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_consumer import Drive, ReaderConsumer, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
+from pulsar_spark.engine.consumers.reframing import usual_frames
+from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -45,7 +47,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -247,6 +250,22 @@ class EntryReader(Closing):
                 break
         return None
 
+    def next_rows(
+        self, decoder: RowDecoder, timeout: float | None = None
+    ) -> ReceivedRows | ReceivedEntry | None:
+        """Return the next messages as rows, or an entry that has to be opened; else `next_entry`.
+
+        A reader has one decoder.
+        """
+        deadline = Deadline(timeout)
+        while (block := self._next_block(deadline)) is not None:
+            found = self._take_rows(block, decoder) or self._take_entry(block)
+            if found is not None:
+                return found
+            if deadline.expired():
+                break
+        return None
+
     def skip(self) -> bool:
         """Go on behind an entry that cannot be read, if that was the error.
 
@@ -272,22 +291,17 @@ class EntryReader(Closing):
         if self._consumer.queue is not None:
             self._idle_timer.idle += seconds
 
-    def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns | ReceivedEntry]:
-        """Yield the range as columns, and as entries what needs the careful path.
-
-        Raises as `next_entry`.
-        """
+    def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns]:
+        """Yield the range as columns. Raises as `next_entry`."""
         decoder = make_decoder(wanted, decompress)
         forever = Deadline(None)
         while (block := self._next_block(forever)) is not None:
             status = self._take_columns(block, decoder)
             if status == blocks.SLOW:
+                before = self.position
                 entry = self._take_entry(block)
-                if entry is None:
-                    continue
-                if (columns := decoder.take()) is not None:
-                    yield columns
-                yield entry
+                if entry is not None:
+                    yield from take_opened(entry, before, decoder)
             elif status == blocks.FULL and (columns := decoder.take()) is not None:
                 yield columns
         if (columns := decoder.take()) is not None:
@@ -477,7 +491,22 @@ class EntryReader(Closing):
     def _take_columns(self, block: MessageBlock, decoder: blocks.BlockDecoder) -> int:
         """Let the decoder take frames of the block; return its status."""
         before, at = self.position, self._at
-        done = decoder.decode(block.data, at, block.stop, before, block.ends)
+        done = decoder.decode(block.data, at, block.stop, before)
+        self._took(block, at, done, before)
+        return done.status
+
+    def _take_rows(self, block: MessageBlock, decoder: RowDecoder) -> ReceivedRows | None:
+        """Take usual entries of the block; None if the next one has to be opened."""
+        before, at = self.position, self._at
+        if not decoder.suits(block, at):
+            return None
+        rows, done = decoder.take(block, at, before)
+        if rows is not None:
+            self._took(block, at, done, before)
+        return rows
+
+    def _took(self, block: MessageBlock, at: int, done: blocks.Progress, before: Position) -> None:
+        """Go on behind what a decoder took of the block, from the place `at` on."""
         self._at = done.at
         if done.at == block.stop:
             self._block = None
@@ -489,10 +518,9 @@ class EntryReader(Closing):
             self._finish(block)
         if done.messages:
             self._consumed(before, done.messages, done.at - at)
-        return done.status
 
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
-        """Take one entry by the careful path; None if nothing of it is wanted."""
+        """Open one entry; None if nothing of it is wanted."""
         before, at = self.position, self._at
         message: MessageReceived | None = None
         try:
@@ -638,6 +666,24 @@ class EntryReader(Closing):
             self._finish()
         else:
             self._consumer.leave()
+
+
+def take_opened(
+    entry: ReceivedEntry, start: Position, decoder: blocks.BlockDecoder
+) -> Iterator[blocks.Columns]:
+    """Let a decoder take an opened entry from `start` on; yield its columns when it is full.
+
+    Raises CorruptMessage or CorruptBatch for an entry that cannot be rows.
+    """
+    place: blocks.Place = start
+    for frame in usual_frames(entry):
+        status = blocks.FULL
+        while status == blocks.FULL:
+            _, status, _, place = decoder.decode(frame, 0, len(frame), place)
+            if status == blocks.FULL and (columns := decoder.take()) is not None:
+                yield columns
+        if status != blocks.SLOW:
+            return
 
 
 def reader_of_chunks(

@@ -1,7 +1,7 @@
 """Messages that a consumer takes as rows of a block, without an object per entry.
 
 A block decoder takes usual frames. Everything else (partly acknowledged entries, redelivery,
-damage) needs the careful path in `consumer`, which starts where this one stops. Rarely used fields
+damage) `consumer` opens entry by entry, where this one stops. Rarely used fields
 are read from the frame on access.
 """
 
@@ -27,6 +27,7 @@ from pulsar_spark.protocol.blocks import (
     Columns,
     Decompress,
     Place,
+    Progress,
 )
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
@@ -37,7 +38,7 @@ MOST_ROWS: Final = 1000
 """At most this many messages are taken together."""
 MOST_BYTES: Final = 128 * 1024
 """About this many bytes too: a message that is kept keeps all of them in memory."""
-# From these sizes of frames and of their messages on, the careful path costs little by comparison,
+# From these sizes of frames and of their messages on, to open entries costs little by comparison,
 # and copies less.
 _LARGE_FRAME: Final = 16 * 1024
 _LARGE_MESSAGE: Final = 2 * 1024
@@ -73,16 +74,16 @@ class ReceivedRows:
     def __init__(
         self, topic: str, partition: int, columns: Columns, frames: bytes, *, whole: bool
     ) -> None:
-        assert columns.value is not None
         self.topic = topic
         self.partition = partition
         self.rows = columns.rows
-        self._columns = columns
+        self._decoded = columns
+        self._columns = columns.columns
         self._frames = frames
         self._whole = whole
-        self.offsets = _numbers(columns.value[1], "i")
+        self.offsets = _numbers(columns.columns["value"][1], "i")
         """Where the payloads start and end in `payloads`."""
-        self.payloads = bytes(columns.value[2])
+        self.payloads = bytes(columns.columns["value"][2])
         self._opened: tuple[int, _OpenedEntry] | None = None
 
     @property
@@ -103,37 +104,34 @@ class ReceivedRows:
 
     def is_null(self, row: int) -> bool:
         """Whether the value is null."""
-        assert self._columns.value is not None
-        return not _is_valid(self._columns.value[0], row)
+        return not _is_valid(self._columns["value"][0], row)
 
     def message_id(self, row: int) -> MessageIdAdv:
         """Where the message is stored."""
         ledgers, entries, indexes = self._places
         index = indexes[row]
-        size = 0 if index < 0 else self._columns.locate(row)[3]
+        size = 0 if index < 0 else self._decoded.locate(row)[3]
         return MessageIdAdv(ledgers[row], entries[row], self.partition, index, size)
 
     @property
     def first(self) -> tuple[int, int]:
         """Ledger and entry of the first message."""
-        return self._columns.locate(0)[:2]
+        return self._decoded.locate(0)[:2]
 
     @cached_property
     def serialized_ids(self) -> list[bytes]:
         """The message ids, as official clients serialize them."""
-        column = self._columns.message_id
-        assert column is not None
+        column = self._columns["message_id"]
         return _slices(column[1], bytes(column[2]))
 
     @cached_property
     def keys(self) -> list[str | None]:
         """The keys as text, empty without one; None if it may be base64."""
-        column = self._columns.key
-        assert column is not None
+        column = self._columns["key"]
         validity, offsets, data, nulls = column
         if nulls == self.rows:
             return [""] * self.rows
-        exact = self._columns.is_exact
+        exact = self._decoded.is_exact
         found = [key if exact else None for key in _texts(offsets, bytes(data))]
         if validity is None:
             return found
@@ -142,15 +140,13 @@ class ReceivedRows:
     @cached_property
     def publish_times(self) -> list[int | None]:
         """Milliseconds since the epoch; None if after the year 9999."""
-        column = self._columns.publish_time
-        assert column is not None
+        column = self._columns["publish_time"]
         return [_known_millis(micros) for micros in _view(column[1], "q")]
 
     @cached_property
     def event_times(self) -> list[int | None]:
         """Milliseconds since the epoch, 0 if not set; None if after the year 9999."""
-        column = self._columns.event_time
-        assert column is not None
+        column = self._columns["event_time"]
         validity, times, nulls = column
         if nulls == self.rows:
             return [0] * self.rows
@@ -162,15 +158,13 @@ class ReceivedRows:
     @cached_property
     def with_properties(self) -> frozenset[int]:
         """The rows with properties."""
-        column = self._columns.properties
-        assert column is not None
+        column = self._columns["properties"]
         edges = enumerate(pairwise(_numbers(column[0], "i")))
         return frozenset(row for row, (start, stop) in edges if stop > start)
 
     def schema_version(self, row: int) -> bytes:
         """The schema version, empty without one."""
-        column = self._columns.schema_version
-        assert column is not None
+        column = self._columns["schema_version"]
         if not _is_valid(column[0], row):
             return b""
         offsets = _view(column[1], "i")
@@ -178,15 +172,13 @@ class ReceivedRows:
 
     def redelivery_count(self, row: int) -> int:
         """How often it was delivered before."""
-        column = self._columns.redelivery_count
-        assert column is not None
+        column = self._columns["redelivery_count"]
         return _view(column[1], "i")[row]
 
     @property
     def redelivered(self) -> bool:
         """Whether any message was delivered before."""
-        column = self._columns.redelivery_count
-        assert column is not None
+        column = self._columns["redelivery_count"]
         return any(_view(column[1], "i"))
 
     def entry(self, row: int) -> ReceivedEntry:
@@ -223,12 +215,9 @@ class ReceivedRows:
     @cached_property
     def _places(self) -> tuple[list[int], list[int], list[int]]:
         """Ledgers, entries and batch indexes."""
-        columns = self._columns
-        assert columns.ledger_id is not None
-        assert columns.entry_id is not None
-        assert columns.batch_index is not None
-        ledgers, entries = (_numbers(c[1], "q") for c in (columns.ledger_id, columns.entry_id))
-        return ledgers, entries, _numbers(columns.batch_index[1], "i")
+        found = self._columns
+        ledgers, entries = (_numbers(found[name][1], "q") for name in ("ledger_id", "entry_id"))
+        return ledgers, entries, _numbers(found["batch_index"][1], "i")
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)
@@ -245,7 +234,7 @@ class _OpenedEntry(NamedTuple):
         if not entry.is_batch:
             return cls(entry, None)
         count = entry.metadata.num_messages_in_batch
-        return cls(entry, unpack_batch(entry.payload, count, with_metadata=False))
+        return cls(entry, unpack_batch(entry.payload, count))
 
 
 class RowDecoder:
@@ -270,9 +259,20 @@ class RowDecoder:
         self._within: tuple[MessageBlock, int, Place] | None = None
         # A block of large frames, and whether rows suit it.
         self._sampled: tuple[MessageBlock, bool] | None = None
+        # A block of which entries are opened one by one up to a place.
+        self._left: tuple[MessageBlock, int] | None = None
+
+    def leave(self, block: MessageBlock, end: int) -> None:
+        """Have the entries of a block opened one by one up to the place `end`."""
+        self._left = block, end
 
     def suits(self, block: MessageBlock, at: int) -> bool:
-        """Whether a block's messages are small, to judge by the frame at `at` if it is large."""
+        """Whether to take rows from `at` on: messages are small, and none has to be opened.
+
+        The frame at `at` shows whether the messages of large frames are.
+        """
+        if self._left is not None and self._left[0] is block and at < self._left[1]:
+            return False
         if block.size <= block.count * _LARGE_FRAME:
             return True
         if self._sampled is None or self._sampled[0] is not block:
@@ -286,24 +286,25 @@ class RowDecoder:
         within = self._within
         return within is not None and within[0] is block and within[1] == at
 
-    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
-        """Take frames from `at` on; return their rows, and where to continue.
+    def take(
+        self, block: MessageBlock, at: int, floor: Place
+    ) -> tuple[ReceivedRows | None, Progress]:
+        """Take frames from `at` on; return their rows, and how far they reach.
 
-        There are no rows if the first frame needs the careful path, or if all frames up to one are
-        skipped, because they are before `floor`.
+        There are no rows if the first frame has to be opened, or if some messages are skipped,
+        because they are before `floor` or removed by compaction: these entries are left.
         """
         start, begun = floor, 0
         if self._within is not None and self.is_within(block, at):
             start = self._within[2]
             begun = start[2]
         self._within = None
-        progress = self._decoder.decode(block.data, at, block.stop, start, block.ends)
+        progress = self._decoder.decode(block.data, at, block.stop, start)
         columns = self._decoder.take()
-        if columns is None:
-            return None, progress.at
         reached = progress.position[2] if progress.status == FULL else 0
-        if columns.rows != progress.messages - begun + reached:
-            return None, progress.at
+        if columns is None or columns.rows != progress.messages - begun + reached:
+            self.leave(block, progress.at)
+            return None, progress
         end = progress.at
         if reached:
             self._within = block, end, progress.position
@@ -311,7 +312,7 @@ class RowDecoder:
         frames = block.data[at:end]
         whole = not (begun or reached)
         rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
-        return rows, progress.at
+        return rows, progress
 
 
 def _messages_at(block: MessageBlock, at: int) -> int:

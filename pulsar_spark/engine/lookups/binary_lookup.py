@@ -11,12 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.addresses import BrokerAddress, too_many_redirects
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.lookups.lookup import (
     ANY_DOMAIN,
     RegisteredSchema,
-    too_many_redirects,
     topic_names,
 )
 from pulsar_spark.engine.operations import Operation

@@ -265,14 +265,6 @@ def topic_names(named: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def too_many_redirects(limit: int) -> RemoteProtocolError:
-    """Return the error for a lookup with too many redirects."""
-    return RemoteProtocolError(
-        f"the lookup met too many redirects ({limit})",
-        "Check the advertised addresses of the brokers.",
-    )
-
-
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
     """Return an operation that attaches to a topic, which may create it, and leaves.
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pulsar_spark.protocol import implementation
 from pulsar_spark.protocol.byte_column import ByteColumn, sizes_of
 from pulsar_spark.protocol.checksum import extend_crc32c
-from pulsar_spark.schema.arrow.arithmetic import number, zeros
+from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.arrow.arrays import from_words, integers
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 
@@ -36,7 +36,7 @@ _LAST_SHIFT = 31
 _TOGETHER = 256 * 1024
 
 
-def hash_column(column: pa.Array, seed: int, words: pa.Array | None = None) -> pa.Array:
+def hash_column(column: pa.Array, seed: int, words: pa.Array | int = 0) -> pa.Array:
     """Return the hashes of a binary or text column, as `hash_values`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -48,24 +48,29 @@ def hash_column(column: pa.Array, seed: int, words: pa.Array | None = None) -> p
     buffers = [None, *values.buffers()[1:]]
     bare = pa.Array.from_buffers(values.type, len(values), buffers, offset=values.offset)
     hashes = hash_values(byte_values(bare), seed, words)
-    return pc.if_else(values.is_valid(), hashes, number(0, _UINT64) if words is None else words)
+    onto = number(words, _UINT64) if isinstance(words, int) else words
+    return pc.if_else(values.is_valid(), hashes, onto)
 
 
-def hash_values(
-    values: Sequence[bytes | None], seed: int, words: pa.Array | None = None
-) -> pa.Array:
-    """Return each value's hash onto its word, or 0; None leaves that as it is."""
+def hash_values(values: Sequence[bytes | None], seed: int, words: pa.Array | int = 0) -> pa.Array:
+    """Return each value's hash onto its word, which can be the same for all.
+
+    None leaves the word as it is.
+    """
     if implementation.native is None:
         return python_hashes(values, seed, words)
     step = max(len(values), 1)
     if isinstance(values, ByteColumn):
         step = max(step * _TOGETHER // max(values.edges[-1] - values.edges[0], 1), 1)
-    hashes = bytearray()
+    hashes: list[bytes] = []
     for start in range(0, len(values), step):
         some = values[start : start + step]
-        onto = None if words is None else _stored(words.slice(start, len(some)))
-        hashes += implementation.native.hash_values(some, seed, onto)
-    return pa.Array.from_buffers(_UINT64, len(values), [None, pa.py_buffer(hashes)])
+        if isinstance(words, int):
+            hashes.append(implementation.native.hash_values(some, seed, words))
+        else:
+            onto = _stored(words.slice(start, len(some)))
+            hashes.append(implementation.native.hash_values(some, seed, 0, onto))
+    return pa.Array.from_buffers(_UINT64, len(values), [None, pa.py_buffer(b"".join(hashes))])
 
 
 def _stored(words: pa.Array) -> bytes:
@@ -74,12 +79,10 @@ def _stored(words: pa.Array) -> bytes:
     return data
 
 
-def python_hashes(
-    values: Sequence[bytes | None], seed: int, words: pa.Array | None = None
-) -> pa.Array:
+def python_hashes(values: Sequence[bytes | None], seed: int, words: pa.Array | int = 0) -> pa.Array:
     """Return the same as `hash_values`, without compiled code of our own."""
-    if words is None:
-        words = zeros(len(values)).cast(_UINT64)
+    if isinstance(words, int):
+        words = pa.repeat(number(words, _UINT64), len(values))
     present, nulls = without_nulls(values)
     sizes = sizes_of(present)
     lengths = integers(sizes, _INT64).cast(_UINT64)

@@ -1,10 +1,10 @@
-"""Entries → Arrow record batches of limited size, with only the requested columns."""
+"""Decoded columns → Arrow record batches, with only the requested columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,20 +22,10 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.columns import NEED_METADATA, SHARED, shared_size
-from pulsar_spark.schema.table.messages import (
-    BLOCK_COLUMNS,
-    BlockMessages,
-    EntryMessages,
-    JoinedMessages,
-    Messages,
-)
+from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.names import KEY, VALUE
-from pulsar_spark.schema.table.runs import PublishTimes, Run, Runs, split_entry
 from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
 logger = get_logger(__name__)
 
@@ -48,6 +38,17 @@ DROPMALFORMED = "DROPMALFORMED"
 
 CORRUPT = "corrupt record"
 """Stands for the column with the bytes of values that cannot be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTimes:
+    """When messages to take were published, in milliseconds; plain data. None means no bound.
+
+    `before` is exclusive.
+    """
+
+    since: int | None = None
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,8 @@ class RecordBatchBuilder:
         self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
         # What messages have besides their decoded values.
         self._read_columns = [
-            name
-            for name in self._columns
-            if name in BLOCK_COLUMNS and name not in self._decoded_names
+            name for name in self._columns if name in SOURCES and name not in self._decoded_names
         ]
-        self._shared_columns = [name for name in self._read_columns if name in SHARED]
-        self._with_metadata = not NEED_METADATA.isdisjoint(projection.columns)
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
@@ -107,11 +104,6 @@ class RecordBatchBuilder:
         self._max_rows = min(max_rows, 2 * MAX_CELLS // max(sum(map(width, kinds)), 1))
         items = max(map(widest_item, kinds), default=0)
         self._max_bytes = min(max_bytes, 2 * MAX_CELLS // max(items, 1))
-        # The parts of the next batch: earlier messages, then runs.
-        self._pieces: list[Messages] = []
-        self._runs: list[Run] = []
-        self._rows = 0
-        self._bytes = 0
         self.messages = 0
         """Messages in batches so far."""
         self.size = 0
@@ -128,7 +120,7 @@ class RecordBatchBuilder:
 
         `end` is the range's end, `max_payload` the maximum decompressed size of a payload.
         """
-        wanted = {BLOCK_COLUMNS[name][0] for name in self._read_columns}
+        wanted = {SOURCES[name][0] for name in self._read_columns}
         if self._decoder is not None or self._needs_values:
             wanted.add("value")
         if KEY in self._decoded_names:
@@ -145,63 +137,16 @@ class RecordBatchBuilder:
             self._times.before,
         )
 
-    def add_columns(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
-        """Add messages of blocks; otherwise as `add`."""
-        if self._rows and (
-            self._rows + columns.rows > self._max_rows
-            or self._bytes + columns.nbytes > self._max_bytes
-        ):
-            yield from self.flush()
-        self._close_runs()
-        self._pieces.append(BlockMessages(columns, self._topic, self._partition))
-        self._rows += columns.rows
-        self._bytes += columns.nbytes
-        if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
-            yield from self.flush()
+    def build(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
+        """Yield the record batch of a decoder's columns, unless all its rows are dropped.
 
-    def add(self, entry: ReceivedEntry) -> Iterator[pa.RecordBatch]:
-        """Add an entry's messages, and yield the batches that become full.
-
-        The iterator must be exhausted. Raises CorruptMessage (CorruptBatch, …) for an entry or
-        value that cannot be decoded.
+        Raises CorruptMessage (and its kinds) for a value that cannot be decoded.
         """
-        if not self._times.takes(entry.metadata.publish_time):
-            return
-        for run, size in split_entry(
-            entry,
-            with_metadata=self._with_metadata,
-            max_rows=self._max_rows,
-            max_bytes=self._max_bytes,
-            row_size=shared_size(entry, self._shared_columns),
-        ):
-            if self._rows + len(run.rows) > self._max_rows or (
-                self._rows and self._bytes + size > self._max_bytes
-            ):
-                yield from self.flush()
-            self._runs.append(run)
-            self._rows += len(run.rows)
-            self._bytes += size
-        if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of pending rows, if there are any."""
-        if not self._rows:
-            return
-        self._close_runs()
-        self.messages += self._rows
-        self.size += self._bytes
-        pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
-        # Join them, because each call of a decoder has a fixed cost.
-        batch = self._build(pieces[0] if len(pieces) == 1 else JoinedMessages(pieces))
+        batch = self._build(Messages(columns, self._topic, self._partition))
+        self.messages += columns.rows
+        self.size += columns.nbytes
         if batch.num_rows:
             yield batch
-
-    def _close_runs(self) -> None:
-        if self._runs:
-            runs = Runs(self._topic, self._partition, self._runs)
-            self._pieces.append(EntryMessages(runs))
-            self._runs = []
 
     def _build(self, messages: Messages) -> pa.RecordBatch:
         found = self._decode(messages)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pulsar_spark.engine.options import ClientOptions, EncryptionOptions, ProducerOptions
+from pulsar_spark.engine.encryption import EncryptionOptions
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.read import client_options, crypto_keys, single_topic

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.memory import keep_freed_memory
@@ -47,7 +46,6 @@ def read_partition(
             SchemaVersions(context.lookup, partition.topic),
         )
         yield from _read(context, options, partition, builder)
-        yield from builder.flush()
         _log_counts(partition, builder)
 
 
@@ -93,11 +91,8 @@ def _read(
         context.pool, partition.topic, start, end, options.reader, watch=watch, first=first
     ) as reader:
         try:
-            for item in reader.read(wanted):
-                if isinstance(item, ReceivedEntry):
-                    yield from builder.add(item)
-                else:
-                    yield from builder.add_columns(item)
+            for columns in reader.read(wanted):
+                yield from builder.build(columns)
             if reader.incomplete:
                 logger.warning(
                     "%s: a task skipped messages whose chunks are incomplete: %d",

@@ -6,7 +6,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.table.runs import PublishTimes
+from pulsar_spark.schema.table.record_batches import PublishTimes
 
 
 class PulsarInputPartition(InputPartition):

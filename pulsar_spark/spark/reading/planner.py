@@ -24,7 +24,7 @@ from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, Messag
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
-from pulsar_spark.schema.table.runs import PublishTimes
+from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.columns import is_offered
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,

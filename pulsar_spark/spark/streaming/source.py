@@ -26,7 +26,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.table.runs import PublishTimes
+from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.offsets import BoundKind, entry_end
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition

@@ -8,7 +8,8 @@ holds the read position, until a later transaction's low watermark aborts it: it
 
 So topics are asked for before a commit, which ends any competition for them, and after it the last
 message of each transaction on each partition is read. A missing marker is written again, which
-only superusers may do.
+only superusers may do. The topic of the sink's records can be left out, too: what it hides, or what
+a low watermark has aborted there, is committed if readers get the rows.
 
 Nothing cheaper proves a commit. The read position gets beyond aborted transactions as well as
 committed ones, so that a later message can be read says nothing about an earlier one. Brokers count
@@ -25,7 +26,7 @@ everything can still be aborted; what happens to a topic later is found when it 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import compress
 
@@ -46,6 +47,7 @@ from pulsar_spark.errors import (
     listed,
 )
 from pulsar_spark.logs import get_logger
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.writing.sink_records import Decision, LastMessage, Unit, Withheld
 
 logger = get_logger(__name__)
@@ -98,6 +100,19 @@ def topic_lost(unit: Unit, lost: Mapping[str, str]) -> TopicLost:
         remedy,
         topic=next(iter(lost)),
     )
+
+
+def delivered(
+    context: ClientContext, ends: Iterable[LastMessage], transactions: Collection[TxnId]
+) -> set[TxnId]:
+    """Return those of the transactions that are certainly committed: readers get what they wrote.
+
+    `ends` are their last messages. Whatever cannot be read now proves nothing.
+    """
+    asked = [end for end in ends if end.txn in transactions]
+    answers = read_back(context.pool, [(end.topic, end.position) for end in asked])
+    pairs = zip(asked, answers, strict=True)
+    return {end.txn for end, answer in pairs if answer is ReadBack.DELIVERED}
 
 
 def confirm(

@@ -102,21 +102,26 @@ class DecisionLog(Closing):
         self._log.attach(anew=anew)
         self._fence()
         reach("records-fenced")
-        end = self._log.end()
-        start = EARLIEST_POSITION if end.done is None else end.done
         if anew:
-            self.state = self._read(EARLIEST_POSITION, end.last, anew=True)
+            self.state = self._read(EARLIEST_POSITION, self._log.end().last, anew=True)
             return
-        self.state = self._read(start, end.last)
-        if not self.state.based and start != EARLIEST_POSITION:
-            # The subscription was moved over records. They may be stored all the same.
-            self.state = self._read(EARLIEST_POSITION, end.last)
+        start = self._load()
         if not self.state.whole or (self.state.is_new and had_attempts()):
             raise records_missing(self.topic, self._sink_ids[0])
         is_old = time.time() - self.state.age_of_base > _FRESH_SECONDS
         is_retained = start <= self.state.base_at and not self._log.unprotected
         if self.undone is None and (self.state.number == 0 or is_old or not is_retained):
             self._rebase()
+
+    def _load(self) -> Position:
+        """Read the state from what is not acknowledged on; return where that begins."""
+        end = self._log.end()
+        start = EARLIEST_POSITION if end.done is None else end.done
+        self.state = self._read(start, end.last)
+        if not self.state.based and start != EARLIEST_POSITION:
+            # The subscription was moved over records. They may be stored all the same.
+            self.state = self._read(EARLIEST_POSITION, end.last)
+        return start
 
     def _read(self, start: Position, last: MessageIdAdv, *, anew: bool = False) -> SinkState:
         """Return the state; of earlier messages, those that were read while they were retained."""
@@ -154,6 +159,15 @@ class DecisionLog(Closing):
 
     def seen_markers(self) -> set[TxnId]:
         """Wait until no transaction of the decision is open; return the committed ones."""
+        return self._markers_until(self._wait_for_all())
+
+    def read_again(self) -> None:
+        """Read the records that an open transaction has hidden, once it has ended."""
+        self._wait_for_all()
+        self._load()
+
+    def _wait_for_all(self) -> MessageIdAdv:
+        """Wait until all that is stored can be read; return where it ends."""
         stored = self._fence()
         last = self._log.is_readable(stored, wait=True)
         if last is None:
@@ -162,7 +176,7 @@ class DecisionLog(Closing):
                 "Start the query, or the write, again: it finds out before it writes.",
                 topic=self.topic,
             )
-        return self._markers_until(last)
+        return last
 
     def _markers_until(self, last: MessageIdAdv) -> set[TxnId]:
         found = self._log.read(self.state.undone_at, last)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ from pulsar_spark.spark.writing.attempts import Announcing, Attempts, announced
 from pulsar_spark.spark.writing.commit_check import (
     TERMINATED,
     confirm,
+    delivered,
     lost_topics,
     topic_lost,
 )
@@ -487,15 +488,21 @@ class OpenSink:
         or TopicLost; with `again`, where the same rows will be written anew, returns False instead.
         """
         alive = list(decision.transactions)
+        proven: set[TxnId] = set()
         if not taking_part:
             joined = self._coordinators.add_partition_to_all(alive, self.log.topic)
             _raise_other(joined.values(), _ENDED)
             alive = [txn for txn, error in joined.items() if error is None]
             gone = [txn for txn, error in joined.items() if error is not None]
+            proven = delivered(self.context, decision.ends, gone) if gone else set()
             lost = lost_topics(self.context, decision.ends) if alive else {}
-            if (gone or lost) and self._is_dropped(decision, alive, lost):
+            if (gone or lost) and not proven and self._is_dropped(decision, alive, lost):
                 return self._give_up(decision, gone, lost, again=again)
-        gone = self._commit_all(decision, alive)
+        gone = self._commit_all(decision, alive, proven)
+        if proven:
+            self._read_records_again(decision, proven)
+            if self.log.undone is None:
+                return True
         if not gone:
             reach("after-ends")
             with _telling(f"all of {decision.unit} is visible", "Do not write it again."):
@@ -544,18 +551,47 @@ class OpenSink:
         """
         self.log.finish(confirm(self.context, decision, self.log.done, just_now=just_now))
 
-    def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
-        """Commit a decision's live transactions; return those that are certainly gone."""
+    def _read_records_again(self, decision: Decision, proven: Set[TxnId]) -> None:
+        """Have the records' topic know of commits that it was not told of, and read it again.
+
+        A coordinator can forget it like any other topic (`commit_check`), and then the transactions
+        stay open there, and hide the records behind them.
+        """
+        told = [(txn, self.log.topic) for txn in proven]
+        refused = [error for error in self._coordinators.commit_on_partitions(told) if error]
+        try:
+            self.log.read_again()
+        except TransactionOutcomeUnknown as error:
+            if not refused:
+                raise
+            raise TransactionOutcomeUnknown(
+                "the topic of the sink's records was not told that "
+                f"{names_of(sorted(proven))} of {decision.unit} are committed, and accepts no "
+                f"marker from this role ({refused[0].what})",
+                f"Run this with the credentials of a superuser: {self.place.command('finish')}",
+                topic=self.log.topic,
+            ) from error
+
+    def _commit_all(
+        self, decision: Decision, alive: list[TxnId], proven: Set[TxnId]
+    ) -> list[TxnId]:
+        """Commit a decision's live transactions; return those that are certainly gone.
+
+        Those that are `proven` are committed already.
+        """
         self.log.mark(alive)
         reach("after-markers")
         ends = self._end_all(alive)
         _raise_other(ends.values(), (*_ENDED, TransactionOutcomeUnknown))
         wanted = decision.transactions
-        unsure = [txn for txn in wanted if txn not in ends or ends[txn] is not None]
+        ended = {*proven, *(txn for txn, error in ends.items() if error is None)}
+        unsure = [txn for txn in wanted if txn not in ended]
         if not unsure:
             return []
-        seen = self.log.seen_markers()
-        return [txn for txn in unsure if txn not in seen]
+        ended |= delivered(self.context, decision.ends, unsure)
+        if not ended.issuperset(wanted):
+            ended |= self.log.seen_markers()
+        return [txn for txn in unsure if txn not in ended]
 
     def _end_all(self, transactions: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
         """Commit transactions in one round."""

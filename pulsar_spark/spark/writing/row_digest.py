@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arithmetic import ZERO, zeros
+from pulsar_spark.schema.arrow.arithmetic import ZERO, number, zeros
 from pulsar_spark.schema.arrow.value_hashes import hash_column, hash_numbers, hash_values
 
 DIGEST_VERSION = 1
@@ -63,7 +63,9 @@ def digest_of(
     """
     if not len(values):
         return Digest()
-    hashes = pa.repeat(hash_values([topic.encode()], _TOPIC)[0], len(values))
+    hashes = hash_values([topic.encode()], _TOPIC)[0].as_py()
+    if event_times is not None or properties is not None:
+        hashes = pa.repeat(number(hashes, _UINT64), len(values))
     if event_times is not None:
         times = pc.fill_null(event_times, ZERO)
         there = pc.not_equal(times, ZERO)

@@ -9,7 +9,7 @@ from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.states import State
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.entry_log import NOWHERE

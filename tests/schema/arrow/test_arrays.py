@@ -84,18 +84,14 @@ def test_reading_does_not_import_pandas() -> None:
     script = """
 import sys
 import pyarrow as pa
-from pulsar_spark.schema.table import columns as builders
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
-from tests.schema.table.entries import batch, message, single
-runs = builders.Runs("t", 3, [])
+from tests.schema.table.entries import batch, batches_of, message, single
 entries = [batch([message(b"x", partition_key="k", properties=[("a", "b")])] * 100), single(None)]
-for name, build in builders.BUILDERS.items():
-    kind = build(runs).type
+for name, (_, kind) in SOURCES.items():
     schema = pa.schema([("value", pa.binary()), (name, kind)])
     builder = RecordBatchBuilder(schema, Projection(("value", name)), "t", 3)
-    for entry in entries:
-        assert not list(builder.add(entry))
-    assert [part.num_rows for part in builder.flush()] == [101]
+    assert [part.num_rows for part in batches_of(builder, *entries)] == [101]
 print("pandas" in sys.modules)
 """
     result = subprocess.run(

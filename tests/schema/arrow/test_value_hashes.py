@@ -117,7 +117,7 @@ def test_both_implementations_follow_the_definition(
     numbers = [word for _, word in hashed]
     column = pa.array(values, pa.binary())
     behind = pa.array([1, *numbers], pa.uint64())[1:]
-    for words, onto in ((None, None), (numbers, behind)):
+    for words, onto in ((None, 0), ([SEED] * len(values), SEED), (numbers, behind)):
         expected = one_by_one(values, seed, words)
         assert python_hashes(values, seed, onto).to_pylist() == expected
         assert hash_values(values, seed, onto).to_pylist() == expected
@@ -145,4 +145,4 @@ def test_numbers_are_mixed_one_to_one() -> None:
 def test_there_is_a_word_for_each_value() -> None:
     if implementation.native is not None:
         with pytest.raises(ValueError, match="a word for each value"):
-            implementation.native.hash_values([b"a", None], SEED, bytes(15))
+            implementation.native.hash_values([b"a", None], SEED, 0, bytes(15))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
+
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.block_columns import COLUMNS
+from pulsar_spark.protocol.blocks import BlockOptions, Columns
+from pulsar_spark.protocol.implementation import make_decoder
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.record_batches import RecordBatchBuilder
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3
@@ -79,3 +88,37 @@ def _entry(
     entry = ReceivedEntry(TOPIC, command, cast(Any, parts), payload, wanted, is_batch, len(payload))
     entry.first_chunk = first_chunk
     return entry
+
+
+_LIMIT = 1 << 28
+
+
+def columns_of(wanted: BlockOptions, *entries: ReceivedEntry) -> Iterator[Columns]:
+    """Yield what a decoder makes of opened entries; one of which a part is wanted comes last."""
+    if entries and entries[-1].is_batch:
+        last = entries[-1]
+        end = (last.ledger_id, last.entry_id, last.stop_index)
+        wanted = BlockOptions(**{**_fields(wanted), "end": end})
+    decoder = make_decoder(wanted, decompress)
+    for entry in entries:
+        start = Position(entry.ledger_id, entry.entry_id, entry.first_index)
+        yield from take_opened(entry, start, decoder)
+    if (found := decoder.take()) is not None:
+        yield found
+
+
+def _fields(options: BlockOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in BlockOptions.__dataclass_fields__}
+
+
+def messages_of(*entries: ReceivedEntry) -> Messages:
+    """Return the messages of entries."""
+    wanted = BlockOptions(TOPIC, PARTITION, frozenset(COLUMNS), None, 10**6, 10**9, _LIMIT)
+    (found,) = columns_of(wanted, *entries)
+    return Messages(found, TOPIC, PARTITION)
+
+
+def batches_of(builder: RecordBatchBuilder, *entries: ReceivedEntry) -> list[pa.RecordBatch]:
+    """Return the record batches of entries."""
+    wanted = builder.block_options(None, _LIMIT)
+    return [batch for found in columns_of(wanted, *entries) for batch in builder.build(found)]

@@ -18,9 +18,16 @@ from pulsar_spark.protocol.block_decoder import PythonBlockDecoder
 from pulsar_spark.protocol.blocks import DONE, FULL
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
-from pulsar_spark.schema.table.runs import split_entry
 from tests.protocol import block_streams as stream
-from tests.schema.table.entries import TOPIC, batch, body, message, single
+from tests.schema.table.entries import (
+    TOPIC,
+    batch,
+    batches_of,
+    body,
+    columns_of,
+    message,
+    single,
+)
 
 _SCRIPT = """
     import resource, sys
@@ -35,7 +42,7 @@ _SCRIPT = """
     from pulsar_spark.protocol.frames import encode_raw_payload_command
     from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
     from tests.engine.topics import stored_entry
-    from tests.schema.table.entries import TOPIC, batch, body, message
+    from tests.schema.table.entries import TOPIC, batch, body, columns_of, message
 
     COLUMNS = {
         "value": pa.binary(),
@@ -54,8 +61,9 @@ _SCRIPT = """
         entry.metadata.num_messages_in_batch = entry.stop_index = count
         schema = pa.schema(list(COLUMNS.items()))
         builder = RecordBatchBuilder(schema, Projection(tuple(COLUMNS)), TOPIC, 3)
-        yield from (part.num_rows for part in builder.add(entry))
-        yield from (part.num_rows for part in builder.flush())
+        options = builder.block_options(None, 2**26)
+        for found in columns_of(options, entry):
+            yield from (part.num_rows for part in builder.build(found))
 
     def blocks():
         columns = frozenset(
@@ -72,7 +80,7 @@ _SCRIPT = """
             at, status, _, position = decoder.decode(frame, at, len(frame), position)
             taken = decoder.take()
             for name in columns:
-                getattr(taken, name)
+                taken.columns[name]
             yield taken.rows
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -161,8 +169,8 @@ def _rows_of_entry(data: bytes, count: int) -> Iterator[int]:
     target = RecordBatchBuilder(
         pa.schema(list(kinds.items())), Projection(tuple(kinds)), TOPIC, 3, max_rows=_MOST_ROWS
     )
-    yield from (part.num_rows for part in target.add(entry))
-    yield from (part.num_rows for part in target.flush())
+    for found in columns_of(target.block_options(None, 1 << 30), entry):
+        yield from (part.num_rows for part in target.build(found))
 
 
 def _rows_of_block(data: bytes, count: int) -> Iterator[int]:
@@ -179,16 +187,13 @@ def _rows_of_block(data: bytes, count: int) -> Iterator[int]:
 
 
 @pytest.mark.fault(92)
-def test_a_run_is_cut_by_keys_and_properties_too() -> None:
+def test_record_batches_are_bounded_by_keys_and_properties_too() -> None:
     large: dict[str, Any] = {"properties": [("k", "v" * 1000)], "partition_key": "k" * 1000}
-    runs = split_entry(
-        batch([message(b"", **large) for _ in range(10)]),
-        with_metadata=True,
-        max_rows=100,
-        max_bytes=5000,
+    kinds = {names.KEY: pa.binary()}
+    target = RecordBatchBuilder(
+        pa.schema(kinds), Projection(tuple(kinds)), TOPIC, 3, max_bytes=5000
     )
-    assert [(len(run.rows), size > 2000 * len(run.rows)) for run, size in runs] == [(2, True)] * 5
-    ((_, size),) = split_entry(
-        single(b"", **large), with_metadata=True, max_rows=100, max_bytes=5000
-    )
-    assert size > 2000
+    ten = [message(b"", **large) for _ in range(10)]
+    assert [part.num_rows for part in batches_of(target, batch(ten))] == [2] * 5
+    alone = [single(b"", entry_id=number, **large) for number in range(4)]
+    assert [part.num_rows for part in batches_of(target, *alone)] == [2, 2]

@@ -1,8 +1,7 @@
-"""Columns built from runs equal the messages one by one."""
+"""Columns of opened entries equal their messages one by one."""
 
 from __future__ import annotations
 
-import gc
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,29 +14,19 @@ from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.columns import BUILDERS, values
-from pulsar_spark.schema.table.runs import Run, Runs, split_entry
-from tests.schema.table.entries import TOPIC, batch, message, single
-
-
-def runs_of(*entries: ReceivedEntry) -> Runs:
-    runs: list[Run] = []
-    for entry in entries:
-        parts = split_entry(entry, with_metadata=True, max_rows=10**6, max_bytes=10**9)
-        runs += [run for run, _ in parts]
-    return Runs(TOPIC, 3, runs)
+from tests.schema.table.entries import TOPIC, batch, message, messages_of, single
 
 
 def column(name: str, *entries: ReceivedEntry) -> list[Any]:
-    runs = runs_of(*entries)
-    array = BUILDERS[name](runs)
+    messages = messages_of(*entries)
+    array = messages.column(name)
     array.validate(full=True)
-    assert len(array) == runs.count
+    assert len(array) == messages.count
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
 MANY = 200
-"""Messages of a batch that is built by offsets rather than by lists."""
+"""Messages of a large batch."""
 
 
 @pytest.mark.fault(95)
@@ -51,7 +40,7 @@ def test_values_of_single_messages_and_batches_come_in_order() -> None:
         single(memoryview(b"view")),  # type: ignore[arg-type]
     ]
     expected = [b"one", None, b"", b"a", None, b"", *(b"%d" % i for i in range(MANY)), b"view"]
-    array = values(runs_of(*entries))
+    array = messages_of(*entries).values()
     array.validate(full=True)
     assert array.type == pa.binary()
     assert array.to_pylist() == expected
@@ -71,38 +60,18 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
         (i, None if i % 7 == 0 else b"%d" % i) for i in range(10, 190) if i % 7 == 0 or i % 5 != 0
     ]
     entry = batch(messages, wanted=range(10, 190))
-    assert values(runs_of(entry)).to_pylist() == [value for _, value in expected]
+    assert messages_of(entry).values().to_pylist() == [value for _, value in expected]
     assert column(names.BATCH_INDEX, entry) == [index for index, _ in expected]
     assert column(names.MESSAGE_ID, entry) == [
         MessageIdAdv(7, 0, 3, index, MANY).serialize() for index, _ in expected
     ]
 
 
-@pytest.mark.fault(91)
-def test_the_memory_of_payloads_is_freed() -> None:
-    few = bytearray(batch([message(bytes(5000))] * 3).payload)
-    many = bytearray(batch([message(bytes(5000))] * MANY).payload)
-    alone = bytearray(5000)
-    entries = [
-        single(memoryview(alone)),  # type: ignore[arg-type]
-        batch([message(bytes(5000))] * 3),
-        batch([message(bytes(5000))] * MANY),
-    ]
-    entries[1].payload, entries[2].payload = memoryview(few), memoryview(many)
-    found = values(runs_of(*entries))
-    assert len(found) == MANY + 4
-    del found, entries
-    gc.collect()
-    for memory in (alone, few, many):
-        # A remaining view would make this fail.
-        memory.clear()
-
-
 @pytest.mark.fault(92)
 def test_a_batch_of_more_messages_than_are_prepared_for() -> None:
     count = 20_001
     entry = batch([message(b"x")] * count)
-    assert values(runs_of(entry)).to_pylist() == [b"x"] * count
+    assert messages_of(entry).values().to_pylist() == [b"x"] * count
     assert (
         column(names.MESSAGE_ID, entry)[-1] == MessageIdAdv(7, 0, 3, count - 1, count).serialize()
     )
@@ -253,9 +222,9 @@ def test_any_batches_give_their_payloads_and_ids(
         )
         for number, batch_payloads in enumerate(payloads)
     ]
-    runs = runs_of(*entries)
-    assert values(runs).to_pylist() == [payload for part in payloads for payload in part]
-    assert BUILDERS[names.MESSAGE_ID](runs).to_pylist() == [
+    messages = messages_of(*entries)
+    assert messages.values().to_pylist() == [payload for part in payloads for payload in part]
+    assert messages.column(names.MESSAGE_ID).to_pylist() == [
         MessageIdAdv(7, number, 3, row, len(part)).serialize()
         for number, part in enumerate(payloads)
         for row in range(len(part))

@@ -15,26 +15,17 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageReceived
+from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.columns import BUILDERS
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
 from tests.protocol import hostile
+from tests.schema.table.entries import batches_of
 
 TOPIC = "persistent://public/default/t-partition-3"
 SINGLE, WHOLE = pb.SingleMessageMetadata.DESCRIPTOR, pb.MessageMetadata.DESCRIPTOR
-COLUMNS = (names.VALUE, *BUILDERS)
-
-
-def column_types() -> list[pa.DataType]:
-    from pulsar_spark.schema.table.runs import Runs, split_entry
-    from tests.schema.table.entries import batch, message
-
-    entry = batch([message(b"v")])
-    runs = [run for run, _ in split_entry(entry, with_metadata=True, max_rows=9, max_bytes=9)]
-    one = Runs(TOPIC, 3, runs)
-    return [pa.binary(), *(build(one).type for build in BUILDERS.values())]
+TYPES = {names.VALUE: pa.binary(), **{name: kind for name, (_, kind) in SOURCES.items()}}
 
 
 def entry_bytes(rng: random.Random) -> bytes:
@@ -93,8 +84,7 @@ def look_at(entry: ReceivedEntry) -> None:
 )
 def test_hostile_fields_become_rows_or_an_error_of_our_own(cases: int) -> None:
     rng = random.Random(cases)
-    types = column_types()
-    schema = pa.schema([pa.field(f"c{i}", kind) for i, kind in enumerate(types)])
+    schema = pa.schema(TYPES)
     rows = 0
     for _ in range(cases):
         message = received(rng, entry_bytes(rng))
@@ -103,8 +93,8 @@ def test_hostile_fields_become_rows_or_an_error_of_our_own(cases: int) -> None:
             if entry is None:
                 continue
             look_at(entry)
-            builder = RecordBatchBuilder(schema, Projection(COLUMNS), TOPIC, 3)
-            batches = [*builder.add(entry), *builder.flush()]
+            builder = RecordBatchBuilder(schema, Projection(tuple(TYPES)), TOPIC, 3)
+            batches = batches_of(builder, entry)
         except (CorruptMessage, EncryptedMessage):
             continue
         for batch in batches:

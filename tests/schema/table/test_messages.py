@@ -1,4 +1,4 @@
-"""Record batches of blocks equal those of entries, whatever is between blocks."""
+"""Record batches of blocks equal those of opened entries, whatever is between blocks."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import pytest
 
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.entries import EntryDecoder
+from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import FULL, SLOW
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.table import names
-from pulsar_spark.schema.table.messages import BLOCK_COLUMNS
+from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import (
     DROPMALFORMED,
     Projection,
+    PublishTimes,
     RecordBatchBuilder,
 )
-from pulsar_spark.schema.table.runs import PublishTimes
 from tests.protocol.block_streams import PARTITION, TIME, TOPIC, entry, frames, metadata
 
 ALL = {
     names.VALUE: pa.binary(),
     names.TOPIC: pa.string(),
     names.PARTITION: pa.int32(),
-    **{name: kind for name, (_, kind) in BLOCK_COLUMNS.items()},
+    **{name: kind for name, (_, kind) in SOURCES.items()},
 }
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
 INT64 = SchemaInfo(pb.Schema.Int64, "INT64")
@@ -53,35 +54,35 @@ def builder(
 
 
 def of_entries(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordBatch]:
-    decoder = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
+    """Open all entries."""
+    opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
+    decoder = make_decoder(target.block_options(None, 1 << 20), decompress)
     for message in MessageBlock(3, stream, 0, len(stream), 0).messages():
-        if (found := decoder.decode(message)) is not None:
-            yield from target.add(found)
-    yield from target.flush()
+        if (found := opener.decode(message)) is not None:
+            for columns in take_opened(found, EARLIEST_POSITION, decoder):
+                yield from target.build(columns)
+    if (last := decoder.take()) is not None:
+        yield from target.build(last)
 
 
 def of_blocks(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordBatch]:
-    """Take a stream in blocks, and rare frames entry by entry."""
-    options = target.block_options(None, 1 << 20)
-    assert options is not None
-    decoder, careful = (
-        make_decoder(options, decompress),
-        EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20),
-    )
+    """Take a stream in blocks, and open rare entries."""
+    decoder = make_decoder(target.block_options(None, 1 << 20), decompress)
+    opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
     at, position = 0, EARLIEST_POSITION[:]
     while at < len(stream):
         at, status, _, position = decoder.decode(stream, at, len(stream), position)
-        if status in (FULL, SLOW) and (columns := decoder.take()) is not None:
-            yield from target.add_columns(columns)
+        if status == FULL and (columns := decoder.take()) is not None:
+            yield from target.build(columns)
         if status == SLOW:
             message, at = MessageBlock(3, stream, at, len(stream), 0).message(at)
-            careful.position = EARLIEST_POSITION
-            if (found := careful.decode(message)) is not None:
-                yield from target.add(found)
-            position = careful.position
-    if (columns := decoder.take()) is not None:
-        yield from target.add_columns(columns)
-    yield from target.flush()
+            opener.position = EARLIEST_POSITION
+            if (found := opener.decode(message)) is not None:
+                for columns in take_opened(found, Position(*position), decoder):
+                    yield from target.build(columns)
+            position = opener.position
+    if (last := decoder.take()) is not None:
+        yield from target.build(last)
 
 
 def table(batches: Iterator[pa.RecordBatch], columns: dict[str, pa.DataType]) -> pa.Table:
@@ -99,7 +100,7 @@ def stream_of(seed: int, entries: int = 120) -> bytes:
         if rng.random() < 0.2:
             common["properties"] = [("a", str(entry_id)), ("b", "")]
         if rng.random() < 0.15:
-            # Nothing that blocks can decode.
+            # With a field that the kernel does not know, and a key for the reference.
             common["encryption_algo"] = "none"
         if rng.random() < 0.5:
             found.append(entry(entry_id, rng.randbytes(5), partition_key="k", **common))
@@ -140,6 +141,20 @@ def test_rows_are_filtered_by_the_time_of_their_entries() -> None:
     found = table(of_blocks(builder(ALL, times=wanted), stream), ALL)
     assert found.num_rows
     assert found.equals(table(of_entries(builder(ALL, times=wanted), stream), ALL))
+
+
+def test_what_is_larger_than_a_decoder_decompresses_is_opened_for_it() -> None:
+    large = entry(0, b"v" * 50_000, codec=pb.LZ4)
+    decoder = make_decoder(builder(ALL).block_options(None, 1000), decompress)
+    assert decoder.decode(large, 0, len(large), EARLIEST_POSITION)[1] == SLOW
+    opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
+    opened = opener.decode(MessageBlock(3, large, 0, len(large), 0).message(0)[0])
+    assert opened is not None
+    assert list(take_opened(opened, EARLIEST_POSITION, decoder)) == []
+    taken = decoder.take()
+    assert taken is not None
+    (batch,) = builder(ALL).build(taken)
+    assert batch.column(0).to_pylist() == [b"v" * 50_000]
 
 
 # --- values of a schema -------------------------------------------------------------------

@@ -21,10 +21,10 @@ from pulsar_spark.schema.table.record_batches import (
     FAILFAST,
     PERMISSIVE,
     Projection,
+    PublishTimes,
     RecordBatchBuilder,
 )
-from pulsar_spark.schema.table.runs import PublishTimes
-from tests.schema.table.entries import TOPIC, batch, message, single
+from tests.schema.table.entries import TOPIC, batch, batches_of, message, single
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 
@@ -49,12 +49,7 @@ def builder(
 
 
 def build(target: RecordBatchBuilder, *entries: ReceivedEntry) -> list[pa.RecordBatch]:
-    batches: list[pa.RecordBatch] = []
-    for entry in entries:
-        batches += target.add(entry)
-    batches += target.flush()
-    assert list(target.flush()) == []
-    return batches
+    return batches_of(target, *entries)
 
 
 def rows(target: RecordBatchBuilder, *entries: ReceivedEntry) -> list[dict[str, Any]]:

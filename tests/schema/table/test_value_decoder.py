@@ -9,31 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.reading import AvroDecoder
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.primitives import PrimitiveDecoder
-from pulsar_spark.schema.table.messages import EntryMessages
-from pulsar_spark.schema.table.runs import Run, Runs, split_entry
 from pulsar_spark.schema.table.value_decoder import ValueDecoder
-from tests.schema.table.entries import PARTITION, TOPIC, batch, message, single
+from tests.schema.table.entries import batch, message, messages_of, single
 
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
 INT64 = SchemaInfo(pb.Schema.Int64, "INT64")
 STRING = SchemaInfo(pb.Schema.String, "String")
 VERSIONS = {b"\0" * 7 + b"\0": INT32, b"\0" * 7 + b"\1": INT64}
 OLD, NEW = VERSIONS
-
-
-def messages_of(*entries: ReceivedEntry) -> EntryMessages:
-    found: list[Run] = []
-    for entry in entries:
-        parts = split_entry(entry, with_metadata=True, max_rows=1000, max_bytes=1 << 20)
-        found += [run for run, _ in parts]
-    return EntryMessages(Runs(TOPIC, PARTITION, found))
 
 
 def i32(value: int) -> bytes:

@@ -29,7 +29,7 @@ from pulsar_spark.schema.table.record_batches import (
     RecordBatchBuilder,
 )
 from tests.schema.protobuf.cases import add, info_of, new_file
-from tests.schema.table.entries import TOPIC, batch, message, single
+from tests.schema.table.entries import TOPIC, batch, batches_of, message, single
 
 RECORD = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "int"]}]}
@@ -77,11 +77,7 @@ def build(
         3,
         writers.__getitem__,
     )
-    batches: list[pa.RecordBatch] = []
-    for entry in entries:
-        batches += target.add(entry)
-    batches += target.flush()
-    return [row for part in batches for row in part.to_pylist()]
+    return [row for part in batches_of(target, *entries) for row in part.to_pylist()]
 
 
 PAIRS = [

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.table.runs import PublishTimes
+from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 STRING = SchemaInfo(pb.Schema.String, "String", b"", {"a": "b"})

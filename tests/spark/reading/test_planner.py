@@ -22,7 +22,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.schema.table.runs import PublishTimes
+from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition

@@ -13,7 +13,12 @@ import pytest
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.errors import AuthorizationError, TopicLost, TornBatch
+from pulsar_spark.errors import (
+    AuthorizationError,
+    TopicLost,
+    TornBatch,
+    TransactionOutcomeUnknown,
+)
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
@@ -90,6 +95,64 @@ def drop(topic: Topic, txn: TxnId, commit: bool) -> None:
 
 def forget(topic: Topic, txn: TxnId, commit: bool) -> None:
     """Write no marker, like a coordinator that takes a moving topic for a deleted one."""
+
+
+def on_records(monkeypatch: pytest.MonkeyPatch, ends: Ends, count: int) -> None:
+    """Have a function end the first transactions on the topic of the sink's records."""
+    original = Topic.end_transaction
+    left = [count]
+
+    def end_transaction(topic: Topic, txn: TxnId, *, commit: bool) -> None:
+        is_records = "__spark_sink-" in topic.name and not topic.name.endswith("-attempts")
+        if is_records and left[0]:
+            left[0] -= 1
+            ends(topic, txn, commit)
+        else:
+            original(topic, txn, commit=commit)
+
+    monkeypatch.setattr(Topic, "end_transaction", end_transaction)
+
+
+@pytest.mark.fault(206)
+@pytest.mark.parametrize("ends", [forget, drop])
+@pytest.mark.parametrize("count", [1, TASKS])
+@pytest.mark.parametrize("point", ["after-ends", "after-done", None])
+def test_a_coordinator_that_forgets_the_records_topic_stops_nothing_and_doubles_nothing(
+    broker: EmbeddedBroker,
+    sink: Sink,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Ends,
+    count: int,
+    point: str | None,
+) -> None:
+    on_records(monkeypatch, ends, count)
+    if point is None:
+        sink.run(0)
+    else:
+        die_at(monkeypatch, sink, point)
+        sink.run(0)
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+    assert broker.open_transactions() == {}
+
+
+@pytest.mark.fault(206)
+def test_a_role_that_may_not_tell_the_records_topic_is_told_who_can(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_records(monkeypatch, forget, TASKS)
+    sink.options["pulsar.client.operationTimeoutMs"] = "2000"
+    die_at(monkeypatch, sink, "after-ends")
+    refused = broker.faults.error(
+        "END_TXN_ON_PARTITION", pb.NotAllowedError, "only superusers", times=None
+    )
+    with refused, pytest.raises(TransactionOutcomeUnknown, match="only superusers") as caught:
+        sink.run(0)
+    assert "superuser" in caught.value.remedy
+    assert caught.value.remedy.endswith("--finish s")
+    sink.run(0)
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
 
 
 @pytest.mark.fault(14, 80)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 from pulsar_spark.testing.handlers.answers import refusal
 from pulsar_spark.testing.handlers.table import HANDLERS
 
