@@ -36,8 +36,8 @@ from pulsar_spark.errors import (
 if TYPE_CHECKING:
     from pulsar_spark.cli.admin import Admin
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.deadline import Deadline
     from pulsar_spark.engine.operations import Operation
-    from pulsar_spark.engine.retry import Deadline
     from pulsar_spark.protocol.message_id import Position
 
 _DESCRIPTION = """\

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 from pulsar_spark.logs import get_logger
 

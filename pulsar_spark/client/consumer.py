@@ -31,11 +31,11 @@ from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.consumer import TopicConsumer, ask
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     NotAllowed,

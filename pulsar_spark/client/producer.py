@@ -18,6 +18,7 @@ from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.producers.inflight_window import (
     DeferredCallback,
@@ -25,7 +26,6 @@ from pulsar_spark.engine.producers.inflight_window import (
     log_failure,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     InvalidRow,
     OperationTimeout,

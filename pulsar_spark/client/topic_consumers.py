@@ -14,11 +14,12 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.engine.consumers.consumer import DeadLetterRouter, TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

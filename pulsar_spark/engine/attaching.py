@@ -19,9 +19,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, start
-from pulsar_spark.engine.retry import Backoff, Deadline, after_attempts, can_pass
+from pulsar_spark.engine.retry import Backoff, after_attempts, can_pass
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     AuthenticationError,

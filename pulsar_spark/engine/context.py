@@ -28,6 +28,7 @@ from pulsar_spark.engine.connections.addresses import (
 )
 from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.connections.tls import tls_identity, warn_of_insecure
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
@@ -35,7 +36,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup, LookupService, attach_onc
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (

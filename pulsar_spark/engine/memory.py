@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ClosedError
 from pulsar_spark.protocol.chunks import ChunkMemory
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from pulsar_spark.engine.retry import Deadline, Pause
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 
@@ -33,6 +33,12 @@ class Within(NamedTuple):
     """Yielded by an operation: OperationTimeout is thrown if `answer` takes longer."""
 
     answer: Future[Any]
+    seconds: float
+
+
+class Pause(NamedTuple):
+    """Yielded by an operation to continue after some seconds."""
+
     seconds: float
 
 

@@ -1,11 +1,12 @@
-"""Retries: which errors are retried, backoff, and a deadline for all attempts."""
+"""Retries: which errors are retried, and the pauses between attempts."""
 
 from __future__ import annotations
 
 import random
-import time
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TypeVar
 
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.operations import Operation, OperationFactory, Pause
 from pulsar_spark.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -15,9 +16,6 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TlsError,
 )
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.operations import Operation, OperationFactory
 
 T = TypeVar("T")
 
@@ -49,46 +47,6 @@ class Backoff:
     def reset(self) -> None:
         """Begin again at `initial`, after an attempt that succeeded."""
         self._next = self._initial
-
-
-ATTEMPT_SECONDS = 10.0
-"""A broker that unloads a topic may never answer a request about it.
-
-It answers the next attempt, so no attempt waits longer than this.
-"""
-
-
-class Deadline:
-    """A point in time `seconds` from its creation, on the monotonic clock; None means never."""
-
-    __slots__ = ("at", "seconds")
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds
-        self.at = float("inf") if seconds is None else time.monotonic() + seconds
-
-    def remaining(self) -> float:
-        """Remaining seconds, never negative; infinite without a deadline."""
-        return max(self.at - time.monotonic(), 0.0)
-
-    def attempt(self, at_most: float = ATTEMPT_SECONDS) -> float:
-        """Seconds that one of several attempts may take, more than 0."""
-        return max(min(self.remaining(), at_most, ATTEMPT_SECONDS), 0.001)
-
-    def expired(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() >= self.at
-
-    def check(self, what: str) -> None:
-        """Raise OperationTimeout, saying that `what` took too long, if the time is up."""
-        if self.expired():
-            raise OperationTimeout(f"{what} did not end within {self.seconds:g} s")
-
-
-class Pause(NamedTuple):
-    """Yielded by an operation to continue after some seconds."""
-
-    seconds: float
 
 
 # What passes, and what is final. The first row that fits an error counts; None is what the error's

@@ -23,9 +23,10 @@ from enum import Enum
 from typing import Any
 
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
-from pulsar_spark.engine.retry import Deadline, can_pass, retried, retrying
+from pulsar_spark.engine.retry import can_pass, retried, retrying
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,

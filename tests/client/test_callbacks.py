@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.client import callbacks as module
 from pulsar_spark.client.callbacks import CallbackThread
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 from tests.support.waiting import finish
 

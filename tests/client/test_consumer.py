@@ -39,11 +39,11 @@ from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ClientOptions, ConsumerOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,

@@ -13,9 +13,9 @@ from pulsar_spark.engine.consumers.consumer_session import (
     unique_name,
 )
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,

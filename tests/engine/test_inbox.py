@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pulsar_spark.engine.consumers.inbox import Inbox
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ClosedError, CorruptMessage, TopicNotFound
 from tests.support.waiting import finish
 

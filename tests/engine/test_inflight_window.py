@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.inflight_window import (
@@ -19,7 +20,6 @@ from pulsar_spark.engine.producers.inflight_window import (
     PendingSends,
     ReceiptVerdict,
 )
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OperationTimeout, PulsarError
 from pulsar_spark.protocol.message_id import MessageIdAdv

@@ -10,8 +10,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run, run_many, start
-from pulsar_spark.engine.retry import Deadline, Pause, can_pass, retrying
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.operations import (
+    Operation,
+    OperationFactory,
+    Pause,
+    Within,
+    run,
+    run_many,
+    start,
+)
+from pulsar_spark.engine.retry import can_pass, retrying
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     ClosedError,

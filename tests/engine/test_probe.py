@@ -10,9 +10,9 @@ from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Probe
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ConnectionLost, CorruptMessage, OperationTimeout, TopicNotFound
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event

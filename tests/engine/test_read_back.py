@@ -14,8 +14,8 @@ from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, Subs
 from pulsar_spark.engine.consumers.probe import EntryWait
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import run
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     AuthorizationError,
     ConnectionLost,

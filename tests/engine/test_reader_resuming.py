@@ -18,11 +18,12 @@ from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed
 from pulsar_spark.engine.consumers.receiver_queue import Ended
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.retry import Backoff, Deadline
+from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     ClosedError,

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from pulsar_spark.engine.retry import Backoff, Deadline
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import OperationTimeout
 
 

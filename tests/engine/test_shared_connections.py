@@ -13,10 +13,10 @@ import pytest
 from pulsar_spark.engine import context as module
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, SharedConnections, shared_connections
-from pulsar_spark.engine.operations import Operation, start
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.operations import Operation, Pause, start
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.retry import Deadline, Pause
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import AuthenticationError, ClosedError, OptionError
 from pulsar_spark.testing import EmbeddedBroker

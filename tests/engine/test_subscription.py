@@ -11,8 +11,9 @@ from pulsar_spark.engine import attaching, retry
 from pulsar_spark.engine.consumers import attachment as module
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import OperationFactory, run
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.retry import retrying
 from pulsar_spark.errors import ClosedError, ConsumerBusy, NotAllowed, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position

@@ -22,8 +22,8 @@ from pulsar_spark.engine.connections import transport as transport_module
 from pulsar_spark.engine.connections.tls import tls_context, tls_identity
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.engine.connections import transport as module
 from pulsar_spark.engine.connections.transport import Transport, WriteQueue
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ConnectionLost, OperationTimeout
 from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish, wait_until

@@ -13,9 +13,10 @@ import pytest
 from pulsar_spark.engine import attaching
 from pulsar_spark.engine.consumers import subscription
 from pulsar_spark.engine.consumers.subscription import TopicEnd
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.retry import retrying
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.outgoing_batches import MessageFields

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pulsar_spark.cli.sink import state_topics
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import PulsarError, SinkStateError, TopicNotFound, listed
 from pulsar_spark.protocol.commands import TxnId

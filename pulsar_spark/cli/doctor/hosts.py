@@ -16,8 +16,8 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_servi
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport, resolve
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -14,10 +14,10 @@ from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.producers.producer_session import Identity, register_silently
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,

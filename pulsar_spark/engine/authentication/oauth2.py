@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pulsar_spark.engine.connections.tls import client_context, load_trusted
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import OAuth2Options, is_unicode
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     AuthenticationError,
     ConnectError,

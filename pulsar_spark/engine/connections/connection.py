@@ -38,9 +38,9 @@ from pulsar_spark.engine.connections.requests import (
 )
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Received, Transport, WriteQueue
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     AuthenticationError,
     BrokerError,

@@ -6,7 +6,7 @@ import errno
 import select
 from collections.abc import Callable, Mapping
 
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 
 _SLICE = 0.25
 """A wait checks this often whether it is still wanted."""

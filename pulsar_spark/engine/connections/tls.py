@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.connections.polling import wait_connecting
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import ClientOptions, TlsOptions
 from pulsar_spark.engine.pem import BEGIN, pem_content, read_pem
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TlsError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.blocks import Buffer

@@ -22,7 +22,7 @@ from typing import Protocol, TypeAlias
 from pulsar_spark.engine.connections.addresses import split_host_port
 from pulsar_spark.engine.connections.polling import poll, wait_connecting
 from pulsar_spark.engine.connections.tls import TlsSocket
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, TlsError
 from pulsar_spark.protocol.blocks import Buffer
 

@@ -17,8 +17,9 @@ from pulsar_spark.engine.attaching import Attaching
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.engine.retry import Deadline, can_pass
+from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -34,11 +34,12 @@ from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Deadline, can_pass, retried
+from pulsar_spark.engine.retry import can_pass, retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,

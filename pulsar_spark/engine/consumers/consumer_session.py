@@ -25,9 +25,10 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import ConsumerHandler, topic_migrated
-from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.operations import Operation, Pause
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
-from pulsar_spark.engine.retry import Backoff, Deadline, Pause
+from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,

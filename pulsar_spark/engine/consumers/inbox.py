@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ClosedError, PulsarError
 
 if TYPE_CHECKING:

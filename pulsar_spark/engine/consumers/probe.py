@@ -29,9 +29,10 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
     ConnectionLost,
     ConsumerBusy,

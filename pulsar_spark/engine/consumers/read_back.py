@@ -25,9 +25,10 @@ from pulsar_spark.engine.consumers.probe import (
     unread_part,
 )
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, Within
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
 from pulsar_spark.protocol.frame_parts import MessageReceived
 from pulsar_spark.protocol.frames import MessageBlock

@@ -35,10 +35,11 @@ from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, Receiver
 from pulsar_spark.engine.consumers.reframing import usual_frames
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,

@@ -21,10 +21,10 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.consumers.receiver_queue import Ended, Permits, ReceiverQueue
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConsumerBusy, PulsarError
 from pulsar_spark.logs import get_logger

@@ -36,8 +36,9 @@ from pulsar_spark.engine.consumers.consumer_session import (
     probe_request,
 )
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, SubscriptionNotFound
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import commands

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress, too_many_redirects
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import (
     ANY_DOMAIN,
     RegisteredSchema,
     topic_names,
 )
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

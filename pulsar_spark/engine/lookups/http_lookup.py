@@ -12,9 +12,9 @@ from urllib.parse import quote, quote_plus, urlencode
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.http_client import HttpClient
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import RegisteredSchema, topic_names
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import RemoteProtocolError, TopicNotFound, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, key_value_data, type_of_name

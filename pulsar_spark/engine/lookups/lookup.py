@@ -21,8 +21,9 @@ from pulsar_spark.engine.consumers.consumer_session import (
     visit,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, run, run_many, value_of
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,

@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.operations import Operation, run, start
-from pulsar_spark.engine.retry import Deadline, retried
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.logs import get_logger

@@ -18,8 +18,8 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.memory import ProducerBudget
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import (
     ClosedError,

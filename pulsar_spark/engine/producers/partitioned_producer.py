@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
@@ -19,7 +20,6 @@ from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, Fa
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
     ClosedError,

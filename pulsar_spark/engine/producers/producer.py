@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import Operation, Within, run, start
@@ -47,7 +48,6 @@ from pulsar_spark.engine.producers.producer_session import (
 )
 from pulsar_spark.engine.producers.send_gate import RefusedEntry, SendGate
 from pulsar_spark.engine.producers.submission import Submission
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,

@@ -24,6 +24,7 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, Within, run
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
@@ -33,7 +34,6 @@ from pulsar_spark.engine.producers.inflight_window import (
     Taken,
     log_failure,
 )
-from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run_many
 from pulsar_spark.engine.producers.producer_session import Identity, register_silently
-from pulsar_spark.engine.retry import Deadline, can_pass, retried
+from pulsar_spark.engine.retry import can_pass, retried
 from pulsar_spark.errors import (
     BrokerError,
     IncompatibleSchema,

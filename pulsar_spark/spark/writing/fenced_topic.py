@@ -16,10 +16,11 @@ from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import run, value_of
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.retry import Backoff, Deadline, retried
+from pulsar_spark.engine.retry import Backoff, retried
 from pulsar_spark.errors import (
     BrokerError,
     ConsumerBusy,
