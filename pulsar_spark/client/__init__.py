@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         AuthenticationToken,
     )
     from pulsar_spark.client.client import Client, PulsarClient
-    from pulsar_spark.client.consumer import Consumer, PulsarConsumer
+    from pulsar_spark.client.consumer import Consumer, ConsumerEventListener, PulsarConsumer
     from pulsar_spark.client.consumer_policies import (
         ConsumerBatchReceivePolicy,
         ConsumerDeadLetterPolicy,
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
         UnknownError,
         UnsupportedVersionError,
     )
-    from pulsar_spark.client.listening import ConsumerEventListener
     from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
     from pulsar_spark.client.message import Message, MessageId
     from pulsar_spark.client.producer import Producer, PulsarProducer
@@ -140,7 +139,7 @@ _HOMES = {
     "ConsumerBusy": "exceptions",
     "ConsumerCryptoFailureAction": "enums",
     "ConsumerDeadLetterPolicy": "consumer_policies",
-    "ConsumerEventListener": "listening",
+    "ConsumerEventListener": "consumer",
     "ConsumerKeySharedPolicy": "consumer_policies",
     "ConsumerNotFound": "exceptions",
     "ConsumerNotInitialized": "exceptions",

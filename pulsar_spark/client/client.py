@@ -29,7 +29,12 @@ from pulsar_spark.client.arguments import (
 )
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
-from pulsar_spark.client.consumer import PulsarConsumer, ReceivingRules
+from pulsar_spark.client.consumer import (
+    ConsumerEventListener,
+    MessageListener,
+    PulsarConsumer,
+    ReceivingRules,
+)
 from pulsar_spark.client.consumer_policies import (
     DEFAULT_BATCH,
     ConsumerBatchReceivePolicy,
@@ -52,7 +57,6 @@ from pulsar_spark.client.enums import (
     RegexSubscriptionMode,
     choice,
 )
-from pulsar_spark.client.listening import ConsumerEventListener, MessageListener
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import CallbackThread
@@ -17,12 +17,7 @@ from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchRe
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
 from pulsar_spark.client.dead_letters import DeadLetterProducers, LastDeliveries
 from pulsar_spark.client.incoming import IncomingMessages
-from pulsar_spark.client.listening import (
-    ConsumerEventListener,
-    Listening,
-    MessageListener,
-    ReceiveCallback,
-)
+from pulsar_spark.client.listening import Listening, ReceiveCallback
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.topic_consumers import TopicConsumers
 from pulsar_spark.client.transaction import Transaction
@@ -46,6 +41,19 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
+
+MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
+"""The type of `subscribe`'s `message_listener`."""
+
+
+class ConsumerEventListener(Protocol):
+    """Told when a consumer of a Failover subscription becomes active or inactive."""
+
+    def became_active(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """The consumer gets a partition's messages (-1: the topic's) from now on."""
+
+    def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """Another consumer gets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,8 @@ class PulsarConsumer(Closing):
         self._incoming = IncomingMessages(
             self._inbox, values, self._last_deliveries, discard_corrupt=options.discard_corrupt
         )
-        self._listening = Listening(self, self._incoming, rules.listener, callbacks, self._pull)
+        listener = None if rules.listener is None else partial(rules.listener, self)
+        self._listening = Listening(topic, self._incoming, listener, callbacks, self._pull)
         self._consumers = TopicConsumers(
             context,
             topic,

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TypeAlias
 
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
@@ -17,26 +17,10 @@ from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.errors import ClosedError, OptionError, PulsarError
 from pulsar_spark.logs import get_logger
 
-if TYPE_CHECKING:
-    from pulsar_spark.client.consumer import PulsarConsumer
-
 logger = get_logger(__name__)
-
-MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
-"""The type of `subscribe`'s `message_listener`."""
 
 ReceiveCallback: TypeAlias = "Callable[[Result, Message | None], object]"
 """Callback of `receive_async`: it gets the result, and the message if there is one."""
-
-
-class ConsumerEventListener(Protocol):
-    """Told when a consumer of a Failover subscription becomes active or inactive."""
-
-    def became_active(self, consumer: PulsarConsumer, partition_id: int) -> object:
-        """The consumer gets a partition's messages (-1: the topic's) from now on."""
-
-    def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
-        """Another consumer gets them."""
 
 
 class Listening:
@@ -48,13 +32,13 @@ class Listening:
 
     def __init__(
         self,
-        consumer: PulsarConsumer,
+        topic: str,
         incoming: IncomingMessages,
-        listener: MessageListener | None,
+        listener: Callable[[Message], object] | None,
         callbacks: CallbackThread,
         pull: Callable[[], None],
     ) -> None:
-        self._consumer = consumer
+        self._topic = topic
         self._incoming = incoming
         self._listener = listener
         self._callbacks = callbacks
@@ -122,7 +106,7 @@ class Listening:
             if callback is not None:
                 callback(Result.Ok, message)
             elif self._listener is not None:
-                self._listener(self._consumer, message)
+                self._listener(message)
         finally:
             self.on_ready()
 
@@ -133,8 +117,7 @@ class Listening:
             finally:
                 self.on_ready()
         elif not isinstance(error, ClosedError):
-            topic = self._consumer.topic()
-            logger.error("%s: a message cannot be given to the listener: %s", topic, error)
+            logger.error("%s: a message cannot be given to the listener: %s", self._topic, error)
             # An entry that could not be fetched now is the next one still, and told of again.
             if not can_pass(error, lives=True) and not self._incoming.over:
                 self.on_ready()
