@@ -22,7 +22,7 @@ from pulsar_spark.protocol.single_metadata import (
     PAYLOAD_SIZES,
     property_name,
 )
-from pulsar_spark.protocol.varints import encode_number, number_runs, sized
+from pulsar_spark.protocol.varints import NUMBERS, encode_number, number_runs, sized
 
 _U32 = Struct(">I")
 
@@ -167,7 +167,12 @@ class UniformMessages:
 
     def without_batch(self) -> UniformMessages:
         """Return messages that have a batch's fields with those of entries of their own."""
-        fields = [_fields(message, unbatched=True) for message in self.messages()]
+        if self.fields is not None:
+            fields = list(map(_without_batch, self.fields))
+        else:
+            keys = self.keys or [None] * len(self)
+            pairs = zip(self.payloads, keys, strict=True)
+            fields = [key_field(payload, key, unbatched=True) for payload, key in pairs]
         return UniformMessages(self.payloads, None, fields, self.callbacks, unbatched=True)
 
     def edges(self) -> Sequence[int]:
@@ -292,6 +297,31 @@ def _fields(message: MessageFields, unbatched: bool) -> bytes:
     if message.null_key:
         data += tags.null_key
     return data if unbatched else data + b"\x40"
+
+
+_ENTRY_TAGS = {mine[0]: its for mine, its in zip(_IN_BATCH, _IN_ENTRY, strict=True)}
+_SIZED = frozenset(tag[0] for tag in (_IN_BATCH.properties, _IN_BATCH.key, _IN_BATCH.ordering_key))
+_PAYLOAD_SIZE, _SEQUENCE_ID = 0x18, 0x40
+
+
+def _without_batch(fields: bytes) -> bytes:
+    """Return a message's fields in a batch as those of an entry of its own: with other tags."""
+    parts: list[bytes] = []
+    at = 0
+    while (tag := fields[at]) != _SEQUENCE_ID:
+        end = at + 2
+        while fields[end - 1] & 128:
+            end += 1
+        number = fields[at + 1 : end]
+        if tag in _SIZED:
+            start, end = at + 1, end + NUMBERS[number]
+            parts += [_ENTRY_TAGS[tag], fields[start:end]]
+        elif tag == _IN_BATCH.event_time[0]:
+            parts += [_ENTRY_TAGS[tag], number]
+        elif tag != _PAYLOAD_SIZE:
+            parts.append(_ENTRY_TAGS[tag])
+        at = end
+    return b"".join(parts)
 
 
 def key_field(payload: bytes, key: BatchKey, unbatched: bool) -> bytes:

@@ -380,6 +380,19 @@ def test_what_is_written_is_read_back(messages: list[MessageFields], first: int)
         assert read.null_partition_key == wrote.null_key
 
 
+@given(st.lists(fields_, min_size=1, max_size=10), st.booleans())
+def test_messages_of_a_batch_get_the_fields_of_entries_of_their_own(
+    messages: list[MessageFields], base64: bool
+) -> None:
+    for message in messages:
+        message.key_is_base64 = base64 and message.key is not None
+    found, expected = columns_of(messages).without_batch(), columns_of(messages, unbatched=True)
+    assert found.unbatched
+    assert found.messages() == expected.messages() == messages
+    if expected.fields is not None:
+        assert found.fields == expected.fields
+
+
 def test_bytes_keys_are_written_with_their_mark() -> None:
     columns = columns_of([MessageFields(b"x", key="AAH+", key_is_base64=True)])
     assert columns.have_other_keys
