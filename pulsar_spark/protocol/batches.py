@@ -51,8 +51,8 @@ class UnpackedBatch:
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
         self.count = count
-        self.compacted: list[int] = []
-        self.base64: list[int] = []
+        self.compacted = array("i")
+        self.base64 = array("i")
         # Where messages end.
         self._ends = array("i")
         # The metadata of the first messages.

@@ -82,7 +82,7 @@ def test_a_batch_unpacks_to_what_was_written(
     assert batch.metadata() == expected
     assert [batch.payload(index) for index in range(count)] == payloads
     assert [batch.metadata_of(index) for index in range(count)] == expected
-    assert batch.compacted == [i for i, metadata in enumerate(expected) if metadata.compacted_out]
+    assert list(batch.compacted) == [i for i, metadata in enumerate(expected) if metadata.compacted_out]
     nulls = [metadata.null_value for metadata in expected]
     assert batch.values() == [
         None if is_null else payload for is_null, payload in zip(nulls, payloads, strict=True)
@@ -129,7 +129,7 @@ def test_null_and_empty_values_and_removed_messages_differ() -> None:
     )
     batch = unpack_batch(body, 4)
     assert batch.values() == [b"", None, b"", b"x"]
-    assert batch.compacted == [2]
+    assert list(batch.compacted) == [2]
     assert batch.payloads() == [b"", b"", b"", b"x"]
 
 
