@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Probe
@@ -174,7 +174,7 @@ def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.Monkey
 def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
     question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "ATTEMPT_SECONDS", 0.2)
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         messages = fill(broker, TOPIC, 3)
         with broker.faults.drop(question) as rule:

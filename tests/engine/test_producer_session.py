@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import attaching, retry
+from pulsar_spark.engine import attaching
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
@@ -315,7 +316,7 @@ def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(deadlines, "time", clock)
     with topic(operation_timeout=600) as (script, context, _):
         asked = refuse_producers(script, pb.ProducerBlockedQuotaExceededError)
         refuse = script.on_producer

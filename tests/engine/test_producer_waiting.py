@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import attaching, retry
+from pulsar_spark.engine import attaching
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ProducerOptions
@@ -339,7 +340,7 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(
         attaching, "Backoff", lambda maximum: Backoff(maximum=maximum, rng=_Longest())
     )
-    for module in (inflight_window, retry):
+    for module in (inflight_window, deadlines):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import retry
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.consumers import reader_feed
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.reader import EntryReader
@@ -526,7 +526,7 @@ def test_a_first_subscribe_ends_within_the_operation_timeout_whatever_is_not_ans
 def test_an_attempt_that_the_end_of_the_time_cuts_short_does_not_hide_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "ATTEMPT_SECONDS", 0.2)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
@@ -590,7 +590,7 @@ def test_a_broker_that_is_back_shortly_before_the_end_is_found(
 ) -> None:
     clock = Clock()
     began = clock.monotonic()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(deadlines, "time", clock)
     pauses: list[float] = []
 
     def wait(consumer: ReaderFeed, seconds: float) -> Operation[None]:

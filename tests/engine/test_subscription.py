@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine import attaching, retry
+from pulsar_spark.engine import attaching
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.consumers import attachment as module
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
@@ -239,7 +240,7 @@ def test_questions_at_the_same_time_attach_it_once(
 def test_a_broker_that_does_not_answer_is_asked_anew(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(deadlines, "ATTEMPT_SECONDS", 0.5)
     with ClientContext(quick(broker)) as context:
         consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
         ask(consumer.end_operation)

@@ -82,7 +82,9 @@ def test_a_batch_unpacks_to_what_was_written(
     assert batch.metadata() == expected
     assert [batch.payload(index) for index in range(count)] == payloads
     assert [batch.metadata_of(index) for index in range(count)] == expected
-    assert list(batch.compacted) == [i for i, metadata in enumerate(expected) if metadata.compacted_out]
+    assert list(batch.compacted) == [
+        i for i, metadata in enumerate(expected) if metadata.compacted_out
+    ]
     nulls = [metadata.null_value for metadata in expected]
     assert batch.values() == [
         None if is_null else payload for is_null, payload in zip(nulls, payloads, strict=True)

@@ -301,7 +301,12 @@ class EntryReader(Closing):
             status = self._take_columns(block, decoder)
             if status == blocks.SLOW:
                 before = self.position
-                entry = self._take_entry(block)
+                try:
+                    entry = self._take_entry(block)
+                except PulsarError:
+                    if (columns := decoder.take()) is not None:
+                        yield columns
+                    raise
                 if entry is not None:
                     yield from take_opened(entry, before, decoder)
             elif status == blocks.FULL and (columns := decoder.take()) is not None:

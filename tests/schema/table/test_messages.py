@@ -100,8 +100,8 @@ def stream_of(seed: int, entries: int = 120) -> bytes:
         if rng.random() < 0.2:
             common["properties"] = [("a", str(entry_id)), ("b", "")]
         if rng.random() < 0.15:
-            # With a field that the kernel does not know, and a key for the reference.
-            common["encryption_algo"] = "none"
+            # A decoder leaves it to be opened.
+            common["ack_set"] = [-1]
         if rng.random() < 0.5:
             found.append(entry(entry_id, rng.randbytes(5), partition_key="k", **common))
             continue
