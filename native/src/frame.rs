@@ -113,6 +113,10 @@ pub fn command(frame: &[u8]) -> Result<Command<'_>> {
     let ledger = id.shortest()? as i64;
     id.expect(0x10)?;
     let entry = id.shortest()? as i64;
+    if entry == i64::MAX {
+        // No position can be after it.
+        return Err(Unusual);
+    }
     if id.has(0x18) {
         // The partition, -1 on a topic without: what goes into ids is the reader's own.
         id.signed()?;

@@ -123,7 +123,7 @@ class PythonBlockDecoder:
             raise _RareFrame
         message_id = command.message_id
         key = ledger_id, entry_id = message_id.ledgerId, message_id.entryId
-        if ledger_id | entry_id > _MAX_LONG:
+        if ledger_id > _MAX_LONG or entry_id >= _MAX_LONG:
             raise _RareFrame
         options, passed = self._options, key < position[:2]
         if options.end is not None and not passed and (*key, 0) >= options.end:

@@ -58,9 +58,13 @@ def check_body(kind: int, body: Any) -> None:
 
 
 def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
-    """Raise RemoteProtocolError for an id below -1, or with `is_stored` below 0."""
+    """Raise RemoteProtocolError for an id below -1.
+
+    With `is_stored` also for one below 0, or one that no position can be after.
+    """
+    is_last = is_stored and message_id.entryId == _MAX_LONG
     for number in (message_id.ledgerId, message_id.entryId):
-        if number > _MAX_LONG and (is_stored or number != _NONE):
+        if is_last or (number > _MAX_LONG and (is_stored or number != _NONE)):
             raise RemoteProtocolError(
                 f"{message_id.ledgerId}:{message_id.entryId} is not a valid position of a message"
             )

@@ -453,6 +453,7 @@ UNUSUAL: dict[str, bytes] = {
     "batch with a message less": entry(1, BATCH, num_messages_in_batch=2),
     "huge batch": entry(1, BATCH, num_messages_in_batch=2**31 - 1),
     "entry of 64 bits": entry(2**64 - 1, b"v", ledger_id=LEDGER - 1),
+    "entry of 63 bits": entry(2**63 - 1, b"v", ledger_id=LEDGER - 1),
 }
 
 # The reference takes them, the kernel does not.

@@ -134,10 +134,12 @@ def test_numbers_at_the_bounds_are_taken(command: pb.BaseCommand) -> None:
     check(command)
 
 
-def test_a_message_that_is_stored_has_no_negative_id() -> None:
-    check_id(EMPTY_TOPIC)
-    with pytest.raises(RemoteProtocolError):
-        check_id(EMPTY_TOPIC, is_stored=True)
+def test_a_message_that_is_stored_has_no_negative_id_and_something_can_be_after_it() -> None:
+    for message_id in (EMPTY_TOPIC, pb.MessageIdData(ledgerId=1, entryId=2**63 - 1)):
+        check_id(message_id)
+        with pytest.raises(RemoteProtocolError):
+            check_id(message_id, is_stored=True)
+    check_id(pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 2), is_stored=True)
 
 
 @pytest.mark.fault(30, 31)
