@@ -16,6 +16,7 @@ from typing import Any
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key
 from pulsar_spark.protocol.blocks import (
+    LAST_MILLIS,
     BinaryColumn,
     BlockOptions,
     Buffer,
@@ -23,13 +24,8 @@ from pulsar_spark.protocol.blocks import (
     MapColumn,
     VersionRuns,
 )
-from pulsar_spark.protocol.message_id import MessageIdAdv, as_signed, id_tails
+from pulsar_spark.protocol.message_id import MessageIdAdv, as_signed, as_signed_int, id_tails
 from pulsar_spark.protocol.validation import as_text
-
-LAST_MILLIS = 253_402_300_799_999
-"""The last millisecond of the year 9999: Spark SQL and Python have no later times."""
-
-_MAX_INT = 2**31 - 1
 
 
 class TakenEntry:
@@ -225,9 +221,7 @@ def _replicated_from(entry: TakenEntry) -> bytes | None:
 
 
 def _redelivery_count(entry: TakenEntry) -> int:
-    count = entry.redelivery_count
-    # Java reads the wire's unsigned numbers as signed ones.
-    return count - 2**32 if count > _MAX_INT else count
+    return as_signed_int(entry.redelivery_count)
 
 
 def _batch_indexes(rows: PendingRows) -> list[Any]:

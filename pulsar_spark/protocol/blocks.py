@@ -35,6 +35,12 @@ END: Final = 2
 SLOW: Final = 3
 """The next frame's entry has to be opened first; nothing of it was taken."""
 
+LAST_MILLIS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; columns cut later times to it.
+
+Spark SQL and Python have no later times.
+"""
+
 Buffer = bytes | bytearray | memoryview
 Place = tuple[int, int, int]
 """A position: ledger, entry, batch index."""

@@ -34,6 +34,11 @@ def as_signed(value: int) -> int:
     return value - 2**64 if value > _MAX_LONG else value
 
 
+def as_signed_int(value: int) -> int:
+    """Return an unsigned 32-bit number as the signed one with the same bits, as Java reads it."""
+    return value - 2**32 if value > _MAX_INT else value
+
+
 @dataclass(frozen=True, slots=True)
 class MessageIdAdv:
     """Where a message is stored: ledger, entry, and its index inside a batch.

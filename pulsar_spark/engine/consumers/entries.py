@@ -31,7 +31,7 @@ from pulsar_spark.protocol.chunks import (
 )
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frame_parts import MessageReceived, PayloadParts, parse_payload
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position, as_signed_int
 from pulsar_spark.protocol.validation import check_id
 
 logger = get_logger(__name__)
@@ -104,7 +104,7 @@ class ReceivedEntry:
         self.ledger_id = message_id.ledgerId
         self.entry_id = message_id.entryId
         self.partition = message_id.partition
-        self.redelivery_count = _signed_int(command.redelivery_count)
+        self.redelivery_count = as_signed_int(command.redelivery_count)
         self.metadata = parts.metadata
         self.broker_entry_metadata = parts.broker_entry_metadata
         self.payload = payload
@@ -119,7 +119,7 @@ class ReceivedEntry:
 
     def redelivered_as(self, command: pb.CommandMessage) -> None:
         """Take the count of redeliveries from another delivery of the entry."""
-        self.redelivery_count = _signed_int(command.redelivery_count)
+        self.redelivery_count = as_signed_int(command.redelivery_count)
 
 
 class EntryDecoder:
@@ -357,11 +357,6 @@ class EntryDecoder:
             min(times),
             first,
         )
-
-
-def _signed_int(number: int) -> int:
-    # Java reads the wire's unsigned numbers as signed ones.
-    return number - 2**32 if number >= 2**31 else number
 
 
 def _is_last(metadata: pb.MessageMetadata) -> bool:

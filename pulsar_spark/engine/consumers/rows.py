@@ -21,6 +21,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.blocks import (
     FULL,
+    LAST_MILLIS,
     ArrowBuffer,
     BlockDecoder,
     BlockOptions,
@@ -58,8 +59,6 @@ _COLUMNS = frozenset(
         "redelivery_count",
     }
 )
-# The last millisecond of the year 9999: columns have no later times.
-_LAST_MILLIS = 253_402_300_799_999
 # The client's memory limit was applied before, when columns were decoded.
 _ANY_SIZE = 2**31 - 1
 
@@ -330,7 +329,7 @@ def _is_valid(validity: bytes | None, row: int) -> bool:
 def _known_millis(micros: int) -> int | None:
     # Later times are cut to the last one.
     millis = micros // 1000
-    return millis if millis < _LAST_MILLIS else None
+    return millis if millis < LAST_MILLIS else None
 
 
 def _view(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> memoryview[int]:
