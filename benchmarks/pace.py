@@ -11,7 +11,7 @@ import time
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 
 # How many rows are sent together: every hundredth of a second at 1,000 rows per second.
 _TOGETHER = 10

@@ -50,14 +50,15 @@ class Pump(RawConnection):
         made = list(itertools.islice(workload.made(), messages if times else 0))
         if made:
             encoder = PythonSendEncoder(1, self._name, b"", _CODECS[workload.compression], compress)
-            frames, ends = encoder.encode(
+            buffers, ends = encoder.encode(
                 [message.value for message in made],
                 [message.key.encode() for message in made],
+                None,
                 0,
                 int(time.time() * 1000),
                 workload.batch,
             )
-            self._unsent += [memoryview(frames)] * times
+            self._unsent += [memoryview(b"".join(buffers))] * times
             self._unconfirmed += len(ends) * times
 
     def fileno(self) -> int:

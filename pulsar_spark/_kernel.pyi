@@ -66,7 +66,7 @@ class SendEncoder:
         cls,
         producer_id: int,
         producer_name: str,
-        schema_version: bytes,
+        common: bytes,
         compression: int,
         compress: Callable[[int, _Buffer], _Buffer],
     ) -> SendEncoder: ...
@@ -78,26 +78,13 @@ class SendEncoder:
         self,
         payloads: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
+        fields: Sequence[bytes] | None,
+        sequence_ids: int | Sequence[int],
         publish_time: int,
         per_entry: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> tuple[bytes, array[int]]: ...
-    def body(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> bytes: ...
-    def frame(
-        self,
-        body: bytes,
-        first_sequence_id: int,
-        publish_time: int,
-        key: bytes | None = None,
-        num_messages: int = 1,
-    ) -> tuple[bytes, bytes]: ...
+        *,
+        by_highest: bool = False,
+    ) -> tuple[list[bytes], array[int]]: ...
 
 @final
 class Columns:

@@ -34,10 +34,8 @@ takes a message keep the emptiest value instead.
 
 - Modules of `testing` are the embedded broker's, which reads what clients build and builds what
   they read. "–" where nothing of the package sets or reads a field: it is the peer's affair.
-- What SEND and SEND_RECEIPT have, and the metadata of sent messages, also goes by templates
-  and patterns of bytes (`protocol/send_encoder.py`, `protocol/sends.py`,
-  `protocol/single_metadata.py`, `protocol/blocks.py`), and by the compiled implementation
-  (`native/`).
+- What SEND and SEND_RECEIPT have, and the metadata of sent messages, also goes by the compiled
+  implementation (`native/`), and receipts by a pattern of bytes (`protocol/blocks.py`).
 - Fields that only proxies and brokers set are tested by their bytes.
 
 {summary}

@@ -13,13 +13,13 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
-use crate::encode::{self, column_edges, Entry, Frames, Producer};
+use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
 use crate::frame;
 use crate::hashes;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 10;
+const CONTRACT: u32 = 11;
 
 type Object = Py<PyAny>;
 
@@ -300,6 +300,9 @@ thread_local! {
     static FRAMES: RefCell<Frames> = RefCell::default();
 }
 
+/// The payload of one frame is not copied from this size on.
+const LARGE: usize = 32 << 10;
+
 /// Larger ones are not kept.
 const MAX_KEPT: usize = 2 << 20;
 
@@ -324,12 +327,13 @@ impl SendEncoder {
     fn new(
         producer_id: u64,
         producer_name: &str,
-        schema_version: &[u8],
+        common: &[u8],
         compression: u8,
         compress: Object,
-    ) -> Self {
-        let producer = Producer::new(producer_id, producer_name.as_bytes(), schema_version);
-        SendEncoder { producer, compression, compress }
+    ) -> PyResult<Self> {
+        let producer = Producer::new(producer_id, producer_name.as_bytes(), common);
+        let producer = producer.map_err(|_| PyValueError::new_err("these are no fields"))?;
+        Ok(SendEncoder { producer, compression, compress })
     }
 
     #[getter]
@@ -337,31 +341,10 @@ impl SendEncoder {
         self.producer.overhead()
     }
 
-    /// body(payloads, keys, first_sequence_id, fields=None) -> the body of a batch
-    #[pyo3(signature = (payloads, keys, first_sequence_id, fields=None))]
-    fn body<'py>(
-        &self,
-        py: Python<'py>,
-        payloads: &Bound<'py, PyAny>,
-        keys: Option<&Bound<'py, PyAny>>,
-        first_sequence_id: u64,
-        fields: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
-        let slices = messages.slices();
-        let mut frames = FRAMES.take();
-        frames.clear();
-        let put = py.detach(|| frames.put_batch(slices.columns(), first_sequence_id));
-        put.map_err(too_large)?;
-        let body = PyBytes::new(py, frames.body(&[]));
-        keep(frames);
-        Ok(body)
-    }
-
-    /// encode(payloads, keys, first_sequence_id, publish_time, per_entry, fields=None)
-    /// -> (data, ends)
+    /// encode(payloads, keys, fields, sequence_ids, publish_time, per_entry, *, by_highest=False)
+    /// -> (buffers, ends)
     #[pyo3(signature = (
-        payloads, keys, first_sequence_id, publish_time, per_entry, fields=None
+        payloads, keys, fields, sequence_ids, publish_time, per_entry, *, by_highest=false
     ))]
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
@@ -369,43 +352,36 @@ impl SendEncoder {
         py: Python<'py>,
         payloads: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
-        first_sequence_id: u64,
+        fields: Option<&Bound<'py, PyAny>>,
+        sequence_ids: &Bound<'py, PyAny>,
         publish_time: u64,
         per_entry: usize,
-        fields: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
-        let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
-        let slices = messages.slices();
-        let columns = slices.columns();
+        by_highest: bool,
+    ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyAny>)> {
+        let messages = Messages::new(payloads, keys, fields)?;
+        let columns = messages.columns(ids_of(sequence_ids, messages.payloads.len())?);
         let per_entry = per_entry.max(1);
-        let alone = columns.payloads.len() % per_entry == 1;
-        let unwritten = if per_entry == 1 { self.compression != 0 } else { alone };
-        if columns.fields.is_some() && unwritten {
-            let text = "messages that are compressed, or left, one by one have no fields";
-            return Err(PyValueError::new_err(text));
-        }
         let mut frames = FRAMES.take();
         frames.clear();
         let mut put_all = |compress: &mut Compress| {
             let count = columns.payloads.len();
             for start in (0..count).step_by(per_entry) {
                 let stop = count.min(start.saturating_add(per_entry));
-                let first = first_sequence_id + start as u64;
                 let given = columns.payloads[start];
                 if stop - start > 1 {
-                    frames.put_batch(columns.part(start, stop), first).map_err(too_large)?;
+                    frames.put_batch(&columns, start..stop).map_err(cannot_be_sent)?;
                 }
                 let size = compress(&mut frames, given)?;
+                let highest = columns.id(stop - 1);
                 let entry = Entry {
                     compressed: size.map(|size| (self.compression, size)),
-                    first_sequence_id: first,
+                    ids: (if by_highest { highest } else { columns.id(start) }, highest),
                     publish_time,
-                    key: columns.keys.and_then(|keys| keys[start]),
-                    // Those of batches are in their bodies.
-                    fields: columns.fields.filter(|_| per_entry == 1).map(|fields| fields[start]),
+                    key: columns.key(start),
+                    fields: columns.fields(start),
                     messages: stop - start,
                 };
-                frames.put_head(&self.producer, &entry, given).map_err(too_large)?;
+                frames.put_head(&self.producer, &entry, given).map_err(cannot_be_sent)?;
             }
             PyResult::Ok(())
         };
@@ -418,66 +394,36 @@ impl SendEncoder {
                     return Ok(None);
                 }
                 let size = body.len();
-                let compressed = self.compressed(PyBytes::new(py, body))?;
-                frames.replace_body(compressed.as_bytes());
+                let compressed = self.compress.call1(py, (self.compression, body))?;
+                frames.replace_body(as_bytes(compressed.into_bound(py))?.as_bytes());
                 Ok(Some(size))
             })?;
         }
         let firsts = || columns.payloads.iter().step_by(per_entry).copied();
         let ends = frames.ends(firsts());
-        let size = ends.last().map_or(0, |end| *end as usize);
-        let data = PyBytes::new_with(py, size, |out| {
-            frames.write(firsts(), out);
-            Ok(())
-        })?;
-        keep(frames);
-        Ok((data, array_type(py)?.call1(("q", Plain::copied(py, &ends)?))?))
-    }
-
-    /// frame(body, first_sequence_id, publish_time, key=None, num_messages=1) -> (head, payload)
-    #[pyo3(signature = (body, first_sequence_id, publish_time, key=None, num_messages=1))]
-    fn frame<'py>(
-        &self,
-        py: Python<'py>,
-        body: Bound<'py, PyBytes>,
-        first_sequence_id: u64,
-        publish_time: u64,
-        key: Option<&[u8]>,
-        num_messages: usize,
-    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
-        check_ids(first_sequence_id, num_messages)?;
-        let mut entry = Entry {
-            compressed: None,
-            first_sequence_id,
-            publish_time,
-            key,
-            fields: None,
-            messages: num_messages,
+        let buffers = match frames.only(columns.payloads[0]) {
+            Some((head, payload)) if payload.len() >= LARGE => {
+                let same = |own: &Bound<PyBytes>| std::ptr::eq(own.as_bytes(), payload);
+                let own = messages.payloads.value(0).filter(same);
+                let payload = own.unwrap_or_else(|| PyBytes::new(py, payload));
+                PyList::new(py, [PyBytes::new(py, head), payload])?
+            }
+            _ => {
+                let size = ends.last().map_or(0, |end| *end as usize);
+                let data = PyBytes::new_with(py, size, |out| {
+                    frames.write(firsts(), out);
+                    Ok(())
+                })?;
+                PyList::new(py, [data])?
+            }
         };
-        let mut payload = body;
-        if self.compression != 0 && !payload.as_bytes().is_empty() {
-            entry.compressed = Some((self.compression, payload.as_bytes().len()));
-            payload = self.compressed(payload)?;
-        }
-        let bytes = payload.as_bytes();
-        let head = py.detach(|| {
-            let mut head = Vec::new();
-            self.producer.put_head(&mut head, &entry, bytes).map(|()| head)
-        });
-        Ok((PyBytes::new(py, &head.map_err(too_large)?), payload.into_any()))
+        keep(frames);
+        Ok((buffers, array_type(py)?.call1(("q", Plain::copied(py, &ends)?))?))
     }
 }
 
 /// Compresses the next frame's body, given its message's payload; returns its size before, if so.
 type Compress<'a> = dyn FnMut(&mut Frames, &[u8]) -> PyResult<Option<usize>> + 'a;
-
-impl SendEncoder {
-    fn compressed<'py>(&self, payload: Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyBytes>> {
-        let py = payload.py();
-        let found = self.compress.call1(py, (self.compression, payload))?;
-        as_bytes(found.into_bound(py))
-    }
-}
 
 /// Columns of messages, held as long as their bytes are used.
 struct Messages<'py> {
@@ -492,29 +438,11 @@ enum Column<'py> {
     Joined { data: Bound<'py, PyBytes>, edges: Vec<usize> },
 }
 
-/// Where the bytes of columns are.
-struct Slices<'a> {
-    payloads: Vec<&'a [u8]>,
-    keys: Option<Vec<Option<&'a [u8]>>>,
-    fields: Option<Vec<&'a [u8]>>,
-}
-
-impl Slices<'_> {
-    fn columns(&self) -> encode::Columns<'_> {
-        encode::Columns {
-            payloads: &self.payloads,
-            keys: self.keys.as_deref(),
-            fields: self.fields.as_deref(),
-        }
-    }
-}
-
 impl<'py> Messages<'py> {
     fn new(
         payloads: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
         fields: Option<&Bound<'py, PyAny>>,
-        first_sequence_id: u64,
     ) -> PyResult<Self> {
         let payloads = Column::new(payloads)?;
         let keys = keys.map(Column::new).transpose()?;
@@ -524,19 +452,18 @@ impl<'py> Messages<'py> {
                 return Err(PyValueError::new_err("columns must be of equal length"));
             }
         }
-        let lacks = |column: &Option<Column>| column.as_ref().is_some_and(Column::lacks_some);
-        if payloads.lacks_some() || lacks(&fields) || fields.is_none() && lacks(&keys) {
-            return Err(PyTypeError::new_err("only keys beside fields may be None"));
+        if payloads.lacks_some() || fields.as_ref().is_some_and(Column::lacks_some) {
+            return Err(PyTypeError::new_err("only keys may be None"));
         }
-        check_ids(first_sequence_id, payloads.len())?;
         Ok(Messages { payloads, keys, fields })
     }
 
-    fn slices(&self) -> Slices<'_> {
-        Slices {
+    fn columns(&self, ids: Ids) -> encode::Columns<'_> {
+        encode::Columns {
             payloads: self.payloads.slices().flatten().collect(),
             keys: self.keys.as_ref().map(|column| column.slices().collect()),
             fields: self.fields.as_ref().map(|column| column.slices().flatten().collect()),
+            ids,
         }
     }
 }
@@ -576,6 +503,14 @@ impl<'py> Column<'py> {
         matches!(self, Column::Values(values) if values.iter().any(Option::is_none))
     }
 
+    /// A value that is an object of its own.
+    fn value(&self, index: usize) -> Option<Bound<'py, PyBytes>> {
+        match self {
+            Column::Values(values) => values[index].clone(),
+            Column::Joined { .. } => None,
+        }
+    }
+
     fn slices(&self) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
         match self {
             Column::Values(values) => {
@@ -600,17 +535,23 @@ fn as_bytes<'py>(data: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     }
 }
 
-/// Sequence ids are numbers of 63 bits.
-fn check_ids(first: u64, count: usize) -> PyResult<()> {
-    let last = first.checked_add(count as u64);
-    if count == 0 || last.is_none_or(|last| last > 1 << 63) {
-        return Err(PyValueError::new_err("no messages, or no sequence ids for them"));
+/// The first sequence id, or all of them: numbers of 63 bits that increase.
+fn ids_of(given: &Bound<'_, PyAny>, count: usize) -> PyResult<Ids> {
+    let none = || PyValueError::new_err("no messages, or no sequence ids for them");
+    if let Ok(first) = given.extract::<u64>() {
+        let end = first.checked_add(count as u64).filter(|end| count > 0 && *end <= 1 << 63);
+        return end.map(|_| Ids::From(first)).ok_or_else(none);
     }
-    Ok(())
+    let own: Vec<u64> = given.extract().map_err(|_| none())?;
+    let last = own.last().is_some_and(|last| *last < 1 << 63);
+    if !last || own.len() != count || own.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(none());
+    }
+    Ok(Ids::Own(own))
 }
 
-fn too_large(_: Unusual) -> PyErr {
-    PyValueError::new_err("an entry has 4 GiB or more")
+fn cannot_be_sent(_: Unusual) -> PyErr {
+    PyValueError::new_err("an entry has 4 GiB or more, or fields that no message has")
 }
 
 // --- buffers ---------------------------------------------------------------------------------

@@ -105,6 +105,19 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
+    /// The next field: its tag, and its value as it is written, with its size.
+    #[inline]
+    pub fn field(&mut self) -> Result<(u64, &'a [u8])> {
+        let tag = self.shortest()?;
+        let start = self.at;
+        match tag & 7 {
+            0 => drop(self.number()?),
+            2 => drop(self.bytes()?),
+            _ => return Err(Unusual),
+        }
+        Ok((tag, &self.data[start..self.at]))
+    }
+
     /// The next tag, which has to be higher than `last`, or the same where that is `repeated`.
     #[inline]
     pub fn tag(&mut self, last: &mut u64, repeated: &[u64]) -> Result<u64> {

@@ -287,11 +287,8 @@ class _Bench:
                     raise _not_made_for_it(f"{name} holds messages of others")
 
     def _write(self, writing: _Writing) -> _Measurement:
-        from pulsar_spark.engine.producers.partitioned_producer import (
-            MessageColumns,
-            PartitionedProducer,
-        )
-        from pulsar_spark.protocol.outgoing_batches import MessageFields
+        from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
+        from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 
         block = max(1, min(_BLOCK, _BLOCK_BYTES // writing.size, self._limits.messages))
         payloads = [os.urandom(writing.size) for _ in range(block)]
@@ -303,7 +300,7 @@ class _Bench:
                 rows < self._limits.messages and time.monotonic() - started < self._limits.seconds
             ):
                 count = min(block, self._limits.messages - rows)
-                writer.write(MessageColumns(payloads[:count]))
+                writer.write(OutgoingMessages(payloads[:count]))
                 rows += count
             writer.flush(self._limits.seconds + _REST_SECONDS)
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu

@@ -28,9 +28,8 @@ from pulsar_spark.engine.producers.partitioned_producer import PartitionedProduc
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.sends import UnbatchedFields
 
 logger = get_logger(__name__)
 
@@ -90,8 +89,9 @@ class LetterProducer:
         schema = None
         try:
             schema = self._values.written_with(message)
-            unbatched = UnbatchedFields(deliver_at=deliver_at) if deliver_at else None
-            self._opened(schema).send(copy_for(message, more), complete, unbatched, at_once=True)
+            copy = copy_for(message, more)
+            copy.deliver_at = deliver_at
+            self._opened(schema).send(copy, complete, at_once=True)
         except PulsarError as error:
             # If sending fails now, the next letter tries again.
             writer = self._writers.pop(schema, None)

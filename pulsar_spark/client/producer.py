@@ -25,7 +25,7 @@ from pulsar_spark.engine.producers.inflight_window import (
     MessageCallback,
     log_failure,
 )
-from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import (
     InvalidRow,
     OperationTimeout,
@@ -35,8 +35,11 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import UnbatchedFields
+from pulsar_spark.protocol.outgoing_messages import (
+    MessageFields,
+    encode_fields,
+    fields_in_batch,
+)
 
 SendCallback = Callable[[Result, MessageId], object]
 """Callback of `send_async`: it gets the result and the message id."""
@@ -138,8 +141,8 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        unbatched = _unbatched_fields(
-            replication_clusters, disable_replication, deliver_at, deliver_after, txn
+        _set_entry_fields(
+            message, replication_clusters, disable_replication, deliver_at, deliver_after, txn
         )
         partition = self._route(message)
         if (full := self._queue_full(partition)) is not None:
@@ -152,7 +155,7 @@ class PulsarProducer(Closing):
             else:
                 stored.set_result(_wrap(message_id))
 
-        self._send(message, complete, unbatched, partition, txn, at_once=True)
+        self._send(message, complete, partition, txn, at_once=True)
         try:
             return stored.result(self._rules.send_timeout + _GRACE)
         except FutureTimeout as error:
@@ -202,8 +205,8 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        unbatched = _unbatched_fields(
-            replication_clusters, disable_replication, deliver_at, deliver_after, txn
+        _set_entry_fields(
+            message, replication_clusters, disable_replication, deliver_at, deliver_after, txn
         )
         complete = log_failure if callback is None else self._deferred(callback)
         try:
@@ -211,7 +214,7 @@ class PulsarProducer(Closing):
             if (full := self._queue_full(partition)) is not None:
                 complete(full, None)
                 return
-            self._send(message, complete, unbatched, partition, txn)
+            self._send(message, complete, partition, txn)
         except OptionError:
             raise
         except PulsarError as error:
@@ -294,7 +297,7 @@ class PulsarProducer(Closing):
             message.ordering_key = ordering_key.encode("utf-8", "surrogateescape")
         if properties:
             check_type(dict, properties, "properties")
-            message.properties = pairs(properties)
+            message.properties = list(properties.items())
         if sequence_id is not None:
             message.sequence_id = _sequence_id(sequence_id)
         if event_timestamp:
@@ -306,14 +309,13 @@ class PulsarProducer(Closing):
         self,
         message: MessageFields,
         callback: MessageCallback,
-        unbatched: UnbatchedFields | None,
         partition: int,
         txn: Transaction | None,
         *,
         at_once: bool = False,
     ) -> None:
         if txn is None:
-            self._writer.send(message, callback, unbatched, partition, at_once=at_once)
+            self._writer.send(message, callback, partition, at_once=at_once)
             return
         self._writer.announce_transactions(partition)
         txn.engine.add_partition(self._writer.partition_name(partition))
@@ -325,7 +327,7 @@ class PulsarProducer(Closing):
             callback(error, message_id)
 
         try:
-            self._writer.send(message, complete, unbatched, partition, at_once=at_once)
+            self._writer.send(message, complete, partition, at_once=at_once)
         except PulsarError as error:
             under_way.end(error)
             raise
@@ -344,16 +346,10 @@ class PulsarProducer(Closing):
         return partition
 
     def _as_received(self, message: MessageFields) -> Message:
-        own = pb.SingleMessageMetadata(payload_size=len(message.payload or b""))
-        own.null_value = message.payload is None
-        if message.key is not None:
-            own.partition_key = message.key
-            own.partition_key_b64_encoded = message.key_is_base64
-        if message.ordering_key is not None:
-            own.ordering_key = message.ordering_key
-        own.event_time = message.event_time
-        for name, value in message.properties:
-            own.properties.add(key=name, value=value)
+        key, fields = encode_fields(message)
+        own = fields_in_batch(fields)
+        if key is not None:
+            own.partition_key = key.decode()
         entry = pb.MessageMetadata(producer_name=self.producer_name())
         nowhere = wire.MessageIdAdv(-1, -1)
         topic = self._writer.topic
@@ -373,28 +369,28 @@ class PulsarProducer(Closing):
         )
 
 
-def _unbatched_fields(
+def _set_entry_fields(
+    message: MessageFields,
     replication_clusters: list[str] | None,
     disable_replication: bool,
     deliver_at: int | None,
     deliver_after: timedelta | None,
     txn: Transaction | None,
-) -> UnbatchedFields | None:
+) -> None:
+    """Check and set what a message has only outside of a batch."""
     if txn is not None:
         check_type(Transaction, txn, "txn")
+        message.txn = txn.engine.txn_id
     if replication_clusters is not None:
         check_type((list, tuple), replication_clusters, "replication_clusters")
     check_type(bool, disable_replication, "disable_replication")
+    message.replicate_to = _LOCAL_ONLY if disable_replication else replication_clusters or ()
     if deliver_at is not None:
         check_type(int, deliver_at, "deliver_at")
     if deliver_after is not None:
         check_type(timedelta, deliver_after, "deliver_after")
         deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
-    replicate_to = _LOCAL_ONLY if disable_replication else tuple(replication_clusters or ())
-    if not deliver_at and not replicate_to and txn is None:
-        return None
-    txn_id = None if txn is None else txn.engine.txn_id
-    return UnbatchedFields(deliver_at=deliver_at or 0, replicate_to=replicate_to, txn=txn_id)
+    message.deliver_at = deliver_at or 0
 
 
 def _sequence_id(given: int) -> int:

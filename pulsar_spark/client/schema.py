@@ -22,7 +22,7 @@ from pulsar_spark.errors import (
     WrongType,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import (
     BYTES,
     PRIMITIVE_NAMES,

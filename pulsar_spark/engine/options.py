@@ -424,17 +424,3 @@ class ProducerOptions:
             raise OptionError("hashing_scheme is neither JavaStringHash nor Murmur3_32Hash")
         if self.routing_mode not in ("RoundRobinPartition", "SinglePartition"):
             raise OptionError("routing_mode is neither RoundRobinPartition nor SinglePartition")
-
-    @property
-    def takes_fields(self) -> bool:
-        """Whether columns of messages may have fields at all; others are written row by row."""
-        return self.batching_enabled or self.takes_unbatched_fields
-
-    @property
-    def takes_unbatched_fields(self) -> bool:
-        """Whether columns of messages may have unbatched fields, see `UniformMessages`.
-
-        They are written as they are: nothing comes between them, and no entry is changed.
-        """
-        plain = self.compression == pb.NONE and self.encryption is None
-        return plain and not self.batching_enabled and not self.chunking_enabled

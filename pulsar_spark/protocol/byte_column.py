@@ -28,8 +28,8 @@ class ByteColumn(Sequence[bytes]):
         """
 
     @abstractmethod
-    def edges_with(self, other: ByteColumn) -> memoryview[int]:
-        """Return the edges of values that are each followed by the other column's of their row."""
+    def edges_with(self, others: Sequence[ByteColumn]) -> memoryview[int]:
+        """Return the edges of values that are each followed by the other columns' of their row."""
 
     @abstractmethod
     def joined(self) -> bytes:
@@ -43,26 +43,25 @@ class ByteColumn(Sequence[bytes]):
         return isinstance(value, bytes) and super().__contains__(value)
 
 
-def edges_of(column: Sequence[bytes], beside: Sequence[bytes] | None) -> Sequence[int]:
-    """Return where values would start one behind the other, and where the last one ends.
+def edges_of(columns: Sequence[Sequence[bytes | None]]) -> Sequence[int]:
+    """Return where rows would start one behind the other, and where the last one ends.
 
-    Each is followed by that of its row in the column `beside`. The first need not start at 0.
-    Raises TypeError for a list with None.
+    Each has its values of all columns; None has no bytes. The first need not start at 0.
     """
-    if isinstance(column, ByteColumn):
-        if beside is None:
-            return column.edges
-        if isinstance(beside, ByteColumn):
-            return column.edges_with(beside)
-    sizes = sizes_of(column)
-    if beside is not None:
-        sizes = list(map(add, sizes, sizes_of(beside)))
+    first, *others = columns
+    if isinstance(first, ByteColumn) and all(isinstance(other, ByteColumn) for other in others):
+        return first.edges_with(others) if others else first.edges  # type: ignore[arg-type]
+    sizes = sizes_of(first)
+    for other in others:
+        sizes = list(map(add, sizes, sizes_of(other)))
     return list(accumulate(sizes, initial=0))
 
 
-def sizes_of(column: Sequence[bytes]) -> list[int]:
+def sizes_of(column: Sequence[bytes | None]) -> list[int]:
     """Return the sizes of a column's values in bytes."""
     if isinstance(column, ByteColumn):
         edges = column.edges.tolist()
         return list(map(sub, edges[1:], edges))
-    return list(map(len, column))
+    if None in column:
+        return [len(value or b"") for value in column]
+    return list(map(len, column))  # type: ignore[arg-type]

@@ -1,121 +1,144 @@
-"""Columns of messages → SEND frames: the SendEncoder, its reference in pure Python, and its choice.
+"""Messages → SEND frames: the SendEncoder, its plain reference, and its choice.
 
-Many frames at a time: plain buffers in, bytes out. Only sequence ids, times, keys and sizes vary in
-command and metadata, so templates write them without protobuf, with the same bytes.
+Columns of messages in, bytes out, many frames at a time. The reference builds each command and each
+metadata with protobuf, entry by entry; the compiled one writes the same bytes. What is rare, chunks
+and encryption, only the former does: `encode_entry`.
 
-Pulsar binary protocol, sections "Payload commands" and "Batch messages".
+Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from operator import add, sub
+from operator import sub
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from pulsar_spark.protocol import implementation
+from pulsar_spark.errors import LocalProtocolError, MessageTooLarge
+from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import extend_crc32c
+from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.compression import Codecs
-from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM
-from pulsar_spark.protocol.memo import Memo
-from pulsar_spark.protocol.outgoing_batches import (
-    UniformMessages,
-    encode_uniform_batch,
-    uniform_parts,
+from pulsar_spark.protocol.compression import Codecs, codec_of
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.outgoing_messages import (
+    OutgoingMessages,
+    fields_in_batch,
+    fields_outside,
 )
-from pulsar_spark.protocol.varints import encode_number, number_runs, sized
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload; the first argument is the codec's number."""
 
+Decompress = Callable[[int, Buffer, int, int], Buffer]
+"""Takes a codec, the compressed data, its uncompressed size and the largest acceptable one."""
+
 _CODECS = Codecs()
-
 _U32 = Struct(">I")
-_SIZES = Struct(">II")
-_MAGIC = Struct(">H").pack(MAGIC_CHECKSUM)
-# A frame's bytes besides command, metadata and payload: two sizes, magic number and checksum.
-_FRAMING = 4 + 2 + 4 + 4
+_MAX_INT32 = 2**31 - 1
+# A sequence id is a number of 63 bits.
+_END_OF_IDS = 2**63
+# The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
+# tags, and of the uuid's tag and length.
+_CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
 
-# BaseCommand { type: SEND, send: … } up to the body's length; bodies have less than 128 bytes.
-_SEND = b"\x08\x06\x32"
-# CommandSend.num_messages of a message outside of a batch.
-ONE_MESSAGE = b"\x18\x01"
-
-# A column's messages are encoded together up to this size or number; an entry that is as large
-# alone is not copied.
+# A column's messages are encoded together up to this size or number; the payload of an entry that
+# is as large alone is not copied.
 BLOCK_BYTES = 256 * 1024
 BLOCK_MESSAGES = 2000
 LARGE_ENTRY = 32 * 1024
-# The maximum size of a message in a batch besides its payload and key.
+# The maximum size of a message in a batch besides its payload, key and fields.
 _PER_MESSAGE = 40
 
 
-# The tag and size of a key, by its size.
-_KEY_HEADS: Memo[int, bytes] = Memo(lambda size: b"\x32" + encode_number(size))
+class PayloadCipher(Protocol):
+    """Encrypts payloads, after compression, each chunk by itself."""
+
+    @property
+    def overhead(self) -> int:
+        """How many bytes encryption adds to a payload."""
+
+    def announce(self, metadata: pb.MessageMetadata) -> None:
+        """Add to the metadata what readers need, in its final size."""
+
+    def encrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
+        """Encrypt the payload, and complete its metadata."""
 
 
-class Sends(NamedTuple):
-    """One producer's frames in order; frame i ends at ``ends[i]`` of `data`."""
+@dataclass(slots=True)
+class SendLimits:
+    """Limits and settings for encoding entries, fixed while a producer is open.
 
-    data: bytes
-    ends: Sequence[int]
+    With `chunking` a message is chunked if it has more than `chunk_size` bytes (0: no limit), or
+    more than the broker accepts. `cipher` returns the next message's cipher. With `txn` all
+    messages belong to that transaction.
+    """
+
+    producer_name: str
+    producer_id: int
+    max_message_size: int
+    compression: int = pb.NONE
+    schema_version: bytes = b""
+    chunking: bool = False
+    chunk_size: int = 0
+    topic: str | None = None
+    compress: Compress = _CODECS.compress
+    cipher: Callable[[], PayloadCipher] | None = None
+    txn: TxnId | None = None
+
+    @property
+    def entry_by_entry(self) -> bool:
+        """Whether `encode_entry` must encode all messages."""
+        return self.chunking or self.cipher is not None
+
+    @property
+    def common(self) -> bytes:
+        """What all entries have in their metadata: the schema's version, the transaction."""
+        metadata = pb.MessageMetadata()
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
+        if self.txn is not None:
+            metadata.txnid_least_bits = self.txn.least_bits
+            metadata.txnid_most_bits = self.txn.most_bits
+        return metadata.SerializePartialToString()
 
 
 class SendEncoder(Protocol):
     """Encodes the messages of an open producer, whose id, name and schema are fixed.
 
-    Messages have a payload, perhaps a string key in UTF-8, and perhaps `fields`: columns, see
-    `UniformMessages`. Sequence ids count up from the first one. `publish_time` is in milliseconds.
     The broker's maximum message size is not checked: see `overhead`.
     """
 
     @property
     def overhead(self) -> int:
-        """Maximum size of an entry's metadata, besides its key or fields."""
+        """Maximum size of an entry's metadata, besides its key and fields."""
 
     def encode(
         self,
         payloads: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
+        fields: Sequence[bytes] | None,
+        sequence_ids: int | Sequence[int],
         publish_time: int,
         per_entry: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> tuple[bytes, Sequence[int]]:
-        """Return the frames of a column of messages, and where each ends.
+        *,
+        by_highest: bool = False,
+    ) -> tuple[list[Buffer], Sequence[int]]:
+        """Return the frames of columns of messages, see `OutgoingMessages`, and where each ends.
 
-        Of `keys` beside `fields`, which have them too, some may be None: then there is no key.
-        Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched, and
-        `fields` are unbatched ones. A rest of one message is not batched either. Raises ValueError
-        for `fields` with such a rest; compiled, also for unbatched ones of compressed payloads.
-        """
-
-    def body(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> bytes:
-        """Return the body of a batch, for `frame`."""
-
-    def frame(
-        self,
-        body: bytes,
-        first_sequence_id: int,
-        publish_time: int,
-        key: bytes | None = None,
-        num_messages: int = 1,
-    ) -> tuple[bytes, Buffer]:
-        """Return one entry's frame; `body` is its compressed payload.
-
-        More than one message are a batch, whose key is its first message's.
+        Frames are one buffer; a single one with a large payload is two, and the payload is not
+        copied. `sequence_ids` are the first one, from which they count up, or each message's own.
+        `publish_time` is in milliseconds. Each batch has `per_entry` messages, the last one the
+        rest; one message alone is not batched. A batch has the lowest and the highest of its ids;
+        `by_highest`, the latter only.
+        Raises ValueError for columns of different lengths and ids that do not increase.
         """
 
 
@@ -126,259 +149,170 @@ class PythonSendEncoder:
         self,
         producer_id: int,
         producer_name: str,
-        schema_version: bytes = b"",
+        common: bytes = b"",
         compression: int = pb.NONE,
         compress: Compress = _CODECS.compress,
-        txn: TxnId | None = None,
-        bodies: SendEncoder | None = None,
     ) -> None:
-        self.compression = compression
-        self._bodies = bodies
+        self._producer_id = producer_id
+        self._producer_name = producer_name
+        self._common = common
+        self._compression = compression
         self._compress = compress
-        name = producer_name.encode()
-        # The metadata's fields in their order: producer_name, sequence_id (the tag), …
-        self._name = b"\x0a" + encode_number(len(name)) + name + b"\x10"
-        self._version = b""
-        if schema_version:
-            self._version = b"\x82\x01" + encode_number(len(schema_version)) + schema_version
-        in_command, in_metadata = encode_txn(txn)
-        self._version += in_metadata
-        self._txn = in_command
-        self._one_message = ONE_MESSAGE + in_command
-        self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
-        # The last answer of `_around_numbers`, and what it answered.
-        self._around = (-1, -1), (b"", b"", b"")
-        self.overhead = len(self._name) + len(self._version) + 128
-        """Maximum size of an entry's metadata, besides its key or fields."""
+        self.overhead = len(producer_name.encode()) + len(common) + 140
+        """Maximum size of an entry's metadata, besides its key and fields."""
 
     def encode(
         self,
         payloads: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
+        fields: Sequence[bytes] | None,
+        sequence_ids: int | Sequence[int],
         publish_time: int,
         per_entry: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> Sends:
-        """Return the frames of a column of messages, see `SendEncoder.encode`."""
+        *,
+        by_highest: bool = False,
+    ) -> tuple[list[Buffer], Sequence[int]]:
+        """Return the frames of columns of messages, see `SendEncoder.encode`."""
         payloads = list(payloads)
         keys = None if keys is None else list(keys)
         fields = None if fields is None else list(fields)
-        if self.compression == pb.NONE and per_entry == 1:
-            return self._singles(payloads, keys, first_sequence_id, publish_time, fields)
-        if fields is not None and len(payloads) % per_entry == 1:
-            raise ValueError("messages that are left one by one have no fields")
-        frames: list[bytes] = []
-        parts: Sequence[bytes] = ()
-        if per_entry > 1 and self._bodies is None:
-            parts = uniform_parts(payloads, first_sequence_id, keys, fields)
-        each = len(parts) // len(payloads)
+        ids = checked_ids(sequence_ids, len(payloads))
+        if any(column is not None and len(column) != len(payloads) for column in (keys, fields)):
+            raise ValueError("columns must be of equal length")
+        if None in payloads or (fields is not None and None in fields):
+            raise TypeError("only keys may be None")
+        frames: list[list[Buffer]] = []
         for start in range(0, len(payloads), per_entry):
-            stop = min(start + per_entry, len(payloads))
-            key = None if keys is None else keys[start]
-            if stop - start == 1:
-                body = payloads[start]
-            elif self._bodies is None:
-                body = b"".join(parts[start * each : stop * each])
-            else:
-                own_keys = None if keys is None else keys[start:stop]
-                own_fields = None if fields is None else fields[start:stop]
-                body = self.body(
-                    payloads[start:stop], own_keys, first_sequence_id + start, own_fields
-                )
-            first = first_sequence_id + start
-            own = None if fields is None or per_entry > 1 else fields[start]
-            head, payload = self.frame(body, first, publish_time, key, stop - start, own)
-            frames.append(head + payload)
-        return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
+            part = slice(start, start + per_entry)
+            metadata, payload = self.entry(
+                payloads[part],
+                None if keys is None else keys[part],
+                None if fields is None else fields[part],
+                ids[part],
+                publish_time,
+                by_highest=by_highest,
+            )
+            frames.append(self.frame(metadata, payload))
+        ends = array("q", accumulate(sum(map(len, frame)) for frame in frames))
+        if len(frames) == 1 and len(frames[0][1]) >= LARGE_ENTRY:
+            return frames[0], ends
+        return [b"".join(buffer for frame in frames for buffer in frame)], ends
 
-    def body(
+    def entry(
         self,
         payloads: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> bytes:
-        """Return the body of a batch, for `frame`."""
-        if self._bodies is not None:
-            return self._bodies.body(payloads, keys, first_sequence_id, fields)
-        return encode_uniform_batch(payloads, first_sequence_id, keys, fields)
+        fields: Sequence[bytes] | None,
+        ids: Sequence[int],
+        publish_time: int,
+        *,
+        by_highest: bool = False,
+    ) -> tuple[pb.MessageMetadata, Buffer]:
+        """Return the metadata and the payload, compressed, of an entry of some messages."""
+        payload: Buffer = payloads[0]
+        metadata = pb.MessageMetadata(
+            producer_name=self._producer_name,
+            sequence_id=ids[-1] if by_highest else ids[0],
+            publish_time=publish_time,
+        )
+        if keys is not None and (key := keys[0]) is not None:
+            metadata.partition_key = key.decode()
+        if len(payloads) > 1:
+            payload = batch_body(payloads, keys, fields, ids)
+            metadata.num_messages_in_batch = len(payloads)
+            metadata.highest_sequence_id = ids[-1]
+            if fields is not None and fields[0]:
+                first = pb.MessageMetadata.FromString(fields[0])
+                if first.partition_key_b64_encoded:
+                    metadata.partition_key_b64_encoded = True
+                if first.HasField("ordering_key"):
+                    metadata.ordering_key = first.ordering_key
+        elif fields is not None:
+            metadata.MergeFromString(fields[0])
+        if self._compression != pb.NONE and len(payload):
+            metadata.compression = self._compression
+            metadata.uncompressed_size = len(payload)
+            payload = self._compress(self._compression, payload)
+        metadata.MergeFromString(self._common)
+        return metadata, payload
 
     def frame(
-        self,
-        body: bytes,
-        first_sequence_id: int,
-        publish_time: int,
-        key: bytes | None = None,
-        num_messages: int = 1,
-        fields: bytes | None = None,
-    ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry, see `SendEncoder.frame`; `fields` replace its key."""
-        digits = encode_number(first_sequence_id)
-        behind_id, in_metadata, in_command = self._around_numbers(publish_time, num_messages)
-        highest = b""
-        if num_messages > 1:
-            highest = encode_number(first_sequence_id + num_messages - 1)
-        in_key = fields or (b"" if key is None else b"\x32" + sized(key))
-        payload: Buffer = body
-        if self.compression != pb.NONE and body:
-            payload = self._compress(self.compression, body)
-            in_key += b"\x40" + encode_number(self.compression)
-            in_key += b"\x48" + encode_number(len(body))
-        metadata = b"".join((self._name, digits, behind_id, in_key, in_metadata, highest))
-        command = b"".join((self._producer, digits, in_command, highest))
-        return frame_head(command, metadata, payload), payload
-
-    def _around_numbers(self, publish_time: int, num_messages: int) -> tuple[bytes, bytes, bytes]:
-        """Return what entries with this time and number have around their ids and keys.
-
-        In the metadata behind the sequence id and up to the highest one, and the latter in the
-        command.
-        """
-        wanted = publish_time, num_messages
-        known, around = self._around
-        if known != wanted:
-            number = encode_number(num_messages)
-            in_metadata, in_command = self._version, b"\x18" + number + self._txn
-            if num_messages > 1:
-                in_metadata = b"\x58" + number + self._version + b"\xc0\x01"
-                in_command += b"\x30"
-            around = b"\x18" + encode_number(publish_time), in_metadata, in_command
-            self._around = wanted, around
-        return around
-
-    def _singles(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        first_sequence_id: int,
-        publish_time: int,
-        fields: Sequence[bytes] | None,
-    ) -> Sends:
-        if fields is None and keys is not None:
-            sizes_of_keys = map(len, keys)  # type: ignore[arg-type]
-            fields = list(map(add, map(_KEY_HEADS.__getitem__, sizes_of_keys), keys))
-        behind_id = b"\x18" + encode_number(publish_time)
-        parts: list[bytes] = []
-        sizes: list[int] = []
-        index = 0
-        for run in number_runs(first_sequence_id, len(payloads)):
-            stop = index + len(run)
-            command = self._producer + run[0] + self._one_message
-            command_head = _SEND + bytes((len(command),)) + self._producer
-            command_size = len(_SEND) + 1 + len(command)
-            # The metadata's size for a message without a key.
-            size = len(self._name) + len(run[0]) + len(behind_id) + len(self._version)
-            fixed = _FRAMING + command_size + size
-            own = payloads[index:stop]
-            sized_command = command_head, command_size
-            if fields is None:
-                self._plain_run(parts, run, own, behind_id + self._version, size, sized_command)
-                sizes += [4 + fixed + len(payload) for payload in own]
-            else:
-                sizes += self._run_with_fields(
-                    parts, run, own, fields[index:stop], behind_id, size, sized_command
-                )
-            index = stop
-        return Sends(b"".join(parts), array("q", accumulate(sizes)))
-
-    def _plain_run(
-        self,
-        parts: list[bytes],
-        run: list[bytes],
-        payloads: Sequence[bytes],
-        behind_id: bytes,
-        metadata_size: int,
-        command: tuple[bytes, int],
-    ) -> None:
-        """Add frames of messages without keys, whose ids all have the same number of digits."""
-        command_head, command_size = command
-        fixed = _FRAMING + command_size + metadata_size
-        before_id = _U32.pack(metadata_size) + self._name
-        behind_command = self._one_message + _MAGIC
-        heads: dict[int, bytes] = {}
-        pack, checksum = _U32.pack, extend_crc32c
-        for digits, payload in zip(run, payloads, strict=True):
-            size = len(payload)
-            head = heads.get(size)
-            if head is None:
-                head = heads[size] = _SIZES.pack(fixed + size, command_size) + command_head
-            body = before_id + digits + behind_id + payload
-            parts += (head, digits, behind_command, pack(checksum(body)), body)
-
-    def _run_with_fields(
-        self,
-        parts: list[bytes],
-        run: list[bytes],
-        payloads: Sequence[bytes],
-        fields: Sequence[bytes],
-        behind_id: bytes,
-        metadata_size: int,
-        command: tuple[bytes, int],
-    ) -> list[int]:
-        """As `_plain_run`, for messages whose keys are in their fields; return the sizes."""
-        command_head, command_size = command
-        behind_command = self._one_message + _MAGIC
-        name, version, besides = self._name, self._version, _FRAMING + command_size
-        pack, pack_sizes, checksum = _U32.pack, _SIZES.pack, extend_crc32c
-        sizes: list[int] = []
-        for digits, payload, own in zip(run, payloads, fields, strict=True):
-            size = metadata_size + len(own)
-            body = b"".join((pack(size), name, digits, behind_id, own, version, payload))
-            size += besides + len(payload)
-            parts += (
-                pack_sizes(size, command_size),
-                command_head,
-                digits,
-                behind_command,
-                pack(checksum(body)),
-                body,
-            )
-            sizes.append(4 + size)
-        return sizes
+        self, metadata: pb.MessageMetadata, payload: Buffer, *, is_chunk: bool | None = None
+    ) -> list[Buffer]:
+        """Return an entry's frame: all before its payload, and the payload."""
+        txn = None
+        if metadata.HasField("txnid_most_bits"):
+            txn = TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+        # Without the highest id a broker with deduplication remembers only a batch's lowest.
+        has_highest = metadata.HasField("highest_sequence_id")
+        command = commands.send(
+            self._producer_id,
+            metadata.sequence_id,
+            metadata.num_messages_in_batch,
+            highest_sequence_id=metadata.highest_sequence_id if has_highest else None,
+            txn=txn,
+            is_chunk=is_chunk,
+        )
+        return encode_payload_command(command, metadata.SerializeToString(), payload)
 
 
-def make_encoder(
-    producer_id: int,
-    producer_name: str,
-    schema_version: bytes,
-    compression: int,
-    compress: Compress,
-    txn: TxnId | None = None,
-) -> SendEncoder:
-    """Return a new encoder for a producer, compiled if possible.
+def batch_body(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    fields: Sequence[bytes] | None,
+    ids: Sequence[int],
+) -> bytes:
+    """Return what a batch contains: the size and the metadata of each message, and its payload."""
+    parts: list[bytes] = []
+    for index, payload in enumerate(payloads):
+        if fields is None or not fields[index]:
+            metadata = pb.SingleMessageMetadata()
+        else:
+            metadata = fields_in_batch(fields[index])
+        if keys is not None and (key := keys[index]) is not None:
+            metadata.partition_key = key.decode()
+        metadata.payload_size = len(payload)
+        metadata.sequence_id = ids[index]
+        encoded = metadata.SerializeToString()
+        parts += (_U32.pack(len(encoded)), encoded, payload)
+    return b"".join(parts)
 
-    With `txn` all messages belong to that transaction.
-    """
+
+def checked_ids(given: int | Sequence[int], count: int) -> Sequence[int]:
+    """Return the sequence ids of so many messages; raises ValueError if these are none."""
+    ids = range(given, given + count) if isinstance(given, int) else given
+    increase = isinstance(given, int) or all(map(int.__lt__, given, given[1:]))
+    if len(ids) != count or not count or ids[0] < 0 or ids[-1] >= _END_OF_IDS or not increase:
+        raise ValueError("no messages, or no sequence ids for them")
+    return ids
+
+
+def make_encoder(limits: SendLimits) -> SendEncoder:
+    """Return a new encoder for a producer, compiled if possible."""
     implementation.log_implementation()
-    given = (producer_id, producer_name, schema_version, compression, compress)
-    compiled: SendEncoder | None = None
-    if implementation.native is not None:
-        compiled = implementation.native.SendEncoder(*given)
-    if compiled is not None and txn is None:
-        return compiled
-    # The compiled one does not support transactions; it encodes the batches' bodies.
-    return PythonSendEncoder(*given, txn, compiled)
+    if implementation.native is None:
+        return _reference(limits)
+    encoder: SendEncoder = implementation.native.SendEncoder(
+        limits.producer_id,
+        limits.producer_name,
+        limits.common,
+        limits.compression,
+        limits.compress,
+    )
+    return encoder
 
 
-def encode_txn(txn: TxnId | None) -> tuple[bytes, bytes]:
-    """Return the transaction's fields in CommandSend and in MessageMetadata."""
-    if txn is None:
-        return b"", b""
-    least, most = encode_number(txn.least_bits), encode_number(txn.most_bits)
-    return b"\x20" + least + b"\x28" + most, b"\xb0\x01" + least + b"\xb8\x01" + most
+def _reference(limits: SendLimits) -> PythonSendEncoder:
+    return PythonSendEncoder(
+        limits.producer_id,
+        limits.producer_name,
+        limits.common,
+        limits.compression,
+        limits.compress,
+    )
 
 
-def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
-    """Return a frame's bytes before the payload; `send` is the command's body."""
-    command = _SEND + encode_number(len(send)) + send
-    sized = _U32.pack(len(metadata)) + metadata
-    checksum = extend_crc32c(payload, extend_crc32c(sized))
-    total = _FRAMING + len(command) + len(metadata) + len(payload)
-    return b"".join((_SIZES.pack(total, len(command)), command, _MAGIC, _U32.pack(checksum), sized))
-
-
-def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
+def block_of(messages: OutgoingMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
     """Return where a block of complete entries ends, and roughly the size of its largest entry.
 
     It has at most `most` messages, but at least one entry's. A large entry has its own block.
@@ -392,6 +326,8 @@ def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -
     last = bisect_right(edges, edges[start] + BLOCK_BYTES, start + 1, end + 1) - 1
     if last < len(messages):
         last -= (last - start) % per_entry
+    if last <= start:
+        return stop, largest
     entries = [*edges[start:last:per_entry], edges[last]]
     sizes = list(map(sub, entries[1:], entries))
     room = LARGE_ENTRY - _PER_MESSAGE * per_entry
@@ -402,3 +338,109 @@ def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -
     if last <= start:
         return stop, largest
     return last, max(sizes) + _PER_MESSAGE * min(per_entry, last - start)
+
+
+# --- one entry at a time ----------------------------------------------------------------------
+
+
+def encode_entry(
+    messages: OutgoingMessages,
+    first: int,
+    limits: SendLimits,
+    publish_time: int,
+    *,
+    by_highest: bool = False,
+) -> tuple[int, Iterator[list[Buffer]]]:
+    """Return an entry's frames, and how many there are: one, or one for each chunk.
+
+    Its messages have ids from `first` on, if they have none of their own. A chunk is a copy of its
+    part. Raises MessageTooLarge for an entry that exceeds the broker's maximum message size, and
+    LocalProtocolError for ids that no messages can have.
+    """
+    reference = _reference(limits)
+    try:
+        ids = checked_ids(first if messages.sequence_ids is None else messages.sequence_ids,
+                          len(messages))  # fmt: skip
+    except ValueError as error:
+        raise LocalProtocolError(f"an entry cannot be encoded: {error}") from None
+    metadata, payload = reference.entry(
+        messages.payloads, messages.keys, messages.fields, ids, publish_time, by_highest=by_highest
+    )
+    cipher = None
+    if limits.cipher is not None:
+        cipher = limits.cipher()
+        cipher.announce(metadata)
+    metadata_size = metadata.ByteSize()
+    size = metadata_size + len(payload) + (0 if cipher is None else cipher.overhead)
+    can_chunk = limits.chunking and len(messages) == 1
+    wants_chunks = can_chunk and 0 < limits.chunk_size < len(payload)
+    if size <= limits.max_message_size and not wants_chunks:
+        if cipher is not None:
+            payload = cipher.encrypt(metadata, payload)
+        return 1, iter([reference.frame(metadata, payload)])
+    if can_chunk:
+        return _chunks(reference, metadata, payload, limits, cipher)
+    raise _too_large(size, metadata_size, limits, len(messages))
+
+
+def _chunks(
+    reference: PythonSendEncoder,
+    metadata: pb.MessageMetadata,
+    payload: Buffer,
+    limits: SendLimits,
+    cipher: PayloadCipher | None,
+) -> tuple[int, Iterator[list[Buffer]]]:
+    if len(payload) > _MAX_INT32:
+        raise _too_large(len(payload), 0, limits, 1, "2 GiB, the most that chunks can hold")
+    metadata.uuid = f"{limits.producer_name}-{metadata.sequence_id}"
+    overhead = metadata.ByteSize() + _CHUNK_FIELDS
+    if cipher is not None:
+        overhead += cipher.overhead
+    room = limits.max_message_size - overhead
+    if room <= 0:
+        raise _too_large(overhead, overhead, limits, 1)
+    parts = split_message(payload, min(room, limits.chunk_size or room))
+    metadata.num_chunks_from_msg = len(parts)
+    metadata.total_chunk_msg_size = len(payload)
+
+    def frames() -> Iterator[list[Buffer]]:
+        for number, part in enumerate(parts):
+            metadata.chunk_id = number
+            # A view would keep the whole message in memory until its last chunk is acknowledged.
+            own = bytes(part) if cipher is None else cipher.encrypt(metadata, part)
+            yield reference.frame(metadata, own, is_chunk=True)
+
+    return len(parts), frames()
+
+
+def _too_large(
+    size: int, metadata_size: int, limits: SendLimits, count: int, most: str | None = None
+) -> MessageTooLarge:
+    what = "a message" if count == 1 else f"a batch of {count} messages"
+    limit = most or f"{limits.max_message_size} bytes, the most that the broker takes"
+    return MessageTooLarge(
+        f"{what} has {size} bytes ({metadata_size} of them metadata, keys and properties), which "
+        f"is more than {limit}",
+        "Make it smaller, compress it, set chunkingEnabled (without batching), or raise the "
+        "broker's maxMessageSize.",
+        topic=limits.topic,
+    )
+
+
+def messages_of(frame: Buffer, decompress: Decompress) -> tuple[OutgoingMessages, bool]:
+    """Return the messages of a batch's SEND frame, with their ids, and whether it is `by_highest`.
+
+    The payload is not encrypted.
+    """
+    data = memoryview(frame)
+    parts = parse_payload(data[8 + int.from_bytes(data[4:8], "big") :], verify=False)
+    metadata = parts.metadata
+    limit = max(metadata.uncompressed_size, len(parts.payload))
+    body = decompress(codec_of(metadata), parts.payload, metadata.uncompressed_size, limit)
+    count = metadata.num_messages_in_batch
+    batch = unpack_batch(bytes(body), count)
+    messages = OutgoingMessages([])
+    for index in range(count):
+        own = batch.metadata_of(index)
+        messages.append(bytes(batch.payload(index)), *fields_outside(own), own.sequence_id)
+    return messages, metadata.sequence_id == metadata.highest_sequence_id

@@ -32,8 +32,8 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.producing import single
 from tests.engine.topics import add_plain, quick
+from tests.outgoing import single
 from tests.support.waiting import wait_until
 
 CODES = sorted(pb.ServerError.keys())

@@ -21,7 +21,6 @@ from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 T = pb.BaseCommand
@@ -147,16 +146,6 @@ class Results:
             self.ids.append(message_id)
         else:
             self.errors.append(error)
-
-
-def single(payload: bytes, results: Results | None = None, **fields: Any) -> OutgoingEntry:
-    """Return a message without a batch."""
-    return OutgoingEntry(payload, callback=results, **fields)
-
-
-def batch(count: int, results: Results | None = None, **fields: Any) -> OutgoingEntry:
-    """Return a batch whose body contains its first sequence id."""
-    return OutgoingEntry(lambda first: b"body %d" % first, count, callback=results, **fields)
 
 
 def make(context: ClientContext, **options: Any) -> TopicProducer:

@@ -18,10 +18,10 @@ from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import UnbatchedFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
+from tests.outgoing import add
 from tests.support.waiting import wait_until
 
 
@@ -34,8 +34,10 @@ def batcher(
         yield found, BatchAccumulator(TopicProducer(context, "t", chosen), chosen, max_bytes)
 
 
-def columns(made: BatchAccumulator, payloads: list[bytes], keys: list[bytes] | None = None) -> None:
-    index, messages = 0, UniformMessages(payloads, keys)
+def columns(
+    made: BatchAccumulator, payloads: list[bytes], keys: list[bytes | None] | None = None
+) -> None:
+    index, messages = 0, OutgoingMessages(payloads, keys)
     while index < len(messages):
         index = made.extend(messages, index)
 
@@ -67,7 +69,7 @@ def test_a_column_fills_batches_up_to_their_bytes() -> None:
 
 def test_extend_stops_where_a_batch_was_sent() -> None:
     with batcher(batching_max_messages=10) as (_, made):
-        messages = UniformMessages([b""] * 25)
+        messages = OutgoingMessages([b""] * 25)
         assert made.extend(messages.part(0, 4)) == 4
         assert made.extend(messages) == 6
         assert made.count == 0
@@ -103,13 +105,17 @@ def test_a_batch_carries_the_key_of_its_first_message() -> None:
         assert [meta.partition_key for meta in unpack(sent)] == ["first", "zweiter-ü"]
 
 
-def test_columns_with_and_without_keys_do_not_share_a_batch() -> None:
+def test_columns_with_and_without_keys_share_a_batch_and_each_message_keeps_its_own() -> None:
     with batcher() as (script, made):
         columns(made, [b"1", b"2"])
         columns(made, [b"3", b"4"], [b"k", b"l"])
         columns(made, [b"5", b"6"])
         finish(made)
-        assert [sent.command.num_messages for sent in script.sends] == [2, 2, 2]
+        (sent,) = script.sends
+        assert not sent.metadata.HasField("partition_key")
+        found = unpack(sent)
+        assert [meta.partition_key for meta in found] == ["", "", "k", "l", "", ""]
+        assert [index for index in range(6) if found[index].HasField("partition_key")] == [2, 3]
         assert payloads_of(script) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
@@ -117,8 +123,8 @@ def test_columns_with_and_without_keys_do_not_share_a_batch() -> None:
 def test_messages_with_all_their_fields_share_a_batch_with_plain_ones() -> None:
     with batcher() as (script, made):
         columns(made, [b"1"], [b"k"])
-        made.add(MessageFields(None, "a2V5", key_is_base64=True, event_time=5))
-        made.add(MessageFields(b"", ordering_key=b"o", properties=[("a", "1"), ("a", "2")]))
+        add(made, MessageFields(None, "a2V5", key_is_base64=True, event_time=5))
+        add(made, MessageFields(b"", ordering_key=b"o", properties=[("a", "1"), ("a", "2")]))
         finish(made)
         (sent,) = script.sends
         first, second, third = unpack(sent)
@@ -133,7 +139,7 @@ def test_messages_with_all_their_fields_share_a_batch_with_plain_ones() -> None:
 def test_a_message_with_a_time_of_delivery_is_sent_alone_and_in_its_place() -> None:
     with batcher() as (script, made):
         columns(made, [b"1", b"2"])
-        made.add(MessageFields(b"3"), None, UnbatchedFields(deliver_at=99, replicate_to=("r",)))
+        add(made, MessageFields(b"3", deliver_at=99, replicate_to=("r",)))
         columns(made, [b"4", b"5"])
         finish(made)
         assert [sent.command.num_messages for sent in script.sends] == [2, 1, 2]
@@ -144,7 +150,7 @@ def test_a_message_with_a_time_of_delivery_is_sent_alone_and_in_its_place() -> N
 def test_without_batching_each_message_is_sent_alone() -> None:
     with batcher(batching_enabled=False) as (script, made):
         columns(made, [b"1", b"2"], [b"k", b"l"])
-        made.add(MessageFields(b"3", "m", event_time=3, properties=[("a", "b")], null_key=True))
+        add(made, MessageFields(b"3", "m", event_time=3, properties=[("a", "b")], null_key=True))
         finish(made)
         assert [sent.payload for sent in script.sends] == [b"1", b"2", b"3"]
         assert [sent.metadata.partition_key for sent in script.sends] == ["k", "l", "m"]
@@ -156,7 +162,7 @@ def test_without_batching_each_message_is_sent_alone() -> None:
 def test_ids_that_the_user_chose_grow_within_a_batch() -> None:
     with batcher() as (script, made):
         for sequence_id in (5, 7, 20, 20, 3, None, None, 90):
-            made.add(MessageFields(b"", sequence_id=sequence_id))
+            add(made, MessageFields(b"", sequence_id=sequence_id))
         finish(made)
         found = [(sent.sequence_id, sent.command.num_messages) for sent in script.sends]
         assert found == [(5, 3), (20, 1), (3, 1), (21, 2), (90, 1)]
@@ -168,8 +174,8 @@ def test_each_message_of_a_batch_gets_its_own_id() -> None:
     with batcher() as (_, made):
         results = Results()
         for number in range(3):
-            made.add(MessageFields(b""), None if number == 1 else results)
-        made.add(MessageFields(b""), results, UnbatchedFields(deliver_at=1))
+            add(made, MessageFields(b""), None if number == 1 else results)
+        add(made, MessageFields(b"", deliver_at=1), results)
         finish(made)
         first, third = (MessageIdAdv(7, 0, batch_index=i, batch_size=3) for i in (0, 2))
         assert results.ids == [first, third, MessageIdAdv(7, 1)]
@@ -179,7 +185,7 @@ def test_a_callback_behind_a_column_gets_its_own_index() -> None:
     with batcher() as (_, made):
         results = Results()
         columns(made, [b"1", b"2"])
-        made.add(MessageFields(b"3"), results)
+        add(made, MessageFields(b"3"), results)
         finish(made)
         assert results.ids == [MessageIdAdv(7, 0, batch_index=2, batch_size=3)]
 
@@ -193,7 +199,7 @@ def test_a_failing_callback_keeps_no_other_from_being_told(
     with batcher() as (_, made):
         results = Results()
         for callback in (results, fail, results):
-            made.add(MessageFields(b""), callback)
+            add(made, MessageFields(b""), callback)
         finish(made)
         assert [found.batch_index for found in results.ids if found] == [0, 2]
         assert "the callback of a message failed" in caplog.text
@@ -210,9 +216,9 @@ def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
             numbers.append(callbacks)
 
         for _ in range(3):
-            made.add(MessageFields(b""), DeferredCallback(results, run))
-        made.add(MessageFields(b""), direct)
-        made.add(MessageFields(b""), DeferredCallback(results, run), UnbatchedFields(deliver_at=1))
+            add(made, MessageFields(b""), DeferredCallback(results, run))
+        add(made, MessageFields(b""), direct)
+        add(made, MessageFields(b"", deliver_at=1), DeferredCallback(results, run))
         finish(made)
         assert numbers == [3, 1]
         assert not results.ids
@@ -227,7 +233,7 @@ def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
 def test_plain_messages_given_one_by_one_make_the_same_batch(keys: list[str | None]) -> None:
     with batcher() as (script, made):
         for key in keys:
-            made.add(MessageFields(b"payload", key))
+            add(made, MessageFields(b"payload", key))
         finish(made)
         found = unpack(script.sends[0])
         assert [meta.HasField("partition_key") for meta in found] == [k is not None for k in keys]
@@ -247,7 +253,7 @@ def test_duplicates_have_no_id_of_their_own() -> None:
         script.success = {"last_sequence_id": 1}
         results = Results()
         for number in range(2):
-            made.add(MessageFields(b"", sequence_id=number), results)
+            add(made, MessageFields(b"", sequence_id=number), results)
         finish(made)
         assert results.ids == [MessageIdAdv(-1, -1)] * 2
 
@@ -271,9 +277,9 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_one_goes() -> None:
 def test_only_the_callback_of_a_message_that_is_too_large_gets_the_error() -> None:
     with batcher(TopicScript(max_message_size=2000), batching_max_bytes=1000) as (_, made):
         results = Results()
-        made.add(MessageFields(b"1"), results)
-        made.add(MessageFields(bytes(3000)), results)
-        made.add(MessageFields(b"2"), results)
+        add(made, MessageFields(b"1"), results)
+        add(made, MessageFields(bytes(3000)), results)
+        add(made, MessageFields(b"2"), results)
         finish(made)
         assert [type(error) for error in results.errors] == [MessageTooLarge]
         assert len(results.ids) == 2
@@ -288,7 +294,7 @@ def test_a_batch_that_is_too_large_for_the_broker_is_halved(mixed: bool) -> None
         results = Results()
         if mixed:
             for payload in payloads:
-                made.add(MessageFields(payload, event_time=1), results)
+                add(made, MessageFields(payload, event_time=1), results)
         else:
             columns(made, payloads, [b"k"] * 7)
         finish(made)
@@ -303,8 +309,8 @@ def test_a_batch_that_is_too_large_for_the_broker_is_halved(mixed: bool) -> None
 def test_messages_that_wait_get_the_error_that_ends_the_producer() -> None:
     with batcher() as (script, made):
         results = Results()
-        made.add(MessageFields(b"1"), results)
-        made.add(MessageFields(b"2"))
+        add(made, MessageFields(b"1"), results)
+        add(made, MessageFields(b"2"))
         made.producer.abort()
         assert [type(error) for error in results.errors] == [ClosedError]
         assert not script.sends
@@ -316,12 +322,12 @@ def test_an_error_goes_to_the_callbacks_or_is_raised() -> None:
         made.producer.open()
         made.producer.abort()
         results = Results()
-        made.add(MessageFields(b"1"), results)
-        made.add(MessageFields(b"2"), results)
+        add(made, MessageFields(b"1"), results)
+        add(made, MessageFields(b"2"), results)
         made.flush()
         assert [type(error) for error in results.errors] == [ClosedError] * 2
-        made.add(MessageFields(b"1"))
-        made.add(MessageFields(b"2"))
+        add(made, MessageFields(b"1"))
+        add(made, MessageFields(b"2"))
         with pytest.raises(ClosedError):
             made.flush()
         columns(made, [b"1", b"2"])
@@ -405,7 +411,7 @@ def test_messages_are_batched_by_ordering_key_or_key_and_each_gets_an_id() -> No
         ):
             message = MessageFields(name.encode())
             message.key, message.ordering_key = key, ordering_key
-            made.add(message, note(name))
+            add(made, message, note(name))
         finish(made)
         assert [contents_of(sent) for sent in script.sends] == [
             [b"2", b"4"],
@@ -425,7 +431,7 @@ def test_messages_are_batched_by_ordering_key_or_key_and_each_gets_an_id() -> No
 def test_ids_that_the_user_chose_grow_over_batches_by_key() -> None:
     with batcher(batching_by_key=True) as (script, made):
         for number, key in enumerate("abbaa"):
-            made.add(MessageFields(b"", key=key, sequence_id=10 + number))
+            add(made, MessageFields(b"", key=key, sequence_id=10 + number))
         finish(made)
         commands = [
             (sent.command.sequence_id, sent.command.highest_sequence_id) for sent in script.sends
@@ -441,7 +447,7 @@ def test_batches_by_key_that_are_due_go_out_by_themselves_and_keep_their_order()
     with batcher(batching_by_key=True, max_pending_messages=2) as (script, made):
         made.producer.open()
         for number, key in enumerate("abcab"):
-            made.add(MessageFields(b"%d" % number, key=key))
+            add(made, MessageFields(b"%d" % number, key=key))
         made.trigger_flush()
         wait_until(lambda: len(script.sends) == 3, "batches were not sent")
         assert batches_of(script) == [("c", [b"2"]), ("a", [b"0", b"3"]), ("b", [b"1", b"4"])]
@@ -450,7 +456,7 @@ def test_batches_by_key_that_are_due_go_out_by_themselves_and_keep_their_order()
 
 def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None:
     with batcher(TopicScript(max_message_size=2000), batching_by_key=True) as (script, made):
-        messages = UniformMessages([b"a", b"b", bytes(3000), b"c"], [b"x", b"y", b"x", b"x"])
+        messages = OutgoingMessages([b"a", b"b", bytes(3000), b"c"], [b"x", b"y", b"x", b"x"])
         assert made.extend(messages) == 2
         with pytest.raises(FailedAt) as failed:
             made.extend(messages, 2)
@@ -462,16 +468,17 @@ def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None
 
 PROPERTIES = [("some", "x"), ("other", "y")]
 FILLERS: dict[str, Callable[[BatchAccumulator, int], object]] = {
-    "plain": lambda made, number: made.add(b"%d" % number, log_failure),
-    "plain, told": lambda made, number: made.add(b"%d" % number, partial(print, number)),
-    "fields": lambda made, number: made.add(MessageFields(b"%d" % number, f"key-{number}")),
-    "fields, told": lambda made, number: made.add(
-        MessageFields(b"%d" % number), partial(print, number)
+    "plain": lambda made, number: made.add(b"%d" % number, callback=log_failure),
+    "plain, told": lambda made, number: made.add(b"%d" % number, callback=partial(print, number)),
+    "fields": lambda made, number: add(made, MessageFields(b"%d" % number, f"key-{number}")),
+    "fields, told": lambda made, number: add(
+        made, MessageFields(b"%d" % number), partial(print, number)
     ),
-    "properties": lambda made, number: made.add(
-        MessageFields(b"", properties=[(name + f"{number}", value) for name, value in PROPERTIES])
+    "properties": lambda made, number: add(
+        made,
+        MessageFields(b"", properties=[(name + f"{number}", value) for name, value in PROPERTIES]),
     ),
-    "column": lambda made, number: made.extend(UniformMessages([b"%d" % number])),
+    "column": lambda made, number: made.extend(OutgoingMessages([b"%d" % number])),
 }
 
 

@@ -228,7 +228,7 @@ class StuckSender(threading.Thread):
         encoder = PythonSendEncoder(self.producer_id, "p")
         try:
             for number in range(1000):
-                send = encoder.frame(bytes(1024 * 1024), number, 1)
+                send, _ = encoder.encode([bytes(1024 * 1024)], None, None, number, 1, 1)
                 self.connection.put_sends(self.producer_id, send)
                 self.connection.write(600)
         except PulsarError as error:

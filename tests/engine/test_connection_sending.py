@@ -25,9 +25,9 @@ from tests.engine.test_producer_session import Owner
 from tests.support.waiting import finish, wait_until
 
 
-def frames(producer_id: int, count: int) -> list[bytes]:
+def frames(producer_id: int, count: int) -> list[Buffer]:
     payloads = [b"%d" % number for number in range(count)]
-    return [PythonSendEncoder(producer_id, "p").encode(payloads, None, 0, 1, 1).data]
+    return PythonSendEncoder(producer_id, "p").encode(payloads, None, None, 0, 1, 1)[0]
 
 
 def test_entries_that_are_sent_together_arrive_in_order() -> None:
@@ -95,8 +95,8 @@ def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
 
 def megabytes(producer_id: int, count: int) -> list[Buffer]:
     encoder = PythonSendEncoder(producer_id, "p")
-    frames = [encoder.frame(bytes(MIB), number, 1) for number in range(count)]
-    return [buffer for frame in frames for buffer in frame]
+    frames = (encoder.encode([bytes(MIB)], None, None, number, 1, 1) for number in range(count))
+    return [buffer for buffers, _ in frames for buffer in buffers]
 
 
 def send(connection: ClientConnection, producer_id: int, count: int, timeout: float) -> None:

@@ -21,9 +21,9 @@ from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 from pulsar_spark.protocol.frames import encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.schema.registry import latest_schemas
-from tests.engine.producing import single
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.topics import stored_entry
+from tests.outgoing import single
 from tests.protocol import hostile
 
 TOPIC = "persistent://public/default/t"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pulsar_spark.engine import forks
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import (
-    MessageColumns,
-    PartitionedProducer,
-    pairs,
-)
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.routing import PartitionRouter
 from pulsar_spark.errors import (
     ClosedError,
@@ -25,13 +22,10 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import UnbatchedFields
-from pulsar_spark.protocol.varints import encode_number
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
-from tests.protocol.batch_bodies import fields_of
-from tests.protocol.fields import unbatched_fields
+from tests.outgoing import behind, messages_in, outgoing
 from tests.support.waiting import wait_until
 
 
@@ -58,7 +52,7 @@ def by_partition(script: TopicScript) -> dict[int, list[bytes]]:
 def test_a_topic_without_partitions_is_written_as_it_is() -> None:
     with topic() as (script, context, _):
         with PartitionedProducer(context, "t", options()) as writer:
-            writer.write(MessageColumns([b"%d" % number for number in range(2500)]))
+            writer.write(outgoing([b"%d" % number for number in range(2500)]))
         assert {command.topic for _, command in script.producers} == {TOPIC}
         assert payloads_of(script) == [b"%d" % number for number in range(2500)]
         assert [sent.command.num_messages for sent in script.sends] == [1000, 1000, 500]
@@ -69,14 +63,14 @@ def test_a_topic_without_partitions_is_written_as_it_is() -> None:
 def test_a_single_partition_is_written_as_it_is_named() -> None:
     with topic(TopicScript(partitions=4)) as (script, context, _):
         with PartitionedProducer(context, "t-partition-2", options()) as writer:
-            writer.write(MessageColumns([b"1"], keys=["any"]))
+            writer.write(outgoing([b"1"], keys=["any"]))
         assert {command.topic for _, command in script.producers} == {f"{TOPIC}-partition-2"}
 
 
 def test_messages_without_a_key_go_batch_by_batch_to_all_partitions() -> None:
     with topic(TopicScript(partitions=3)) as (script, context, _):
         with PartitionedProducer(context, "t", options(batching_max_messages=10)) as writer:
-            writer.write(MessageColumns([b"%d" % number for number in range(30)]))
+            writer.write(outgoing([b"%d" % number for number in range(30)]))
         assert [sent.command.num_messages for sent in script.sends] == [10, 10, 10]
         assert sorted(by_partition(script)) == [0, 1, 2]
 
@@ -90,7 +84,7 @@ def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap
     with topic(TopicScript(partitions=3)) as (script, context, _):
         with PartitionedProducer(context, "t", options(batching_enabled=False)) as writer:
             first = writer._router.current
-            writer.write(MessageColumns(payloads))
+            writer.write(outgoing(payloads))
         expected: dict[int, list[bytes]] = {}
         for number, payload in enumerate(payloads):
             expected.setdefault((first + number) % 3, []).append(payload or b"")
@@ -103,7 +97,7 @@ def test_without_batching_a_single_partition_gets_all_in_order() -> None:
     payloads = [b"%d" % number for number in range(300)]
     with topic(TopicScript(partitions=3)) as (script, context, _):
         with PartitionedProducer(context, "t", chosen) as writer:
-            writer.write(MessageColumns(payloads))
+            writer.write(outgoing(payloads))
         assert list(by_partition(script).values()) == [payloads]
 
 
@@ -111,7 +105,7 @@ def test_single_partition_mode_writes_to_one() -> None:
     with topic(TopicScript(partitions=3)) as (script, context, _):
         single = options(batching_max_messages=10, routing_mode="SinglePartition")
         with PartitionedProducer(context, "t", single) as writer:
-            writer.write(MessageColumns([b""] * 30))
+            writer.write(outgoing([b""] * 30))
         assert len(by_partition(script)) == 1
         assert len(script.producers) == 1
 
@@ -124,12 +118,12 @@ def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
     router = PartitionRouter(4, hashing_scheme=scheme)
     expected: dict[int, list[bytes]] = {}
     for key, payload in zip(keys, payloads, strict=True):
-        expected.setdefault(router.partition_of(key), []).append(payload)
+        expected.setdefault(router.partition_of(key.encode()), []).append(payload)
     with topic(TopicScript(partitions=4)) as (script, context, _):
         small = options(batching_max_messages=50, hashing_scheme=scheme)
         with PartitionedProducer(context, "t", small) as writer:
             times = [5] * 1000 if rich else None
-            writer.write(MessageColumns(payloads, keys=keys, event_times=times))
+            writer.write(outgoing(payloads, keys=keys, event_times=times))
         assert by_partition(script) == expected
 
 
@@ -138,7 +132,7 @@ def test_columns_with_gaps_keep_their_order() -> None:
     payloads = [None if number % 7 == 3 else b"%d" % number for number in range(3000)]
     with topic() as (script, context, _):
         with PartitionedProducer(context, "t", options()) as writer:
-            writer.write(MessageColumns(payloads))
+            writer.write(outgoing(payloads))
         assert payloads_of(script) == [payload or b"" for payload in payloads]
         nulls = [meta.null_value for sent in script.sends for meta in unpack(sent)]
         assert nulls == [payload is None for payload in payloads]
@@ -146,13 +140,13 @@ def test_columns_with_gaps_keep_their_order() -> None:
 
 @pytest.mark.fault(95)
 @pytest.mark.parametrize(
-    "keys", [["a", None, "b"], ["a", b"\xff", "b"], ["a", "b", "c"], ["", "", ""]]
+    "keys", [["a", None, "b"], ["a", b"\xff", "b"], ["a", "b", "c"], ["", "", ""], ["", None, b""]]
 )
 @pytest.mark.parametrize("payloads", [[b"1", b"2", b"3"], [b"1", None, b""]])
 def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None]) -> None:
     with topic() as (script, context, _):
         with PartitionedProducer(context, "t", options()) as writer:
-            writer.write(MessageColumns(payloads, keys=keys))
+            writer.write(outgoing(payloads, keys=keys))
         (sent,) = script.sends
         found = unpack(sent)
         for meta, key, payload in zip(found, keys, payloads, strict=True):
@@ -169,7 +163,7 @@ def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
         with PartitionedProducer(context, "t", options()) as writer:
             writer.send(MessageFields(b"x", "apple"), results)
             writer.send(MessageFields(b"y"), results, partition=1)
-        partition = PartitionRouter(3).partition_of("apple")
+        partition = PartitionRouter(3).partition_of(b"apple")
         assert partition != 1
         assert by_partition(script) == {partition: [b"x"], 1: [b"y"]}
         found = sorted(message_id.partition for message_id in results.ids if message_id)
@@ -208,7 +202,7 @@ def test_a_batch_waits_for_flush_otherwise() -> None:
 def test_producers_are_opened_when_a_first_message_goes_there() -> None:
     with topic(TopicScript(partitions=10)) as (script, context, _):
         with PartitionedProducer(context, "t", options()) as writer:
-            writer.write(MessageColumns([b"1"], keys=["a"]))
+            writer.write(outgoing([b"1"], keys=["a"]))
         assert len(script.producers) == 1
 
 
@@ -236,7 +230,7 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
         with pytest.raises(TopicNotFound, match="partition-3"):
             writer.open()
         with pytest.raises(TopicNotFound):
-            writer.write(MessageColumns([b""]))
+            writer.write(outgoing([b""]))
         with pytest.raises(TopicNotFound):
             writer.close()
 
@@ -244,7 +238,7 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
 def test_many_open_batches_share_half_of_the_memory() -> None:
     with topic(TopicScript(partitions=4), memory_limit=80_000) as (script, context, _):
         with PartitionedProducer(context, "t", options()) as writer:
-            writer.write(MessageColumns([bytes(1000)] * 100, keys=[str(k) for k in range(100)]))
+            writer.write(outgoing([bytes(1000)] * 100, keys=[str(k) for k in range(100)]))
         assert max(len(sent.payload) for sent in script.sends) <= 10_000
 
 
@@ -259,22 +253,53 @@ def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: 
     script = TopicScript(partitions, max_message_size=200_000)
     with topic(script) as (_, context, broker):
         writer = PartitionedProducer(context, "t", options())
-        columns = MessageColumns(payloads, keys=keys, first_row=1000)
+        columns = outgoing(payloads, keys=keys)
         with pytest.raises(MessageTooLarge, match=r"row 1004: .* 300\d\d\d bytes") as raised:
-            writer.write(columns)
+            writer.write(columns, behind(1000))
         assert raised.value.topic is not None
         writer.close()
         assert len(broker.sessions) == 1
         assert b"1" in payloads_of(script)
 
 
-def test_a_row_that_cannot_be_written_is_named() -> None:
-    with topic() as (_, context, _):
-        writer = PartitionedProducer(context, "t", options(batching_enabled=False))
-        columns = MessageColumns([b"1", b"2"], properties=[{}, {"a": "\ud800"}], first_row=5)
-        with pytest.raises(InvalidRow, match="row 6"):
-            writer.write(columns)
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"properties": [("a", "\ud800")]},
+        {"key": "\ud800"},
+        {"event_time": -1},
+        {"event_time": 2**63},
+        {"deliver_at": -1},
+    ],
+)
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_message_that_cannot_be_sent_is_refused_and_the_next_one_goes(
+    batching: bool, fields: dict[str, Any], partitions: int
+) -> None:
+    with topic(TopicScript(partitions)) as (script, context, _):
+        results = Results()
+        with PartitionedProducer(context, "t", options(batching_enabled=batching)) as writer:
+            writer.send(MessageFields(b"1"), results)
+            with pytest.raises(InvalidRow):
+                writer.send(MessageFields(b"2", **fields), results)
+            writer.send(MessageFields(b"3"), results)
+        assert sorted(payloads_of(script)) == [b"1", b"3"]
+        assert (len(results.ids), results.errors) == (2, [])
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("bad", [-5, 2**63, 2**70])
+def test_an_id_that_no_message_can_have_is_an_error_and_later_messages_are_sent(
+    batching: bool, bad: int
+) -> None:
+    with topic() as (script, context, _):
+        writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
+        with pytest.raises(InvalidRow, match="no sequence id"):
+            writer.send(MessageFields(b"bad", sequence_id=bad), at_once=True)
+        writer.send(MessageFields(b"good", sequence_id=7))
         writer.close()
+        assert payloads_of(script) == [b"good"]
 
 
 @pytest.mark.fault(89)
@@ -292,11 +317,11 @@ def test_the_first_final_error_is_the_writers() -> None:
         script.on_send = on_send
         writer = PartitionedProducer(context, "t", options(batching_enabled=False))
         keys = [str(number) for number in range(50)]
-        writer.write(MessageColumns([b"x"] * 49 + [b"last"], keys=keys))
+        writer.write(outgoing([b"x"] * 49 + [b"last"], keys=keys))
         with pytest.raises(NotAllowed, match="denied"):
             writer.flush()
         with pytest.raises(NotAllowed):
-            writer.write(MessageColumns([b"x"]))
+            writer.write(outgoing([b"x"]))
         with pytest.raises(NotAllowed):
             writer.send(MessageFields(b"x"))
         with pytest.raises(NotAllowed):
@@ -308,12 +333,12 @@ def test_flush_can_be_given_less_time() -> None:
     with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
         writer = PartitionedProducer(context, "t", options())
-        writer.write(MessageColumns([b"x"]))
+        writer.write(outgoing([b"x"]))
         with pytest.raises(OperationTimeout):
             writer.flush(0.1)
         writer.abort()
         with pytest.raises(ClosedError):
-            writer.write(MessageColumns([b"x"]))
+            writer.write(outgoing([b"x"]))
 
 
 def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
@@ -323,7 +348,7 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
 
         def write() -> None:
             with PartitionedProducer(context, "t", options()) as writer:
-                writer.write(MessageColumns([b"x"] * 5000))
+                writer.write(outgoing([b"x"] * 5000))
                 writer.send(MessageFields(b"y"), results)
                 raise ZeroDivisionError
 
@@ -336,7 +361,7 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
 def test_close_may_be_called_twice() -> None:
     with topic() as (_, context, _):
         writer = PartitionedProducer(context, "t", options())
-        writer.write(MessageColumns([b"x"]))
+        writer.write(outgoing([b"x"]))
         writer.close()
         writer.close()
         with pytest.raises(ClosedError):
@@ -349,86 +374,55 @@ def test_the_error_in_a_forked_child_says_to_create_its_own(
 ) -> None:
     with topic() as (_, context, _):
         writer = PartitionedProducer(context, "t", options())
-        writer.write(MessageColumns([b"x"]))
+        writer.write(outgoing([b"x"]))
         with monkeypatch.context() as patched:
             patched.setattr(forks, "_counted", [forks.fork_count() + 1])
             with pytest.raises(ClosedError, match="fork"):
-                writer.write(MessageColumns([b"x"]))
+                writer.write(outgoing([b"x"]))
             with pytest.raises(ClosedError, match="fork"):
                 writer.producers[0].flush()
             writer.producers[0].close()
         writer.close()
 
 
-def test_a_row_takes_from_every_column() -> None:
-    columns = MessageColumns(
-        [b"1", None],
-        keys=["k", b"\xff"],
-        ordering_keys=[None, b"o"],
-        event_times=[None, 5],
-        properties=[None, {"a": "b"}],
-        deliver_at=[None, 9],
-        sequence_ids=[None, 7],
-        null_keys=[True, False],
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_columns_of_everything_arrive(partitions: int) -> None:
+    columns = outgoing(
+        [b"1", None, b"3"],
+        keys=["k", b"\xff", None],
+        ordering_keys=[None, b"o", b""],
+        event_times=[None, 5, None],
+        properties=[None, {"a": "b"}, [("c", "1"), ("c", "2")]],
+        deliver_at=[None, 9, None],
+        null_keys=[False, False, True],
+        sequence_ids=[6, 7, 8],
     )
-    assert list(columns.rows()) == [
-        (MessageFields(b"1", "k", null_key=True), None),
-        (
-            MessageFields(
-                None,
-                "/w==",
-                key_is_base64=True,
-                ordering_key=b"o",
-                properties=[("a", "b")],
-                event_time=5,
-                sequence_id=7,
-            ),
-            UnbatchedFields(deliver_at=9),
-        ),
-    ]
-    assert len(columns) == 2
-    assert not columns.plain
-
-
-def test_missing_columns_are_missing_in_all_rows() -> None:
-    columns = MessageColumns([b"1", b"2"])
-    assert list(columns.rows()) == [(MessageFields(b"1"), None), (MessageFields(b"2"), None)]
-    assert list(columns.rows(1)) == [(MessageFields(b"2"), None)]
-    assert list(columns.rows(0, 1)) == [(MessageFields(b"1"), None)]
-    assert columns.plain
-
-
-@pytest.mark.fault(95)
-def test_an_empty_key_is_a_key_and_none_is_not() -> None:
-    (empty, _), (none, _) = MessageColumns([b"", b""], keys=["", None]).rows()
-    assert (empty.key, none.key) == ("", None)
-
-
-@pytest.mark.fault(95)
-def test_string_keys_become_utf8_and_others_leave_it_to_the_rows() -> None:
-    assert MessageColumns([b""] * 2, keys=["a", "ü"]).text_keys() == [b"a", "ü".encode()]
-    assert MessageColumns([b""] * 2, keys=["a", None]).text_keys() is None
-    assert MessageColumns([b""] * 2, keys=["a", b"b"]).text_keys() is None
-
-
-@pytest.mark.fault(95)
-def test_a_key_that_utf8_cannot_express_is_an_error_of_its_row() -> None:
-    columns = MessageColumns([b""] * 3, keys=["a", "\ud800", "b"], first_row=100)
-    with pytest.raises(InvalidRow, match="row 101"):
-        columns.text_keys()
-
-
-@pytest.mark.parametrize("name", ["keys", "fields", "properties", "sequence_ids"])
-def test_columns_have_one_length(name: str) -> None:
-    with pytest.raises(InvalidRow, match=f"2 payloads were given with 1 {name}"):
-        MessageColumns([b"", b""], **{name: [None]})  # type: ignore[arg-type]
-
-
-@pytest.mark.fault(95)
-def test_properties_can_repeat_a_name_if_they_are_pairs() -> None:
-    assert pairs([("a", "1"), ("a", "2")]) == [("a", "1"), ("a", "2")]
-    assert pairs({"b": "2", "a": "1"}) == [("b", "2"), ("a", "1")]
-    assert pairs(None) == pairs({}) == ()
+    with topic(TopicScript(partitions)) as (script, context, _):
+        with PartitionedProducer(context, "t", options(batching_enabled=False)) as writer:
+            writer.write(columns)
+        first, second, third = sorted(script.sends, key=lambda sent: sent.sequence_id)
+        assert [sent.sequence_id for sent in (first, second, third)] == [6, 7, 8]
+        assert [sent.payload for sent in (first, second, third)] == [b"1", b"", b"3"]
+        for sent in script.sends:
+            for name in ("sequence_id", "publish_time", "producer_name"):
+                sent.metadata.ClearField(name)
+        wanted = pb.MessageMetadata
+        pair = pb.KeyValue
+        assert first.metadata == wanted(partition_key="k")
+        assert second.metadata == wanted(
+            partition_key="/w==",
+            partition_key_b64_encoded=True,
+            ordering_key=b"o",
+            event_time=5,
+            properties=[pair(key="a", value="b")],
+            deliver_at_time=9,
+            null_value=True,
+        )
+        assert third.metadata == wanted(
+            ordering_key=b"",
+            properties=[pair(key="c", value="1"), pair(key="c", value="2")],
+            null_partition_key=True,
+        )
 
 
 @pytest.mark.fault(95)
@@ -438,14 +432,14 @@ def test_a_gap_far_into_a_column_makes_no_message_come_twice(partitions: int) ->
     payloads[5000] = None
     with topic(TopicScript(partitions=partitions)) as (script, context, _):
         with PartitionedProducer(context, "t", options(batching_enabled=False)) as writer:
-            writer.write(MessageColumns(payloads))
+            writer.write(outgoing(payloads))
         assert sorted(payloads_of(script)) == sorted(payload or b"" for payload in payloads)
 
 
 @pytest.mark.parametrize("batching", [False, True])
 def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
     count = 2500
-    columns = MessageColumns(
+    columns = outgoing(
         [None if number % 9 == 1 else b"%d" % number for number in range(count)],
         keys=[None if number % 5 == 1 else f"k{number}" for number in range(count)],
         event_times=[number or None for number in range(count)],
@@ -474,29 +468,23 @@ def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
 @pytest.mark.parametrize("keyed", ["none", "some", "all"])
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("batching,most", [(False, 1), (True, 2), (True, 7), (True, 1000)])
-def test_encoded_fields_are_sent_as_the_columns_are_that_they_stand_for(
+def test_columns_are_sent_as_their_messages_are_one_by_one(
     partitions: int, keyed: str, batching: bool, most: int, by_key: bool
 ) -> None:
     chosen = options(batching_enabled=batching, batching_max_messages=most, batching_by_key=by_key)
-    _fields_are_sent(partitions, keyed, chosen)
+    _are_sent_alike(partitions, keyed, chosen)
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("keyed", ["none", "some", "all"])
-@pytest.mark.parametrize(
-    "others", [{}, {"batching_enabled": True}, {"compression": pb.LZ4}, {"chunking_enabled": True}]
-)
-def test_unbatched_fields_are_sent_as_the_columns_are_that_they_stand_for(
+@pytest.mark.parametrize("others", [{"compression": pb.LZ4}, {"chunking_enabled": True}])
+def test_columns_without_batches_are_sent_as_their_messages_are_one_by_one(
     partitions: int, keyed: str, others: dict[str, Any]
 ) -> None:
-    chosen = options(**{"batching_enabled": False, **others})
-    assert chosen.takes_unbatched_fields is not bool(others)
-    _fields_are_sent(partitions, keyed, chosen, unbatched=True)
+    _are_sent_alike(partitions, keyed, options(batching_enabled=False, **others))
 
 
-def _fields_are_sent(
-    partitions: int, keyed: str, chosen: ProducerOptions, *, unbatched: bool = False
-) -> None:
+def _are_sent_alike(partitions: int, keyed: str, chosen: ProducerOptions) -> None:
     sizes = [40_000 if number == 50 else number % 5 for number in range(300)]
     payloads: list[bytes | None] = [bytes(size) for size in sizes]
     keys: list[str | None] | None = [f"k{number % 40}" for number in range(300)]
@@ -505,36 +493,32 @@ def _fields_are_sent(
     if keyed == "none":
         keys = None
     properties = [[("n", str(number))] * (number % 3) for number in range(300)]
-    fields = [
-        unbatched_fields(properties[number], keys[number] if keys else None, number)
-        if unbatched
-        else fields_of(
-            MessageFields(
-                payload,
-                keys[number] if keys else None,
-                properties=properties[number],
-                event_time=number,
-            )
-        )
-        for number, payload in enumerate(payloads)
-    ]  # fmt: skip
-    encoded = MessageColumns(payloads, keys, fields=fields, unbatched=unbatched)
-    columns = MessageColumns(payloads, keys, properties=properties, event_times=range(300))
+    columns = outgoing(payloads, keys, properties=properties, event_times=range(300))
+
+    def one_by_one(writer: PartitionedProducer) -> None:
+        for message in messages_in(columns):
+            writer.send(message)
+
     found = []
-    for written in (encoded, columns):
+    ways: list[Callable[[PartitionedProducer], None]] = [
+        lambda made: made.write(columns),
+        one_by_one,
+    ]
+    for write in ways:
         with topic(TopicScript(partitions=partitions)) as (script, context, _):
             with PartitionedProducer(context, "t", chosen) as writer:
-                writer.write(written)
+                write(writer)
                 # Messages of other kinds follow those that wait in a batch.
-                writer.write(MessageColumns([b"plain"] * 3, ["k1"] * 3 if keys else None))
+                writer.write(outgoing([b"plain"] * 3, ["k1"] * 3 if keys else None))
                 writer.send(MessageFields(b"last", "k1"))
-                writer.write(written)
+                write(writer)
             sent = _messages(script)
             if chosen.batching_by_key:
                 # Each key's messages keep their order.
                 sent.sort(key=lambda message: message[-1])
             found.append(sorted(sent) if partitions else sent)
     assert found[0] == found[1]
+    assert len(found[0]) == 604
 
 
 def _messages(script: TopicScript) -> list[tuple[bytes, list[tuple[str, str]], int, str]]:
@@ -558,40 +542,18 @@ def _messages(script: TopicScript) -> list[tuple[bytes, list[tuple[str, str]], i
     return found
 
 
-@pytest.mark.parametrize("unbatched", [False, True])
-def test_a_message_with_fields_that_is_too_large_is_named(unbatched: bool) -> None:
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_message_with_fields_that_is_too_large_is_named(batching: bool) -> None:
     payloads: list[bytes | None] = [bytes(5000) if row == 30 else b"x" for row in range(50)]
-    fields = [b"\x18" + encode_number(len(payload or b"")) + b"\x40" for payload in payloads]
-    if unbatched:
-        fields = [unbatched_fields([], None, 5)] * 50
-    columns = MessageColumns(payloads, fields=fields, unbatched=unbatched, first_row=100)
     with topic(TopicScript(max_message_size=1000)) as (script, context, _):
-        chosen = options(batching_enabled=not unbatched, batching_max_messages=10)
+        chosen = options(batching_enabled=batching, batching_max_messages=10)
         writer = PartitionedProducer(context, "t", chosen)
         with pytest.raises(MessageTooLarge, match="row 130"):
-            writer.write(columns)
+            writer.write(outgoing(payloads, event_times=[1] * 50), behind(100))
+        # Written, and received a little later.
         wait_until(lambda: len(payloads_of(script)) >= 30)
+        assert len(payloads_of(script)) == 30
         writer.abort()
-
-
-def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
-    script = TopicScript(max_message_size=1000)
-    for batching in (False, True):
-        with topic(script) as (_, context, _):
-            writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
-            times = [1] * 50
-            payloads = [bytes(5000) if number == 30 else b"x" for number in range(50)]
-            if not batching:
-                with pytest.raises(MessageTooLarge, match="row 130"):
-                    writer.write(MessageColumns(payloads, event_times=times, first_row=100))
-                # Written, and received a little later.
-                wait_until(lambda: len(payloads_of(script)) >= 30)
-                assert len(payloads_of(script)) == 30
-            bad = [{"a": "\ud800"} if number == 7 else {"a": "b"} for number in range(50)]
-            columns = MessageColumns([b""] * 50, properties=bad, first_row=100)
-            with pytest.raises(InvalidRow, match="row 107"):
-                writer.write(columns)
-            writer.abort()
 
 
 @pytest.mark.fault(86)
@@ -608,7 +570,7 @@ def test_the_row_of_a_column_that_is_too_large_is_named_wherever_it_is(
     with topic(script) as (_, context, _):
         # The options allow larger batches than the broker.
         writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
-        writer.write(MessageColumns([b"before"] * 3, keys=["a", "b", "c"] if keyed else None))
+        writer.write(outgoing([b"before"] * 3, keys=["a", "b", "c"] if keyed else None))
         with pytest.raises(MessageTooLarge, match="row 170:"):
-            writer.write(MessageColumns(payloads, keys=keys, first_row=100))
+            writer.write(outgoing(payloads, keys=keys), behind(100))
         writer.abort()

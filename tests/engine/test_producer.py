@@ -15,15 +15,14 @@ from pulsar_spark.errors import (
     PulsarError,
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     Results,
     TopicScript,
-    batch,
     make,
-    single,
     topic,
+    unpack,
 )
+from tests.outgoing import send_batch, single
 from tests.support.waiting import wait_until
 
 
@@ -48,15 +47,15 @@ def test_messages_are_acknowledged_in_order() -> None:
 def test_a_batch_says_its_highest_sequence_id_twice() -> None:
     with topic() as (script, context, _):
         producer = make(context)
-        producer.send(batch(10))
-        producer.send(batch(5))
+        send_batch(producer, 10)
+        send_batch(producer, 5)
         producer.close()
         first, second = script.sends
         assert (first.command.num_messages, first.command.highest_sequence_id) == (10, 9)
         assert (first.metadata.num_messages_in_batch, first.metadata.highest_sequence_id) == (10, 9)
-        assert first.payload == b"body 0"
+        assert [meta.sequence_id for meta in unpack(first)] == list(range(10))
         assert (second.sequence_id, second.command.highest_sequence_id) == (10, 14)
-        assert second.payload == b"body 10"
+        assert [meta.sequence_id for meta in unpack(second)] == list(range(10, 15))
         assert producer.last_sequence_id == 14
         assert producer.counts.messages == producer.counts.acknowledged == 15
 
@@ -77,7 +76,7 @@ def test_sequence_ids_start_after_the_given_one() -> None:
         script.success = {"last_sequence_id": 41}
         producer = make(context, initial_sequence_id=99)
         producer.send(single(b""))
-        producer.send(single(b"", sequence_ids=(200, 200)))
+        producer.send(single(b"", sequence_id=200))
         producer.send(single(b""))
         producer.close()
         assert script.sequence_ids == [100, 200, 201]
@@ -105,12 +104,14 @@ def test_entries_are_sent_one_after_the_other() -> None:
     with topic() as (script, context, _):
         results = Results()
         producer = make(context)
-        chosen = single(b"chosen", results, sequence_ids=(50, 50))
-        for entry in (single(b"1", results), batch(3, results), chosen, batch(2, results)):
-            producer.send(entry)
+        chosen = single(b"chosen", results, sequence_id=50)
+        producer.send(single(b"1", results))
+        send_batch(producer, 3, results)
+        producer.send(chosen)
+        send_batch(producer, 2, results)
         producer.close()
         assert script.sequence_ids == [0, 1, 50, 51]
-        assert script.sends[3].payload == b"body 51"
+        assert [meta.sequence_id for meta in unpack(script.sends[3])] == [51, 52]
         assert [found.entry_id for found in results.ids if found] == [0, 1, 2, 3]
 
 
@@ -145,7 +146,7 @@ def test_many_threads_can_send_and_ids_stay_in_order() -> None:
 
         def send_many() -> None:
             for _ in range(50):
-                producer.send(batch(3))
+                send_batch(producer, 3)
 
         threads = [threading.Thread(target=send_many) for _ in range(4)]
         for thread in threads:
@@ -163,11 +164,13 @@ def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixt
     with topic() as (_, context, _):
         results = Results()
         producer = make(context)
-        producer.send(OutgoingEntry(lambda _: b"", callback=fail))
+        producer.send(single(b"", fail))
+        send_batch(producer, 2, fail)
         producer.send(single(b"", results))
         producer.close()
         assert len(results.ids) == 1
-        assert "the callback of a send" in caplog.text
+        assert "the callback of a message failed" in caplog.text
+        assert "the callback of a send to" in caplog.text
 
 
 def test_a_closed_producer_refuses_messages() -> None:

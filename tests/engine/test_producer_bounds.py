@@ -15,18 +15,16 @@ from pulsar_spark.errors import (
     PulsarError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     TOPIC,
     Results,
     Sent,
-    batch,
     make,
     refuse,
-    single,
     topic,
 )
 from tests.engine.scripted_broker import Session
+from tests.outgoing import send_batch, single
 from tests.support.waiting import finish, is_in, wait_until
 
 
@@ -36,7 +34,7 @@ def test_a_message_without_a_receipt_is_an_error_at_the_send_timeout() -> None:
         script.on_send = lambda session, sent: sent.sequence_id >= 2
         results = Results()
         producer = make(context, send_timeout=1.0)
-        producer.send(batch(2, results))
+        send_batch(producer, 2, results)
         producer.send(single(b"1234", results))
         with pytest.raises(OperationTimeout) as raised:
             producer.flush()
@@ -58,7 +56,7 @@ def test_the_timeout_comes_to_an_idle_producers_callback_too() -> None:
         failed = threading.Event()
         told: list[PulsarError] = []
         producer = TopicProducer(context, "t", ProducerOptions(send_timeout=0.2), told.append)
-        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: failed.set()))
+        producer.send(single(b"", lambda error, _: failed.set()))
         assert failed.wait(60)
         wait_until(lambda: told, "that it is told")
         assert [type(error) for error in told] == [OperationTimeout]
@@ -75,9 +73,9 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
 
         script.on_send = on_send
         producer = make(context, max_pending_messages=10, send_timeout=600)
-        producer.send(batch(8))
-        producer.send(batch(2))
-        sender = threading.Thread(target=lambda: producer.send(batch(5)))
+        send_batch(producer, 8)
+        send_batch(producer, 2)
+        sender = threading.Thread(target=lambda: send_batch(producer, 5))
         sender.start()
         wait_until(lambda: len(held) == 2)
         wait_until(lambda: is_in(sender, "wait_for_room"))
@@ -94,8 +92,8 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
 def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
     with topic() as (_, context, _):
         producer = make(context, max_pending_messages=10)
-        producer.send(batch(50))
-        producer.send(batch(1))
+        send_batch(producer, 50)
+        send_batch(producer, 1)
         producer.close()
 
 

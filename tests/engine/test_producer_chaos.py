@@ -9,14 +9,15 @@ from collections import defaultdict
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.engine.producing import NO_ID, Sent, TopicScript, payloads_of, topic
 from tests.engine.scripted_broker import Session
+from tests.outgoing import outgoing
 
 
 class Chaos:
@@ -118,11 +119,11 @@ def test_whatever_the_broker_does_each_message_is_stored_once_and_told_once(
                 for payload in part:
                     writer.send(MessageFields(payload), outcome.callback(payload))
             elif kind < 0.5:
-                writer.write(MessageColumns(part, event_times=[1] * len(part)))
+                writer.write(outgoing(part, event_times=[1] * len(part)))
             elif kind < 0.7:
-                writer.write(MessageColumns(part, keys=[payload.decode() for payload in part]))
+                writer.write(outgoing(part, keys=[payload.decode() for payload in part]))
             else:
-                writer.write(MessageColumns(part))
+                writer.write(outgoing(part))
             if rng.random() < 0.2:
                 writer.flush()
         writer.close()

@@ -26,20 +26,19 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages, encode_fields
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages, encode_fields
 from tests.engine.producing import (
     NO_ID,
     Results,
     Sent,
     TopicScript,
-    batch,
     connection_for,
     make,
     refuse,
-    single,
     topic,
 )
 from tests.engine.scripted_broker import Session
+from tests.outgoing import send_batch, single
 from tests.support.waiting import wait_until
 
 
@@ -290,7 +289,7 @@ def test_lower_ids_than_one_that_was_stored_are_duplicates() -> None:
         drop_as_duplicates(script, 50, 51)
         producer = make(context)
         for number in (100, 50, 51):
-            producer.send(single(b"", sequence_ids=(number, number)))
+            producer.send(single(b"", sequence_id=number))
             producer.flush()
         producer.close()
         assert producer.counts.duplicates == 2
@@ -303,11 +302,11 @@ def test_a_message_that_the_broker_did_not_know_cannot_be_a_duplicate() -> None:
         script.success = {"last_sequence_id": 9}
         producer = make(context, initial_sequence_id=-1)
         for count in (10, 10, 10):
-            producer.send(batch(count))
+            send_batch(producer, count)
         producer.flush()
         assert producer.counts.duplicates == 10
         results = Results()
-        producer.send(batch(10, results))
+        send_batch(producer, 10, results)
         with pytest.raises(DroppedAsDuplicate, match="sequence ids 30 to 39"):
             producer.flush()
         assert [type(error) for error in results.errors] == [DroppedAsDuplicate]
@@ -320,7 +319,7 @@ def test_a_batch_that_the_broker_knows_in_part_is_a_loss_of_the_rest() -> None:
         drop_as_duplicates(script, 0)
         script.success = {"last_sequence_id": 9}
         producer = make(context, initial_sequence_id=-1)
-        producer.send(batch(20))
+        send_batch(producer, 20)
         with pytest.raises(DroppedAsDuplicate, match="sequence ids 10 to 19"):
             producer.close()
 
@@ -365,7 +364,7 @@ def test_an_earlier_attempts_messages_in_flight_fail_a_resuming_producer() -> No
         script.success = {"last_sequence_id": 11}
         producer = make(context, resumes=True, producer_name="job")
         assert [producer.has_sent(number) for number in (10, 11, 12)] == [True, True, False]
-        producer.send(single(b"", sequence_ids=(12, 12)))
+        producer.send(single(b"", sequence_id=12))
         with pytest.raises(ProducerBusy, match="earlier attempt"):
             producer.flush()
 
@@ -389,12 +388,10 @@ def test_receipts_that_come_at_once_have_nothing_sent_twice(
     with topic() as (script, context, _):
         producer = make(context, max_pending_messages=100)
         if way == "messages":
-            message = MessageFields(b"", properties=[("a", "b")])
-            _, fields = encode_fields(message, unbatched=True)
-            assert fields is not None
-            producer.send(UniformMessages(payloads, None, [fields] * 500, unbatched=True))
+            _, fields = encode_fields(MessageFields(b"", properties=[("a", "b")]))
+            producer.send(OutgoingMessages(payloads, None, [fields] * 500))
         else:
-            producer.send(UniformMessages(payloads), 1 if way == "column" else 10)
+            producer.send(OutgoingMessages(payloads), 1 if way == "column" else 10)
         producer.close()
         assert producer.counts.acknowledged == 500
         ids = [sent.sequence_id for sent in script.sends]
@@ -418,7 +415,7 @@ def test_what_was_sent_again_after_a_disconnect_may_be_known() -> None:
 
         script.on_send, script.on_producer = on_send, on_producer
         producer = make(context, resumes=True, producer_name="job")
-        producer.send(single(b"", sequence_ids=(12, 12)))
+        producer.send(single(b"", sequence_id=12))
         producer.flush()
         assert producer.counts.duplicates == 1
 
@@ -453,7 +450,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
 
         script.on_send = on_send
         producer = make(context)
-        producer.send(batch(10))
+        send_batch(producer, 10)
         producer.flush(5)
         assert producer.last_message_id == MessageIdAdv(1, 2)
 
@@ -465,8 +462,8 @@ def test_duplicates_are_acknowledged_and_counted_apart() -> None:
         script.success = {"last_sequence_id": 9}
         results = Results()
         producer = make(context, initial_sequence_id=-1)
-        producer.send(batch(10, results))
-        producer.send(batch(3, results))
+        send_batch(producer, 10, results)
+        send_batch(producer, 3, results)
         producer.close()
         assert results.ids == [MessageIdAdv(-1, -1), MessageIdAdv(7, 0)]
         assert producer.counts.duplicates == 10

@@ -20,8 +20,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import UniformMessages
-from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from tests.engine.producing import (
     NO_ID,
     Results,
@@ -30,10 +29,10 @@ from tests.engine.producing import (
     connection_for,
     drop_first_session,
     make,
-    single,
     topic,
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.outgoing import single
 
 
 @pytest.mark.fault(11, 12)
@@ -78,7 +77,7 @@ def test_receipts_that_came_before_the_connection_broke_count() -> None:
 
         script.on_send = on_send
         producer, connection = make(context), connection_for(context)
-        producer.send(OutgoingEntry(b"0", callback=hold))
+        producer.send(single(b"0", hold))
         assert held.wait(30)
         for payload in (b"1", b"2", b"3"):
             producer.send(single(payload))
@@ -121,7 +120,7 @@ def test_an_idle_producer_with_something_pending_comes_back_by_itself() -> None:
         drop_first_session(script, after=1)
         stored = threading.Event()
         producer = make(context)
-        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
+        producer.send(single(b"", lambda error, _: stored.set()))
         assert stored.wait(10)
 
 
@@ -142,7 +141,7 @@ def test_a_producer_leaves_a_broker_that_hangs_long_before_its_messages_fail(
         script.on_send = on_send
         stored = threading.Event()
         producer = make(context)
-        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
+        producer.send(single(b"", lambda error, _: stored.set()))
         # The next PING would be due after half a minute.
         assert stored.wait(15)
         assert not producer.waits_for_receipts
@@ -281,6 +280,26 @@ def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
         assert len(broker.sessions) == 2
 
 
+def test_the_largest_message_that_a_broker_takes_is_sent_again_too() -> None:
+    script = TopicScript(max_message_size=1000)
+    with topic(script) as (_, context, broker):
+        producer = make(context, producer_name="p")
+        producer.send(single(bytes(900)))
+        producer.flush()
+        around = script.sends[0].metadata.ByteSize()
+        drop_first_session(script, after=2)
+        producer.send(single(bytes(1000 - around)))
+        producer.flush()
+        assert [sent.metadata.ByteSize() + len(sent.payload) for sent in script.sends[1:]] == [
+            1000,
+            1000,
+        ]
+        assert len(broker.sessions) == 2
+        with pytest.raises(MessageTooLarge):
+            producer.send(single(bytes(1001 - around)))
+        producer.close()
+
+
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("per_entry", [1, 7])
 def test_only_the_unacknowledged_part_of_a_block_is_resent(per_entry: int) -> None:
@@ -295,7 +314,7 @@ def test_only_the_unacknowledged_part_of_a_block_is_resent(per_entry: int) -> No
         script.on_send = on_send
         producer = make(context)
         payloads = [b"%d" % number for number in range(1500)]
-        producer.send(UniformMessages(payloads), per_entry)
+        producer.send(OutgoingMessages(payloads), per_entry)
         producer.close()
         assert producer.counts.acknowledged == 1500
         assert producer.last_sequence_id == 1499

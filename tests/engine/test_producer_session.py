@@ -45,10 +45,10 @@ from tests.engine.producing import (
     TopicScript,
     connection_for,
     make,
-    single,
     topic,
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.outgoing import single
 from tests.support.java_server import free_ports
 from tests.support.waiting import Clock, finish, wait_until
 

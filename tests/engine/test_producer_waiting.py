@@ -21,7 +21,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers import inflight_window
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.inflight_window import InflightWindow
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Registrar
 from pulsar_spark.engine.retry import Backoff
@@ -29,9 +29,10 @@ from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
+from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.outgoing import outgoing, single
 from tests.support.waiting import Clock, finish, is_in, wait_until
 
 MIB = 1024 * 1024
@@ -77,7 +78,7 @@ def test_a_producer_whose_time_is_up_fails_no_other_on_its_connection() -> None:
         patient = make(context, send_timeout=60.0).open()
         hasty = make(context, send_timeout=0.5).open()
         script.on_send = on_send
-        first = Raised(patient.send, UniformMessages([bytes(MIB)] * 32))
+        first = Raised(patient.send, OutgoingMessages([bytes(MIB)] * 32))
         wait_until(lambda: patient.pending_messages > 0)
         late = Raised(send_and_flush, hasty)
         finish(late)
@@ -105,7 +106,7 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
         producer = make(context, send_timeout=600.0, max_pending_messages=1)
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
-        first = Raised(producer.send, UniformMessages([b"x"] * 5))
+        first = Raised(producer.send, OutgoingMessages([b"x"] * 5))
         # It has the turn, and patience.
         wait_until(lambda: is_in(first, "wait_for_room"))
         wait_until(lambda: producer._window._room_at >= 0)
@@ -142,10 +143,10 @@ def test_batches_that_are_due_do_not_keep_full_partitions_from_coming_back() -> 
         )
         writer = PartitionedProducer(context, "t", chosen, timed=True)
         for partition in range(partitions):
-            writer.send(MessageFields(b"in flight"), results, None, partition, at_once=True)
+            writer.send(MessageFields(b"in flight"), results, partition, at_once=True)
         wait_until(lambda: len(script.sends) == partitions)
         for partition in range(partitions):
-            writer.send(MessageFields(b"due"), results, None, partition)
+            writer.send(MessageFields(b"due"), results, partition)
         # More than the delay of the batches, so that all of them are due.
         wait_until(lambda: not writer._timers)
         time.sleep(0.1)
@@ -219,7 +220,7 @@ def test_a_partition_that_is_not_open_yet_is_opened_for_a_batch_that_is_due() ->
         results = Results()
         chosen = options(batching_max_delay=0.01)
         writer = PartitionedProducer(context, "t", chosen, timed=True)
-        writer.send(MessageFields(b"1"), results, None, 1)
+        writer.send(MessageFields(b"1"), results, 1)
         wait_until(lambda: bool(results.ids))
         assert [command.topic[-1] for _, command in script.producers] == ["1"]
         writer.close()
@@ -256,7 +257,7 @@ def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed(
             return found
 
         monkeypatch.setattr(InflightWindow, "has_room", look)
-        made.add(MessageFields(b"2"))
+        made.add(b"2")
         made.trigger_flush()
         finish(*receivers)
         wait_until(lambda: payloads_of(script) == [b"1", b"2"])
@@ -318,7 +319,7 @@ def test_leaving_many_partitions_ends_where_the_broker_does_not_answer() -> None
     with topic(script, operation_timeout=0.5) as (_, context, broker):
         broker.script = mute
         writer = PartitionedProducer(context, "t", options(batching_max_messages=1))
-        writer.write(MessageColumns([b"x"] * 40))
+        writer.write(outgoing([b"x"] * 40))
         closing = Raised(writer.close)
         finish(closing, seconds=20)
         assert closing.error is None
@@ -418,7 +419,7 @@ def test_the_budget_counts_what_small_messages_really_hold() -> None:
         # The test's broker, in this process, uses the decoder in frames.py.
         own = [
             tracemalloc.Filter(True, f"*/pulsar_spark/{path}")
-            for path in ("engine/*", "protocol/sends.py", "protocol/send_encoder.py")
+            for path in ("engine/*", "protocol/outgoing_messages.py", "protocol/send_encoder.py")
         ]
         lines, first = inspect.getsourcelines(encode_payload_command)
         own += [

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from pulsar_spark.engine.producers.submission import Submission
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import single_entry
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
+from tests.engine.producing import Results
 
 
 def add(submission: Submission, number: int, key: bytes | None = None) -> None:
-    submission.messages.append(b"%d" % number, key)
+    submission.messages.append(b"%d" % number, key, b"", None)
     submission.open += 1
     submission.open_bytes += 10
 
@@ -28,7 +28,7 @@ def leave(submission: Submission) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(20))
 def test_all_messages_leave_once_in_their_order_and_memory_is_given_back(seed: int) -> None:
     rng = random.Random(seed)
-    submission = Submission(UniformMessages([]))
+    submission = Submission(OutgoingMessages([]))
     added, given_back = 0, 0
     left: list[bytes] = []
     while len(left) < 200:
@@ -55,7 +55,7 @@ def test_all_messages_leave_once_in_their_order_and_memory_is_given_back(seed: i
 
 
 def test_a_batch_by_key_becomes_one_of_each_key_and_those_before_it_stay() -> None:
-    submission = Submission(UniformMessages([], []), by_key=True)
+    submission = Submission(OutgoingMessages([], []), by_key=True)
     for number, key in enumerate((b"b", b"a", b"a")):
         add(submission, number, key)
     submission.seal()
@@ -68,7 +68,7 @@ def test_a_batch_by_key_becomes_one_of_each_key_and_those_before_it_stay() -> No
 
 
 def test_what_is_encoded_does_not_grow_meanwhile() -> None:
-    submission = Submission(UniformMessages([]))
+    submission = Submission(OutgoingMessages([]))
     add(submission, 0)
     submission.seal()
     messages, _, _ = submission.next()
@@ -77,7 +77,7 @@ def test_what_is_encoded_does_not_grow_meanwhile() -> None:
 
 
 def test_a_column_is_sent_in_entries_of_one_size_and_a_rest_and_is_not_copied() -> None:
-    messages = UniformMessages([b"%d" % number for number in range(7)])
+    messages = OutgoingMessages([b"%d" % number for number in range(7)])
     submission = Submission(messages, per_entry=3)
     assert list(submission.runs) == [(3, 2), (1, 1)]
     assert submission.owned
@@ -85,6 +85,17 @@ def test_a_column_is_sent_in_entries_of_one_size_and_a_rest_and_is_not_copied() 
     assert [len(leave(submission)) for _ in range(3)] == [3, 3, 1]
 
 
-def test_an_entry_is_one_and_cannot_be_divided() -> None:
-    submission = Submission(entry=single_entry(MessageFields(b"x")))
+def test_a_single_message_is_one_entry_and_cannot_be_divided() -> None:
+    submission = Submission(OutgoingMessages([b"x"]), per_entry=1)
     assert (len(submission), submission.next_count, submission.divide()) == (1, 1, False)
+
+
+def test_each_message_has_its_callback_and_those_without_any_have_one_together() -> None:
+    one, other, third = Results(), Results(), Results()
+    messages = OutgoingMessages([b"1", b"2", b"3"], callbacks=[one, other, third])
+    submission = Submission(messages, per_entry=2)
+    assert submission.callbacks(2) == [one, other]
+    leave(submission)
+    assert submission.callbacks(1) == [third]
+    submission = Submission(OutgoingMessages([b"1", b"2"]), per_entry=2, default=one)
+    assert submission.callbacks(2) == [one]

@@ -13,8 +13,10 @@ import pytest
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.inflight_window import MessageCallback
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
+from pulsar_spark.engine.producers.submission import Submission
 from pulsar_spark.errors import (
     DroppedAsDuplicate,
     NotAllowed,
@@ -24,10 +26,10 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import OutgoingEntry, single_entry, uniform_entry
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
+from tests.outgoing import behind, outgoing, single
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault(137)
@@ -101,7 +103,7 @@ def test_batches_obey_and_messages_keep_their_order_and_fields(form: str, compre
         with PartitionedProducer(context, "t", options(compression=compression)) as writer:
             for start in range(0, count, 1100):
                 part = {name: column[start : start + 1100] for name, column in fields.items()}
-                writer.write(MessageColumns(payloads[start : start + 1100], **part))
+                writer.write(outgoing(payloads[start : start + 1100], **part))
             writer.flush()
             assert writer.counts.acknowledged == writer.counts.messages == count
             assert writer.counts.duplicates == 0
@@ -152,6 +154,11 @@ def test_messages_sent_one_by_one_obey_too(batching_max_messages: int) -> None:
     assert len(places) == 500
 
 
+def pair(payload: bytes, callback: MessageCallback) -> Submission:
+    """Return a batch of two messages, which has one callback."""
+    return Submission(OutgoingMessages([payload] * 2), per_entry=2, default=callback)
+
+
 def _client_like(
     context: ClientContext, chosen: ProducerOptions, **more: Any
 ) -> PartitionedProducer:
@@ -173,8 +180,8 @@ def test_batches_of_one_key_obey_and_each_keeps_its_order() -> None:
     with topic(script) as (_, context, _):
         chosen = options(batching_by_key=True)
         with PartitionedProducer(context, "t", chosen) as writer:
-            writer.write(MessageColumns(payloads, keys=keys, sequence_ids=ids))
-            writer.write(MessageColumns(payloads, keys=keys))
+            writer.write(outgoing(payloads, keys=keys, sequence_ids=ids))
+            writer.write(outgoing(payloads, keys=keys))
     found: dict[str, list[bytes]] = defaultdict(list)
     entries = [sent for sent in script.stored for _ in _messages(sent)]
     for entry, payload in zip(entries, script.payloads(), strict=True):
@@ -198,7 +205,7 @@ def test_nothing_follows_a_batch_that_may_be_too_large_before_its_receipt() -> N
     with topic(script) as (_, context, _):
         producer = TopicProducer(context, "t", options())
         for number, size in enumerate((20, 500, 100, 500, 900, 10)):
-            producer.send(uniform_entry(UniformMessages([b"%d" % number * size] * 2)))
+            producer.send(OutgoingMessages([b"%d" % number * size] * 2), 2)
         # The first and third are small; the second and fifth are the largest so far.
         for shown in (2, 5, 6):
             wait_until(lambda: len(held) >= shown)  # noqa: B023
@@ -219,8 +226,8 @@ def test_without_order_nothing_waits_and_what_is_refused_comes_later() -> None:
         chosen = options(batching_max_messages=40)
         writer = PartitionedProducer(context, "t", chosen, in_order=False)
         # Two batches that are refused, and one that is not.
-        writer.write(MessageColumns([p + b"x" * 20 for p in payloads[:80]]))
-        writer.write(MessageColumns([p + b"x" * 20 for p in payloads[80:]]))
+        writer.write(outgoing([p + b"x" * 20 for p in payloads[:80]]))
+        writer.write(outgoing([p + b"x" * 20 for p in payloads[80:]]))
         writer.flush_batches()
         waiting.set()
         writer.close()
@@ -246,8 +253,8 @@ def test_a_row_that_is_too_large_is_named_with_its_size(
         def write() -> None:
             for start in range(0, 300, 100):
                 part = {name: column[start : start + 100] for name, column in fields.items()}
-                rows = MessageColumns(payloads[start : start + 100], first_row=100 + start, **part)
-                writer.write(rows)
+                rows = outgoing(payloads[start : start + 100], **part)
+                writer.write(rows, behind(100 + start))
             writer.flush()
 
         with pytest.raises(NotAllowed, match=r"row 317: a message of 50\d\d bytes") as caught:
@@ -296,7 +303,7 @@ def test_a_limit_that_is_lowered_behind_a_batch_fails_it_as_a_whole(resumes: boo
         chosen = options(resumes=resumes, producer_name="p" if resumes else None)
         producer = TopicProducer(context, "t", chosen)
         large = [b"x" * 1000] * 3
-        producer.send(uniform_entry(UniformMessages(large)))
+        producer.send(OutgoingMessages(large), 3)
         producer.flush()
         held: list[tuple[Session, Sent]] = []
 
@@ -305,8 +312,8 @@ def test_a_limit_that_is_lowered_behind_a_batch_fails_it_as_a_whole(resumes: boo
             return True
 
         script.hold = hold
-        producer.send(uniform_entry(UniformMessages(large)))
-        producer.send(uniform_entry(UniformMessages(large[:2])))
+        producer.send(OutgoingMessages(large), 3)
+        producer.send(OutgoingMessages(large[:2]), 2)
         wait_until(lambda: len(held) == 2)
         script.hold, script.most = (lambda session, sent: False), 2500
         for session, sent in held:
@@ -326,7 +333,7 @@ def test_nothing_is_stored_behind_a_row_that_another_attempt_would_leave_out() -
         writer = PartitionedProducer(context, "t", chosen)
         payloads = [b"x" * (5000 if number == 7 else 10) for number in range(20)]
         with contextlib.suppress(NotAllowed):
-            writer.write(MessageColumns(payloads, sequence_ids=list(range(1, 21))))
+            writer.write(outgoing(payloads, sequence_ids=list(range(1, 21))))
         with pytest.raises(NotAllowed, match="row 7:"):
             writer.flush()
         writer.abort()
@@ -349,10 +356,10 @@ def test_what_times_out_alone_lets_the_others_go() -> None:
     with topic(script) as (_, context, _):
         chosen = options(send_timeout=1.0)
         producer = TopicProducer(context, "t", chosen, survives_timeouts=True)
-        producer.send(uniform_entry(UniformMessages([b"x" * 500] * 2), results))
+        producer.submit(pair(b"x" * 500, results))
         wait_until(lambda: not first[0])
         wait_until(lambda: bool(results.errors))
-        producer.send(uniform_entry(UniformMessages([b"y" * 500] * 2), results))
+        producer.submit(pair(b"y" * 500, results))
         with pytest.raises(OperationTimeout):
             producer.flush()
         producer.flush()
@@ -399,7 +406,7 @@ def test_lost_connections_and_refusals_double_and_reorder_nothing(seed: int) -> 
         while at < len(payloads):
             stop = at + luck.randrange(1, 700)
             keys = ["k"] * len(payloads[at:stop]) if luck.random() < 0.5 else None
-            writer.write(MessageColumns(payloads[at:stop], keys=keys))
+            writer.write(outgoing(payloads[at:stop], keys=keys))
             at = stop
         writer.flush()
         assert writer.counts.acknowledged == 2000
@@ -415,9 +422,8 @@ def test_an_entry_with_one_callback_for_all_is_refused_as_a_whole() -> None:
     results = Results()
     with topic(script) as (_, context, _):
         producer = TopicProducer(context, "t", options(), survives_timeouts=True)
-        body = uniform_entry(UniformMessages([b"x" * 600] * 2)).body
-        producer.send(OutgoingEntry(body, 2, callback=results))
-        producer.send(single_entry(MessageFields(b"y"), results))
+        producer.submit(pair(b"x" * 600, results))
+        producer.send(single(b"y", results))
         with pytest.raises(NotAllowed, match="a batch of 2 messages"):
             producer.flush()
         assert [len(results.errors), len(results.ids)] == [1, 1]

@@ -19,7 +19,7 @@ from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 

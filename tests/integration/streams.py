@@ -12,7 +12,7 @@ from typing import Any
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from tests.integration.brokers import Broker, Embedded, Real

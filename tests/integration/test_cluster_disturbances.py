@@ -20,7 +20,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.messages import rows_of
 from tests.support.real_cluster import RealCluster
 from tests.support.waiting import finish, wait_until

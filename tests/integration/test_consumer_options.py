@@ -24,7 +24,8 @@ from pulsar_spark.client import (
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import CorruptMessage
-from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.support.waiting import wait_until
@@ -105,8 +106,9 @@ def test_a_damaged_batch_is_an_error_or_is_acknowledged(broker: Broker) -> None:
         producer = TopicProducer(context, topic, ProducerOptions())
         producer.open()
         # Brokers do not look into batches.
-        producer.send(OutgoingEntry(b"\0\0\0\x05", num_messages=3))
-        producer.send(OutgoingEntry(b"good"))
+        batched = pb.MessageMetadata(num_messages_in_batch=3).SerializePartialToString()
+        producer.send(OutgoingMessages([b"\0\0\0\x05"], None, [batched]))
+        producer.send(OutgoingMessages([b"good"]))
         producer.flush()
         producer.close()
     with PulsarClient(broker.service_url) as client:

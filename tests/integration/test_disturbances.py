@@ -21,7 +21,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
     clustered,

@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker
@@ -28,6 +28,7 @@ from tests.integration.messages import (
     read_rows,
     rows_of,
 )
+from tests.outgoing import outgoing
 
 pytestmark = pytest.mark.real_broker
 
@@ -75,12 +76,12 @@ def java_content(row: Row) -> JavaContent:
 
 
 def write(broker: Broker, topic: str, sent: list[JavaContent], **options: object) -> None:
-    columns = MessageColumns(
+    columns = outgoing(
         [content.value for content in sent],
         [content.key for content in sent],
-        [content.ordering_key for content in sent],
-        [content.event_time for content in sent],
-        [content.properties for content in sent],
+        ordering_keys=[content.ordering_key for content in sent],
+        event_times=[content.event_time for content in sent],
+        properties=[content.properties for content in sent],
     )
     settings = ProducerOptions(**options)  # type: ignore[arg-type]
     with clustered(broker) as context, PartitionedProducer(context, topic, settings) as writer:

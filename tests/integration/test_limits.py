@@ -29,12 +29,12 @@ from pulsar_spark.errors import (
     QuotaExceededHold,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.spark.datasource import PulsarDataSource
 from tests.integration.brokers import Broker, as_real
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import clustered, official_read, read_entries, read_rows
+from tests.outgoing import single
 from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
 
@@ -46,10 +46,6 @@ Connect = Callable[..., Any]
 @pytest.fixture
 def tuned_client(tuned_broker: Broker, official_client: Connect) -> Any:
     return official_client(tuned_broker.service_url)
-
-
-def single(payload: bytes, **fields: Any) -> OutgoingEntry:
-    return OutgoingEntry(lambda _: payload, **fields)
 
 
 def metadata_size(broker: Broker, topic: str, fields: MessageFields) -> int:

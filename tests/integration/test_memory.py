@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.schema.table.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
+from tests.outgoing import outgoing
 
 MIB = 1024 * 1024
 BUDGET = 64 * MIB
@@ -63,7 +64,7 @@ def test_a_task_holds_the_receive_budget_and_two_record_batches(
             with PartitionedProducer(context, topic, batched) as writer:
                 for start in range(0, messages, AT_ONCE):
                     payloads = [b"x" * size] * min(AT_ONCE, messages - start)
-                    writer.write(MessageColumns(payloads))
+                    writer.write(outgoing(payloads))
     done = subprocess.run(
         [sys.executable, "-c", READ, broker.service_url, small, large],
         capture_output=True,

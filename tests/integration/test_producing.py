@@ -15,12 +15,13 @@ from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine import attaching
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
+from tests.outgoing import outgoing
 from tests.support.real_broker import OwnBroker
 from tests.support.waiting import finish, wait_until
 
@@ -81,7 +82,7 @@ def write_through(
     while len(values) < count or not enough():
         start = len(values)
         values += [b"%06d" % number for number in range(start, start + 100)]
-        writer.write(MessageColumns(values[start:]))
+        writer.write(outgoing(values[start:]))
         if start % 500 == 0:
             writer.flush_batches()
         time.sleep(pause)
@@ -175,7 +176,7 @@ def test_what_a_name_sent_before_is_acknowledged_and_counted_as_duplicates(
             writer = PartitionedProducer(context, topic, options)
             ids = list(range(50, 100))
             payloads = [b"%d" % number for number in ids]
-            writer.write(MessageColumns(payloads, sequence_ids=ids))
+            writer.write(outgoing(payloads, sequence_ids=ids))
             writer.close()
             assert writer.counts.duplicates == (50 if attempt else 0)
     assert read_back(deduplicating.service_url, topic) == [b"%d" % n for n in range(50, 100)]
@@ -186,11 +187,11 @@ def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> No
     topic = tuned_broker.create_topic()
     with ClientContext(ClientOptions(tuned_broker.service_url)) as context:
         writer = PartitionedProducer(context, topic, ProducerOptions())
-        writer.write(MessageColumns([b"before"]))
+        writer.write(outgoing([b"before"]))
         writer.flush()
         tuned_broker.pause()
         threading.Timer(3.0, tuned_broker.resume).start()
-        writer.write(MessageColumns([bytes(10_000)] * 500))
+        writer.write(outgoing([bytes(10_000)] * 500))
         writer.close()
         assert writer.counts.acknowledged == 501
     assert first_seen(read_back(tuned_broker.service_url, topic)) == [b"before", bytes(10_000)]
@@ -202,11 +203,11 @@ def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     with ClientContext(ClientOptions(tuned_broker.service_url)) as context:
         writer = PartitionedProducer(context, topic, ProducerOptions())
-        writer.write(MessageColumns([b"before"]))
+        writer.write(outgoing([b"before"]))
         writer.flush()
         # Longer than the broker waits for the answer to its PING.
         time.sleep(6.5)
-        writer.write(MessageColumns([b"after"]))
+        writer.write(outgoing([b"after"]))
         writer.close()
         assert writer.counts.reconnects == 0
     assert read_back(tuned_broker.service_url, topic) == [b"before", b"after"]
@@ -217,7 +218,7 @@ def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
     topic = broker.create_topic()
     with ClientContext(ClientOptions(broker.service_url)) as context:
         writer = PartitionedProducer(context, topic, ProducerOptions())
-        writer.write(MessageColumns([b"1"]))
+        writer.write(outgoing([b"1"]))
         writer.flush()
         broker.terminate(topic)
         began = time.monotonic()
@@ -241,7 +242,7 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
         with pytest.raises(ProducerFenced):
             opened(pb.Exclusive)
         fencing = opened(pb.ExclusiveWithFencing)
-        fencing.write(MessageColumns([b"1"]))
+        fencing.write(outgoing([b"1"]))
         fencing.flush()
         with pytest.raises(ProducerFenced):
             write_through(first, 1000, 0.01)
@@ -252,7 +253,7 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
         assert not waiting
         fencing.close()
         finish(thread)
-        waiting[0].write(MessageColumns([b"2"]))
+        waiting[0].write(outgoing([b"2"]))
         waiting[0].close()
     assert read_back(broker.service_url, topic) == [b"1", b"2"]
 
@@ -279,7 +280,7 @@ def test_an_official_consumer_sees_every_field(broker: Broker, official_client: 
     topic = broker.create_topic()
     pulsar = pytest.importorskip("pulsar")
     payloads = [b"1", None, b"", bytes(1000)]
-    columns = MessageColumns(
+    columns = outgoing(
         payloads,
         keys=["k", None, "", b"\x00\xff"],
         ordering_keys=[None, b"o", None, None],
@@ -309,7 +310,7 @@ def test_keys_go_to_the_partitions_that_the_routing_names(broker: Broker) -> Non
         ClientContext(ClientOptions(broker.service_url)) as context,
         PartitionedProducer(context, topic, ProducerOptions()) as writer,
     ):
-        writer.write(MessageColumns([key.encode() for key in keys], keys=keys))
+        writer.write(outgoing([key.encode() for key in keys], keys=keys))
         expected = [writer.route(MessageFields(b"", key)) for key in keys]
     for partition, name in enumerate(broker.partitions_of(topic, 4)):
         own = [key.encode() for key, at in zip(keys, expected, strict=True) if at == partition]

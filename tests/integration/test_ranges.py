@@ -24,7 +24,7 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.conftest import TUNED_ENTRIES_PER_LEDGER
 from tests.integration.messages import (

@@ -16,7 +16,7 @@ import pytest
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Real
 from tests.integration.spark_io import load, save
 from tests.integration.spark_jobs import (

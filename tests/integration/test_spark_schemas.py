@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -26,6 +26,7 @@ from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.spark_io import load, official, save
 from tests.integration.typed import Reading, copy_rows, plain, read
+from tests.outgoing import outgoing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,7 +208,7 @@ def test_tombstones_are_null_in_all_columns(broker: Broker) -> None:
         producer.close()
     with clustered(broker) as context:
         writer = PartitionedProducer(context, topic)
-        writer.write(MessageColumns([None, None], ["a", "b"]))
+        writer.write(outgoing([None, None], ["a", "b"]))
         writer.close()
     rows = read(broker, topic)
     assert [row["id"] for row in rows] == [0, None, None]
@@ -229,7 +230,7 @@ def spoiled(broker: Broker, kind: str) -> str:
         assert isinstance(info, SchemaInfo)
         bad = good[: len(good) // 2]
         with PartitionedProducer(context, topic, ProducerOptions(schema=info)) as writer:
-            writer.write(MessageColumns([bad, good, b"\xff", None]))
+            writer.write(outgoing([bad, good, b"\xff", None]))
     return topic
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import DataLossError, TopicNotFound
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.spark.options.stream import Caps
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.java_peer import JavaContent, JavaPeer

@@ -19,7 +19,7 @@ from pulsar_spark.engine.producers.partitioned_producer import PartitionedProduc
 from pulsar_spark.engine.retry import retrying
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from tests.integration.brokers import Broker

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
     CODECS,
@@ -36,6 +35,7 @@ from tests.integration.messages import (
     read_entries,
     read_rows,
 )
+from tests.outgoing import outgoing
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -78,7 +78,7 @@ def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -
     return ids
 
 
-def write_columns(broker: Broker, topic: str, columns: MessageColumns, **options: Any) -> None:
+def write_columns(broker: Broker, topic: str, columns: OutgoingMessages, **options: Any) -> None:
     with (
         clustered(broker) as context,
         PartitionedProducer(context, topic, ProducerOptions(**options)) as writer,
@@ -112,7 +112,7 @@ def test_random_messages_arrive_byte_for_byte(
 def test_columns_of_everything(broker: Broker, client: Any, codec: str) -> None:
     topic = broker.create_topic()
     contents = random_contents(17, 3000, empty_keys=True)
-    columns = MessageColumns(
+    columns = outgoing(
         [content.payload for content in contents],
         keys=[content.key for content in contents],
         ordering_keys=[
@@ -137,7 +137,7 @@ def test_columns_of_payloads_and_keys(
     count = 10_000 if batching else 500
     values = [rng.randbytes(rng.choice((0, 5, 100, 100, 200))) for _ in range(count)]
     keys = [rng.choice(TEXTS) for _ in range(count)] if keyed else None
-    columns = MessageColumns(values, keys)
+    columns = outgoing(values, keys)
     write_columns(broker, topic, columns, batching_enabled=batching)
     messages = official_read(client, topic, count)
     assert payloads(messages) == values
@@ -147,7 +147,7 @@ def test_columns_of_payloads_and_keys(
 def test_values_that_are_null_among_columns(broker: Broker, client: Any) -> None:
     topic = broker.create_topic()
     values = [None if number % 97 == 0 else b"%d" % number for number in range(3000)]
-    write_columns(broker, topic, MessageColumns(values))
+    write_columns(broker, topic, outgoing(values))
     messages = official_read(client, topic, 3000)
     assert [None if m.has_null_value() else m.data() for m in messages] == values
 
@@ -203,7 +203,7 @@ def test_names_sequence_ids_and_times(broker: Broker, client: Any) -> None:
 def test_sequence_ids_of_the_users_choice(broker: Broker, client: Any) -> None:
     topic = broker.create_topic()
     chosen = [3, 7, 1000, 5000, 5001]
-    columns = MessageColumns([b"%d" % found for found in chosen], sequence_ids=chosen)
+    columns = outgoing([b"%d" % found for found in chosen], sequence_ids=chosen)
     write_columns(broker, topic, columns)
     assert [row.sequence_id for row in read_rows(broker, topic)] == chosen
     assert payloads(official_read(client, topic, 5)) == [b"%d" % found for found in chosen]
@@ -274,7 +274,7 @@ def test_keys_go_to_the_partitions_of_the_java_client(
     if way == "one by one":
         write(broker, topic, contents, hashing_scheme=scheme)
     else:
-        columns = MessageColumns(
+        columns = outgoing(
             [content.payload for content in contents], [content.key for content in contents]
         )
         write_columns(broker, topic, columns, hashing_scheme=scheme)
@@ -297,7 +297,7 @@ def test_keys_of_bytes_are_base64_with_a_flag(broker: Broker, client: Any) -> No
     topic = broker.create_topic(partitions=4)
     rng = random.Random(7)
     keys = [b"", b"\0", b"\xff\xfe", b"text", *(rng.randbytes(9) for _ in range(40))]
-    columns = MessageColumns([b"%d" % number for number in range(len(keys))], keys)
+    columns = outgoing([b"%d" % number for number in range(len(keys))], keys)
     write_columns(broker, topic, columns)
     found = {}
     for number, rows in enumerate(rows_by_partition(broker, topic, 4)):
@@ -342,7 +342,7 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
     with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
         writer.open()
         at = int(time.time() * 1000) + 1500
-        writer.send(MessageFields(b"late"), unbatched=UnbatchedFields(deliver_at=at))
+        writer.send(MessageFields(b"late", deliver_at=at))
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
     came = {consumer.receive(60_000).data(): time.time() * 1000 for _ in range(3)}
@@ -381,8 +381,7 @@ def test_a_producer_of_one_partition_tells_where_it_stands(broker: Broker, clien
         assert broker.producers(name) == {producer.name}
         assert producer.max_message_size == 5 * 1024 * 1024
         for number in range(5):
-            payload = b"%d" % number
-            producer.send(OutgoingEntry(lambda _, payload=payload: payload))  # type: ignore[misc]
+            producer.send(OutgoingMessages([b"%d" % number]))
         producer.flush()
         assert producer.last_sequence_id == 4
         last = producer.last_message_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 
 
 def encode_batch(messages: Sequence[MessageFields], first_sequence_id: int) -> bytes:
@@ -32,8 +32,3 @@ def metadata_of(message: MessageFields, sequence_id: int) -> bytes:
         null_partition_key=message.null_key or None,
     )
     return metadata.SerializeToString()
-
-
-def fields_of(message: MessageFields) -> bytes:
-    """Return a message's metadata up to the digits of its sequence id, if that comes last."""
-    return metadata_of(message, 0)[:-1]

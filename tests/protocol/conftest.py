@@ -10,7 +10,7 @@ import pytest
 from tests.protocol.implementations import Implementation
 
 
-@pytest.fixture(params=["python", "native"])
+@pytest.fixture(params=["python", "native"], scope="session")
 def impl(request: pytest.FixtureRequest) -> Implementation:
     """Each implementation; tests of the compiled one are skipped if it is not installed."""
     if request.param == "python":

@@ -10,8 +10,9 @@ from pulsar_spark.engine.codecs import compress
 from pulsar_spark.protocol import block_decoder, blocks
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import BlockDecoder, BlockOptions, Decompress
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.send_encoder import PythonSendEncoder, SendEncoder
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder, SendEncoder, SendLimits
 from tests.protocol.block_streams import COLUMNS, Outcome, blockwise, careful, options
 
 
@@ -46,8 +47,14 @@ class Implementation:
         return found
 
     def encoder(
-        self, producer_id: int, name: str, version: bytes = b"", codec: int = pb.NONE
+        self,
+        producer_id: int,
+        name: str,
+        version: bytes = b"",
+        codec: int = pb.NONE,
+        txn: TxnId | None = None,
     ) -> SendEncoder:
         """Return a new encoder of SENDs."""
-        encoder: SendEncoder = self._encoder(producer_id, name, version, codec, compress)
+        common = SendLimits(name, producer_id, 0, schema_version=version, txn=txn).common
+        encoder: SendEncoder = self._encoder(producer_id, name, common, codec, compress)
         return encoder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,22 +12,10 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import (
     CorruptBatch,
     CorruptMessage,
-    InvalidRow,
-    LocalProtocolError,
-    WrongType,
 )
 from pulsar_spark.protocol import batches
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
-from pulsar_spark.protocol.outgoing_batches import (
-    MessageFields,
-    UniformMessages,
-    encode_fields,
-    encode_numbered_batch,
-    encode_uniform_batch,
-    key_field,
-)
-from tests.protocol.batch_bodies import encode_batch
 
 Metadata = pb.SingleMessageMetadata
 
@@ -288,179 +275,3 @@ def test_a_body_beyond_32_bit_offsets_is_refused() -> None:
 
     with pytest.raises(CorruptBatch, match="larger"):
         unpack_batch(Huge(), 1)
-
-
-# --- writing ----------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.binary(max_size=300) | st.integers(0, 20_000).map(bytes), min_size=1, max_size=20),
-    st.sampled_from([0, 120, 16_380, 2**40, 2**63 - 21]),
-    st.integers(0, 10),
-    st.booleans(),
-)
-def test_a_uniform_batch_is_written_as_protobuf_writes_it(
-    payloads: list[bytes], first: int, offset: int, keyed: bool
-) -> None:
-    first = max(0, first - offset)
-    keys = [str(i) * (i % 3 + 60 * (i % 2)) for i in range(len(payloads))] if keyed else None
-    expected = b"".join(
-        message(payload, sequence_id=first + i, partition_key=keys[i] if keys else None)
-        for i, payload in enumerate(payloads)
-    )
-    encoded = [key.encode() for key in keys] if keys else None
-    assert encode_uniform_batch(payloads, first, encoded) == expected
-
-
-@pytest.mark.parametrize(
-    "payloads, first, keys",
-    [
-        ([], 0, None),
-        ([b""], -1, None),
-        ([b""], 2**63, None),
-        ([b"", b""], 2**63 - 1, None),
-        ([b"", b""], 0, [b""]),
-    ],
-)
-def test_uniform_batches_out_of_bounds_are_refused(
-    payloads: list[bytes], first: int, keys: list[bytes] | None
-) -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_uniform_batch(payloads, first, keys)
-
-
-texts = st.text(max_size=20)
-fields_ = st.builds(
-    MessageFields,
-    payload=st.none() | st.binary(max_size=200),
-    key=st.none() | texts,
-    ordering_key=st.none() | st.binary(max_size=20),
-    properties=st.lists(st.tuples(texts, texts), max_size=3),
-    event_time=st.integers(0, 2**63 - 1),
-    null_key=st.booleans(),
-)
-
-
-def columns_of(messages: Sequence[MessageFields], unbatched: bool = False) -> UniformMessages:
-    """Return messages as columns, of which the first ones may have no fields."""
-    columns = UniformMessages([], unbatched=unbatched)
-    for message in messages:
-        key, fields = encode_fields(message, unbatched=unbatched)
-        payload = message.payload or b""
-        columns.add_fields()
-        columns.append(
-            payload, key, key_field(payload, key, unbatched) if fields is None else fields
-        )
-    return columns
-
-
-@given(st.lists(fields_, min_size=1, max_size=8), st.booleans())
-def test_messages_are_the_same_when_they_leave_their_columns(
-    messages: list[MessageFields], unbatched: bool
-) -> None:
-    assert columns_of(messages, unbatched).messages() == messages
-
-
-@given(st.lists(fields_, min_size=1, max_size=20), st.integers(0, 2**40))
-def test_what_is_written_is_read_back(messages: list[MessageFields], first: int) -> None:
-    columns = columns_of(messages)
-    body = encode_uniform_batch(columns.payloads, first, fields=columns.fields)
-    batch = unpack_batch(body, len(messages))
-    expected = unpack_batch(encode_batch(messages, first), len(messages))
-    assert batch.metadata() == expected.metadata()
-    assert batch.payloads() == [m.payload or b"" for m in messages]
-    assert batch.values() == [m.payload for m in messages]
-    assert list(map(message_key, batch.metadata())) == [
-        None if m.key is None else m.key.encode() for m in messages
-    ]
-    for index, (read, wrote) in enumerate(zip(batch.metadata(), messages, strict=True)):
-        assert read.sequence_id == first + index
-        assert read.event_time == wrote.event_time
-        assert [(p.key, p.value) for p in read.properties] == wrote.properties
-        assert read.HasField("ordering_key") == (wrote.ordering_key is not None)
-        assert read.ordering_key == (wrote.ordering_key or b"")
-        assert read.null_partition_key == wrote.null_key
-
-
-@given(st.lists(fields_, min_size=1, max_size=10), st.booleans())
-def test_messages_of_a_batch_get_the_fields_of_entries_of_their_own(
-    messages: list[MessageFields], base64: bool
-) -> None:
-    for message in messages:
-        message.key_is_base64 = base64 and message.key is not None
-    found, expected = columns_of(messages).without_batch(), columns_of(messages, unbatched=True)
-    assert found.unbatched
-    assert found.messages() == expected.messages() == messages
-    if expected.fields is not None:
-        assert found.fields == expected.fields
-
-
-def test_bytes_keys_are_written_with_their_mark() -> None:
-    columns = columns_of([MessageFields(b"x", key="AAH+", key_is_base64=True)])
-    assert columns.have_other_keys
-    body = encode_uniform_batch(columns.payloads, 0, fields=columns.fields)
-    batch = unpack_batch(body, 1)
-    assert message_key(batch.metadata_of(0)) == b"\x00\x01\xfe"
-
-
-def test_messages_of_a_batch_can_have_their_own_sequence_ids() -> None:
-    messages = [MessageFields(b"a", "k", sequence_id=5), MessageFields(b"b", sequence_id=10)]
-    columns = columns_of(messages)
-    assert columns.fields is not None
-    body = encode_numbered_batch(columns.payloads, columns.fields, [5, 10])
-    batch = unpack_batch(body, 2)
-    assert [m.sequence_id for m in batch.metadata()] == [5, 10]
-    assert body == encode_batch(messages, 0)
-
-
-@pytest.mark.parametrize("sequence_id", [-1, 4, 5, 2**63])
-def test_sequence_ids_must_rise(sequence_id: int) -> None:
-    with pytest.raises(LocalProtocolError, match="sequence id"):
-        encode_numbered_batch([b""] * 2, [b""] * 2, [5, sequence_id])
-
-
-def test_nothing_is_no_batch() -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_uniform_batch([], 0)
-
-
-@pytest.mark.parametrize("unbatched", [False, True])
-@pytest.mark.parametrize(
-    "message, kind",
-    [
-        (MessageFields(b"", key="\ud83d"), InvalidRow),
-        (MessageFields(b"", properties=[("a", "\ud83d")]), InvalidRow),
-        (MessageFields(b"", event_time=-1), InvalidRow),
-        (MessageFields(b"", properties=[("a", 1)]), WrongType),  # type: ignore[list-item]
-        (MessageFields(b"", key=b"k"), WrongType),  # type: ignore[arg-type]
-        (MessageFields(b"", event_time="1"), WrongType),  # type: ignore[arg-type]
-    ],
-    ids=str,
-)
-def test_fields_that_no_message_can_have_are_refused(
-    message: MessageFields, kind: type[InvalidRow], unbatched: bool
-) -> None:
-    with pytest.raises(kind) as raised:
-        encode_fields(message, unbatched=unbatched)
-    assert type(raised.value) is kind
-
-
-def test_columns_are_alike_if_they_hold_the_same_and_are_batched_alike() -> None:
-    def make(**others: Any) -> UniformMessages:
-        return UniformMessages([b"v"], **others)
-
-    kinds = [make(), make(keys=[b"k"]), make(fields=[b""]), make(fields=[b""], unbatched=True)]
-    assert len({kind.shape for kind in kinds}) == 4
-    assert make(callbacks=[print]).shape == make().shape
-    assert [UniformMessages.of(kind.shape).shape for kind in kinds] == [
-        kind.shape for kind in kinds
-    ]
-
-
-def test_where_messages_start_and_end_holds_for_more_messages_too() -> None:
-    messages = UniformMessages([b"abc", b""], [b"k", b"key"])
-    assert messages.edges() == [0, 4, 7]
-    messages.extend(UniformMessages([b"de"], [b""]))
-    assert messages.edges() == [0, 4, 7, 9]
-    assert [messages.size(1, 3), messages.size(0, 0), messages.size(2, 2)] == [5, 0, 0]
-    assert UniformMessages([b"abc"], [b"k"], fields=[b"k and more"]).edges() == [0, 13]

@@ -206,7 +206,7 @@ def test_messages_that_come_together_are_one_block(pair: Pair) -> None:
 def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair) -> None:
     open_producer(pair)
     assert pair.client.send_frames(
-        1, [PythonSendEncoder(1, "p").encode([b"a", b"b"], None, 0, 1, 1).data]
+        1, PythonSendEncoder(1, "p").encode([b"a", b"b"], None, None, 0, 1, 1)[0]
     )
     assert [type(event) for event in pair.to_broker()] == [SendReceived] * 2
     for number in range(2):

@@ -30,7 +30,7 @@ from pulsar_spark.protocol.events import ConnectionFailed
 from pulsar_spark.protocol.frame_parts import parse, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.topic_name import TopicName

@@ -10,8 +10,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import FrameDecoder
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import SendLimits, encode_entry, single_entry
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from pulsar_spark.protocol.versions import FIRST_VERSIONS, for_peer, without_checksums
 
 _T = pb.BaseCommand
@@ -84,13 +83,8 @@ def test_key_shared_and_auto_consume_of_subscribe() -> None:
 
 
 def frames(*payloads: bytes) -> bytes:
-    limits = SendLimits(producer_name="p", producer_id=3, max_message_size=5_000_000)
-    return b"".join(
-        bytes(part)
-        for number, payload in enumerate(payloads)
-        for send in encode_entry(single_entry(MessageFields(payload)), number, limits, 1)
-        for part in send[0]
-    )
+    buffers, _ = PythonSendEncoder(3, "p").encode(payloads, None, None, 0, 1, 1)
+    return b"".join(buffers)
 
 
 def test_checksums_are_taken_out_of_frames() -> None:

@@ -12,7 +12,7 @@ import time
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.soak.rows import KEYS, key_of, value_of

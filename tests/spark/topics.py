@@ -14,7 +14,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema

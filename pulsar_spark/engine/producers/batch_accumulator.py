@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from operator import sub
 
@@ -10,19 +9,9 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, log_failure
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.submission import Submission
-from pulsar_spark.errors import InvalidRow, MessageTooLarge, PulsarError
-from pulsar_spark.protocol.outgoing_batches import (
-    BatchKey,
-    MessageFields,
-    Shape,
-    UniformMessages,
-    encode_fields,
-    key_field,
-)
-from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
+from pulsar_spark.errors import MessageTooLarge
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages, message_size
 
-# Roughly what a message needs in a batch besides payload, and key or fields.
-_OVERHEAD = 16
 # Memory that a waiting message needs besides its bytes: objects of a column, of one with fields,
 # and of a callback.
 _HELD_IN_COLUMN = 150
@@ -41,7 +30,7 @@ _LARGE = 8 * 1024
 class FailedAt(Exception):
     """Which of several messages could not be sent, and why; callers know its row."""
 
-    def __init__(self, index: int, error: MessageTooLarge | InvalidRow) -> None:
+    def __init__(self, index: int, error: MessageTooLarge) -> None:
         super().__init__(index, error)
         self.index = index
         self.error = error
@@ -83,7 +72,7 @@ class BatchAccumulator:
         # Whether errors are raised: they should be about the message that was added last.
         self._is_named = not logs_failures
         # The following are guarded by _lock.
-        self._current = Submission()
+        self._current = Submission(OutgoingMessages([]))
         self._current.grows = False
         # Whether a full batch waits for another thread, which was sending.
         self._is_behind = False
@@ -101,31 +90,30 @@ class BatchAccumulator:
 
     def add(
         self,
-        message: MessageFields | bytes,
-        callback: MessageCallback | None = None,
-        unbatched: UnbatchedFields | None = None,
-        *,
+        payload: bytes,
         key: bytes | None = None,
+        fields: bytes = b"",
+        sequence_id: int | None = None,
+        callback: MessageCallback | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
-        """Add one message, or the payload of one that has at most a string key in UTF-8.
+        """Add one message, as columns have it; one that is `alone` is sent by itself.
 
         Full batches are sent. While others are in flight, full batches, and messages without a
         batch, are written together with later ones, at the latest when `trigger_flush_full` is
         called. If this raises, the callback is not called.
         """
-        group: BatchKey = key
-        fields, own_id = None, None
-        if isinstance(message, bytes):
-            payload = message
-        elif self._goes_alone(message, callback, unbatched):
+        if sequence_id is not None and self._is_known(sequence_id, callback):
             return
-        else:
-            payload, own_id = message.payload or b"", message.sequence_id
-            group, fields = encode_fields(message, unbatched=not self._batching)
-        size = len(payload) + _OVERHEAD
-        if fields is not None or group is not None:
-            size += len(fields or group or b"")
-        held = size + (_HELD_IN_COLUMN if fields is None else _HELD_WITH_FIELDS)
+        if alone:
+            message = OutgoingMessages([payload], [key], [fields])
+            message.sequence_ids = None if sequence_id is None else [sequence_id]
+            message.callbacks = None if callback is None else [callback]
+            self.producer.send(message)
+            return
+        size = message_size(payload, key, fields)
+        held = size + (_HELD_WITH_FIELDS if fields else _HELD_IN_COLUMN)
         has_callback = callback is not None and callback is not log_failure
         if has_callback:
             held += _HELD_BY_CALLBACK
@@ -135,23 +123,20 @@ class BatchAccumulator:
             if (
                 not current.grows
                 or current.open_bytes + size > self._max_bytes
-                or (messages.keys is None) is not (group is None)
-                or (messages.fields is None) is not (fields is None)
-                or own_id is not None
+                or sequence_id is not None
+                or messages.sequence_ids is not None
                 or self._is_behind
                 or (current.ahead < held and not self._reserve(held, _AHEAD))
             ):
-                current = self._make_space(size, held, group, fields, own_id)
+                current = self._make_space(size, held, sequence_id)
                 messages = current.messages
-                if messages.fields is not None and fields is None:
-                    fields = key_field(payload, group, messages.unbatched)
             current.ahead -= held
             if messages.callbacks is not None:
                 messages.callbacks.append(callback or self._default_callback)
             elif has_callback:
                 messages.callbacks = [self._default_callback] * len(messages)
                 messages.callbacks.append(callback)
-            messages.append(payload, group, fields, own_id)
+            messages.append(payload, key, fields, sequence_id)
             current.open += 1
             current.open_bytes += size
             self.producer.unsent += 1
@@ -173,70 +158,49 @@ class BatchAccumulator:
             and self.producer.is_busy(current.sealed)
         )
 
-    def _goes_alone(
-        self,
-        message: MessageFields,
-        callback: MessageCallback | None,
-        unbatched: UnbatchedFields | None,
-    ) -> bool:
-        """Whether a message need not be added: it is known already, or was sent by itself."""
-        own_id = message.sequence_id
+    def _is_known(self, sequence_id: int, callback: MessageCallback | None) -> bool:
+        """Whether a message need not be sent; then its callback has been called."""
         # A broker drops a batch whose lowest id it knows, whatever else is in it.
-        if own_id is not None and self._resumes and self.producer.has_sent(own_id):
-            if callback is not None:
-                callback(None, None)
-            return True
-        if unbatched is None and (own_id is None or self._batching):
+        if not (self._resumes and self.producer.has_sent(sequence_id)):
             return False
-        try:
-            self.producer.send(single_entry(message, callback, unbatched))
-        except PulsarError as error:
-            if callback is None:
-                raise
-            callback(error, None)
+        if callback is not None:
+            callback(None, None)
         return True
 
-    def _make_space(
-        self,
-        size: int,
-        held: int,
-        key: BatchKey,
-        fields: bytes | None,
-        own_id: int | None,
-    ) -> Submission:
+    def _make_space(self, size: int, held: int, own_id: int | None) -> Submission:
         """Return a batch that takes a message, with memory for it. `_lock` is held."""
-        shape = key is not None, fields is not None, not self._batching, own_id is not None
         while True:
             if self._is_behind:
                 self._is_behind = False
                 self._unlocked(self.producer.drain)
                 continue
             current = self._current
-            messages = current.messages
-            if not current.grows or not (current.open if self._batching else len(current)):
-                if not current.grows or messages.shape != shape:
-                    self._begin(shape)
+            if not (current.grows and current.open):
+                if not (current.grows and self._has_ids(own_id is not None)):
+                    self._begin(own_ids=own_id is not None)
             elif not self._takes(current, size, own_id):
                 current.seal()
                 self._unlocked(self.producer.drain)
                 continue
-            elif messages.shape != shape and (messages.fields is None or messages.keys is None):
-                messages.add_fields()
             if self._reserve(held, _AHEAD):
                 return self._current
 
+    def _has_ids(self, own_ids: bool) -> bool:
+        """Whether the current messages have ids of their own, as others do."""
+        return (self._current.messages.sequence_ids is not None) is own_ids
+
     def _takes(self, current: Submission, size: int, own_id: int | None) -> bool:
         """Whether the current batch, which has messages, takes another one."""
-        if current.open and current.open_bytes + size > self._max_bytes:
+        if current.open_bytes + size > self._max_bytes or not self._has_ids(own_id is not None):
             return False
         # Users' own ids must increase within a batch, which is identified by its lowest and
         # highest.
         ids = current.messages.sequence_ids
-        return ids is None if own_id is None else ids is not None and own_id > ids[-1]
+        return ids is None or own_id is None or own_id > ids[-1]
 
-    def _begin(self, shape: Shape) -> None:
-        """Go on with columns of another shape, in a new submission if something waits."""
-        messages = UniformMessages.of(shape)
+    def _begin(self, *, own_ids: bool) -> None:
+        """Go on with columns that have ids of their own or not, in a new submission if need be."""
+        messages = OutgoingMessages([], sequence_ids=[] if own_ids else None)
         if self._current.grows and not len(self._current):
             self._current.messages = messages
             return
@@ -256,7 +220,7 @@ class BatchAccumulator:
         self._unlocked(self.flush)
         self._unlocked(lambda: self.producer.reserve(held))
         if not self._current.grows:
-            self._begin(current.messages.shape)
+            self._begin(own_ids=current.messages.sequence_ids is not None)
         self._current.held += held
         self._current.ahead += held
         return False
@@ -270,30 +234,31 @@ class BatchAccumulator:
 
     def extend(
         self,
-        messages: UniformMessages,
+        messages: OutgoingMessages,
         start: int = 0,
         *,
         one_batch: bool = False,
+        alone: bool = False,
     ) -> int:
-        """Add a column of messages; without batching their fields are unbatched.
+        """Add columns of messages without own ids; those that are `alone` are not batched.
 
         Starts at index `start`, and ends after some messages or after `one_batch`; returns the
         index of the next message. Raises FailedAt for one that cannot be sent.
         """
-        if not self._batching:
+        if alone or not self._batching:
             return self._submit(messages, start, len(messages), 1)
         if not self.producer.max_payload:
             self.producer.open()
         with self._lock:
             while True:
                 current = self._current
-                if current.open and current.messages.shape != messages.shape:
+                if current.open and not self._has_ids(False):
                     current.seal()
                 stop, per_entry, size = self._plan(messages, start, one_batch)
                 if per_entry:
                     break
-                if not (current.grows and current.messages.shape == messages.shape):
-                    self._begin(messages.shape)
+                if not (current.grows and self._has_ids(False)):
+                    self._begin(own_ids=False)
                 held = size + _HELD_IN_COLUMN * (stop - start)
                 if self._reserve(held):
                     is_full = stop < len(messages) or self._is_full(stop - start, size)
@@ -305,7 +270,9 @@ class BatchAccumulator:
             self.flush()
         return stop
 
-    def _plan(self, messages: UniformMessages, start: int, one_batch: bool) -> tuple[int, int, int]:
+    def _plan(
+        self, messages: OutgoingMessages, start: int, one_batch: bool
+    ) -> tuple[int, int, int]:
         """Return where the messages end that are added next, and their size.
 
         Also how many messages an entry has if they are full batches, which are sent directly.
@@ -318,10 +285,11 @@ class BatchAccumulator:
                 return stop, most, 0
         stop, size = self._fitting(messages, start)
         is_full = stop < len(messages) or self._is_full(stop - start, size)
-        is_one = not self._by_key or messages.keys is None or stop - start == 1
+        has_no_keys = messages.keys is None and messages.fields is None
+        is_one = not self._by_key or has_no_keys or stop - start == 1
         return stop, stop - start if is_full and is_one and not current.open else 0, size
 
-    def _append(self, part: UniformMessages, size: int, held: int) -> None:
+    def _append(self, part: OutgoingMessages, size: int, held: int) -> None:
         current = self._current
         current.ahead -= held
         current.messages.extend(part)
@@ -329,11 +297,11 @@ class BatchAccumulator:
         current.open_bytes += size
         self.producer.unsent += len(part)
 
-    def _submit(self, messages: UniformMessages, start: int, stop: int, per_entry: int) -> int:
+    def _submit(self, messages: OutgoingMessages, start: int, stop: int, per_entry: int) -> int:
         submission = Submission(messages.part(start, stop), per_entry=per_entry)
         try:
             self.producer.submit(submission)
-        except (MessageTooLarge, InvalidRow) as error:
+        except MessageTooLarge as error:
             if submission.error is None:
                 raise
             raise FailedAt(start + submission.failed_at, error) from None
@@ -372,25 +340,20 @@ class BatchAccumulator:
         count, bytes_ = current.open + messages, current.open_bytes + size
         return count >= self._max_messages or bytes_ >= self._bound
 
-    def _fitting(self, messages: UniformMessages, start: int) -> tuple[int, int]:
+    def _fitting(self, messages: OutgoingMessages, start: int) -> tuple[int, int]:
         """Return where the part of the column ends that fits into the batch, and its bytes."""
         current = self._current
         stop = min(start + self._max_messages - current.open, len(messages))
         room = self._bound - current.open_bytes
 
-        def held(stop: int) -> int:
-            return messages.size(start, stop) + _OVERHEAD * (stop - start)
+        fitting = messages.fitting(start, stop, room) if stop > start else stop
+        size = messages.batch_size(start, fitting)
+        # A message larger than any batch is accepted if it is the only one.
+        return (start, 0) if size > room and current.open else (fitting, size)
 
-        if held(stop) > room:
-            stop = bisect_right(range(stop + 1), room, start + 1, key=held) - 1
-            # A message larger than any batch is accepted if it is the only one.
-            if stop == start and not current.open:
-                stop += 1
-        return stop, held(stop)
-
-    def _fit(self, messages: UniformMessages) -> bool:
+    def _fit(self, messages: OutgoingMessages) -> bool:
         """Whether batches that are full by count are not too large."""
         most = self._max_messages
         edges = messages.edges()[::most]
         largest: int = max(map(sub, edges[1:], edges))
-        return largest + _OVERHEAD * most <= self._bound
+        return largest + messages.batch_size(0, most) - messages.size(0, most) <= self._bound

@@ -32,6 +32,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 
 logger = get_logger(__name__)
 
@@ -54,6 +55,9 @@ _LAST_CALLBACKS = 2.0
 
 # A frame begins with its size, and its command's.
 _U32S = Struct(">II")
+# What precedes an entry's metadata: a magic number, a checksum, and its size. The limit for a
+# topic's entries includes it, the one for a connection's messages does not.
+_HEAD = 10
 
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
@@ -173,27 +177,25 @@ class PendingSends:
 
     `buffers` are their frames, kept for resending. With `ends`, frame i ends at ``ends[i]`` of the
     only buffer, and each entry but the last has `per_entry` messages. Sequence ids and counts are
-    those of the unacknowledged entries; `largest` is the maximum size of an entry. `length` is the
-    size of the frames, `size` the memory that the block needs; `deadline` is on the monotonic
-    clock. In a chunked message only the last chunk has the callback and counts as a message.
-    `resent` blocks were sent on an earlier connection too. `callbacks` are those of the messages
-    that are not acknowledged, `callback` is that of the whole block. `body` is what an encrypted
-    batch contains. A broker did not take the block if it is `refused`. A block that was cut off
-    another one `is_part`, and does not count as one.
+    those of the unacknowledged entries. `length` is the size of the frames, `size` the memory that
+    the block needs; `deadline` is on the monotonic clock. In a chunked message only the last chunk
+    has the callback and counts as a message. `resent` blocks were sent on an earlier connection
+    too. `callbacks` are those of the messages that are not acknowledged, `callback` is that of the
+    whole block. `encrypted` are the messages of an encrypted batch. A broker did not take the block
+    if it is `refused`. A block that was cut off another one `is_part`, and does not count as one.
     """
 
     __slots__ = (
-        "body",
         "buffers",
         "callback",
         "callbacks",
         "chunk",
         "deadline",
         "done",
+        "encrypted",
         "ends",
         "highest_sequence_id",
         "is_part",
-        "largest",
         "length",
         "num_messages",
         "per_entry",
@@ -212,11 +214,10 @@ class PendingSends:
         *,
         ends: Sequence[int] = (),
         per_entry: int = 0,
-        largest: int = 0,
         callback: EntryCallback | None = None,
         callbacks: Sequence[MessageCallback | None] = (),
         chunk: int | None = None,
-        body: Buffer | None = None,
+        encrypted: OutgoingMessages | None = None,
     ) -> None:
         self.buffers = buffers
         self.sequence_id = sequence_id
@@ -225,17 +226,18 @@ class PendingSends:
         self.ends = ends
         self.per_entry = per_entry
         self.length = sum(map(len, buffers))
-        self.largest = largest or self.length
         self.callback = callback
         self.callbacks = callbacks
         self.chunk = chunk
-        self.body = body
+        self.encrypted = encrypted
         self.done = 0
         self.refused: PulsarError | None = None
         self.resent = False
         self.is_part = False
         self.deadline = float("inf")
-        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers)) + len(body or b"")
+        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
+        if encrypted is not None:
+            self.size += encrypted.size(0, len(encrypted))
         if ends:
             self.size += sys.getsizeof(ends)
         if callbacks or callback not in (None, log_failure):
@@ -291,7 +293,6 @@ class PendingSends:
             messages,
             ends=array("q", (end - start for end in ends)),
             per_entry=self.per_entry,
-            largest=self.largest,
             callback=self.callback,
             callbacks=self.take_callbacks(messages),
         )
@@ -343,19 +344,6 @@ class ReceiptVerdict(Enum):
     AHEAD = auto()
 
 
-class Outcome(NamedTuple):
-    """What receipts say of the messages of entries.
-
-    `duplicates` is how many the broker already had, `stored` the ledger and entry of the last new
-    entry. `false` are the lowest and highest sequence id of the first duplicates that cannot be
-    any: the broker had only lower ones.
-    """
-
-    duplicates: int
-    stored: tuple[int, int] | None
-    false: tuple[int, int] | None
-
-
 class Taken(NamedTuple):
     """Entries that receipts removed from the queue; `last` is their highest sequence id.
 
@@ -367,23 +355,6 @@ class Taken(NamedTuple):
     last: int
     ends: bool
     callbacks: Sequence[MessageCallback | None] = ()
-
-    def split(self, receipts: array[int], known: int) -> Outcome:
-        """Return what the receipts say; `known` is the highest id that the broker had before."""
-        each = self.sends.per_entry or self.messages
-        left, duplicates, stored, false = self.messages, 0, None, None
-        for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
-            count = min(each, left)
-            left -= count
-            highest = self.last - left
-            if ledger >= 0:
-                stored = ledger, entry
-                known = max(known, highest)
-            else:
-                duplicates += count
-                if highest > known and false is None:
-                    false = max(highest - max(count, 1), known) + 1, highest
-        return Outcome(duplicates, stored, false)
 
 
 Acknowledged: TypeAlias = "tuple[Taken, array[int], MessageIdAdv]"
@@ -869,7 +840,7 @@ class InflightWindow:
 
     def too_large(self, limit: int) -> MessageTooLarge | None:
         """Return the error for a pending entry that a new broker does not take."""
-        largest = max((sends.largest for sends in self.pending), default=0)
+        largest = max((max(sends.entry_sizes()) for sends in self.pending), default=0) - _HEAD
         if largest <= limit:
             return None
         return MessageTooLarge(

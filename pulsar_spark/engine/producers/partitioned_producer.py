@@ -6,8 +6,8 @@ import contextlib
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
@@ -19,7 +19,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.producers.routing import Key, PartitionRouter, TextKeys, key_text
+from pulsar_spark.engine.producers.routing import PartitionRouter
 from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
     ClosedError,
@@ -30,8 +30,11 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import MessageFields, UniformMessages, message_of
-from pulsar_spark.protocol.sends import UnbatchedFields
+from pulsar_spark.protocol.outgoing_messages import (
+    MessageFields,
+    OutgoingMessages,
+    encode_fields,
+)
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
@@ -41,12 +44,14 @@ _GRACE = 1.0
 _ABORT_SECONDS = 1.0
 # Batches share half of the memory for messages; this is the minimum for each.
 _MIN_BATCH_BYTES = 4096
-# How many rows are turned into messages with fields before these are sent.
-_ROWS_TOGETHER = 1000
 # How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
 # How long full batches, and messages without a batch, wait to be written together.
 _TOGETHER_SECONDS = 0.005
+
+
+Locate = Callable[[int], int]
+"""Returns the row of a message, given its index."""
 
 
 class PartitionedProducer(Closing):
@@ -176,39 +181,31 @@ class PartitionedProducer(Closing):
         )
         return self
 
-    def write(self, columns: MessageColumns) -> None:
-        """Write messages given as columns.
+    def write(self, messages: OutgoingMessages, locate: Locate = int) -> None:
+        """Write messages given as columns; `locate` returns the row of the one with an index.
 
-        Blocks while the window is full. Raises MessageTooLarge and InvalidRow with the row, the
-        writer's permanent error, and as `TopicProducer.send`; the messages before that row are in
-        flight.
+        Blocks while the window is full. Raises MessageTooLarge with the row, the writer's permanent
+        error, and as `TopicProducer.send`; the messages before that row are in flight.
         """
         self._check_usable()
-        if not columns.plain or not self._takes_fields(columns) or None in columns.payloads:
-            self._write_rows(columns)
+        if messages.sequence_ids is not None:
+            self._write_rows(messages, locate)
             return
-        keys = columns.text_keys()
-        if columns.keys is not None and keys is None:
-            self._write_rows(columns)
-            return
-        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
-        messages = UniformMessages(payloads, keys, columns.fields, unbatched=columns.unbatched)
-        if keys is None:
-            self._write_unkeyed(columns, messages)
-        else:
-            self._write_keyed(columns, messages)
-
-    def _takes_fields(self, columns: MessageColumns) -> bool:
-        """Whether its fields, if it has any, are for messages as this writer sends them."""
-        if columns.unbatched:
-            return self._options.takes_unbatched_fields
-        return columns.fields is None or self._options.batching_enabled
+        start = 0
+        while start < len(messages):
+            stop, alone = messages.alike(start)
+            part = messages.part(start, stop)
+            rows = locate if not start else _behind(locate, start)
+            if part.keys is not None:
+                self._write_keyed(part, rows, alone=alone)
+            else:
+                self._write_unkeyed(part, rows, alone=alone)
+            start = stop
 
     def send(
         self,
         message: MessageFields,
         callback: MessageCallback | None = None,
-        unbatched: UnbatchedFields | None = None,
         partition: int | None = None,
         *,
         at_once: bool = False,
@@ -221,8 +218,10 @@ class PartitionedProducer(Closing):
         self._check_usable()
         if partition is None:
             partition = self.route(message)
+        key, fields = encode_fields(message)
         batcher = self._batcher(partition)
-        batcher.add(message, callback, unbatched)
+        payload, own_id = message.payload or b"", message.sequence_id
+        batcher.add(payload, key, fields, own_id, callback, alone=message.goes_alone)
         if at_once:
             batcher.flush()
         elif self._waits and batcher.count:
@@ -238,15 +237,16 @@ class PartitionedProducer(Closing):
         for a key that is not valid UTF-8.
         """
         self._check_usable()
+        utf8 = None if key is None else _utf8(key)
         partition = 0
         if self.partitions > 1:
             with self._lock:
                 found = self._router
-                partition = found.next_unkeyed() if key is None else found.partition_of(key)
+                partition = found.next_unkeyed() if utf8 is None else found.partition_of(utf8)
         batcher = self._batchers.get(partition) or self._batcher(partition)
         if most and (waiting := batcher.count + batcher.producer.pending_messages) >= most:
             return waiting
-        batcher.add(payload, callback, key=None if key is None else _utf8(key))
+        batcher.add(payload, utf8, callback=callback)
         if batcher.count:
             self._start_timers(partition, batcher)
         return 0
@@ -264,13 +264,16 @@ class PartitionedProducer(Closing):
         """Return the partition for a message; without a key, the next one in turn."""
         if self.partitions <= 1:
             return 0
+        key = None if message.key is None else _utf8(message.key)
         with self._lock:
-            if message.key is None:
-                if self._options.resumes and message.sequence_id is not None:
-                    return self._router.next_of(message.sequence_id)
-                return self._router.next_unkeyed()
-            # A base64 key is hashed as text.
-            return self._router.partition_of(message.key)
+            return self._route(key, message.sequence_id)
+
+    def _route(self, key: bytes | None, sequence_id: int | None) -> int:
+        if key is not None:
+            return self._router.partition_of(key)
+        if self._options.resumes and sequence_id is not None:
+            return self._router.next_of(sequence_id)
+        return self._router.next_unkeyed()
 
     def flush_batches(self) -> None:
         """Send the current batches, without waiting for receipts."""
@@ -317,92 +320,99 @@ class PartitionedProducer(Closing):
 
     # --- columns ------------------------------------------------------------------------------
 
-    def _write_unkeyed(self, columns: MessageColumns, messages: UniformMessages) -> None:
-        if not self._options.batching_enabled and self.partitions > 1:
-            self._deal(columns, messages)
+    def _write_unkeyed(self, messages: OutgoingMessages, locate: Locate, *, alone: bool) -> None:
+        if (alone or not self._options.batching_enabled) and self.partitions > 1:
+            self._deal(messages, locate, alone=alone)
             return
         index = 0
         while index < len(messages):
             partition = self._router.current
             batcher = self._batcher(partition)
-            log = self._log(partition, columns, range(index, len(messages)))
+            log = self._log(partition, locate, range(index, len(messages)))
             before = index
             try:
-                index = batcher.extend(messages, index, one_batch=self.partitions > 1)
+                index = batcher.extend(messages, index, one_batch=self.partitions > 1, alone=alone)
             except FailedAt as failed:
-                raise _at_row(failed.error, columns, failed.index) from None
+                raise _at_row(failed.error, locate(failed.index)) from None
             log.given += index - before
             if not batcher.count:
                 with self._lock:
                     self._router.advance()
 
-    def _deal(self, columns: MessageColumns, messages: UniformMessages) -> None:
+    def _deal(self, messages: OutgoingMessages, locate: Locate, *, alone: bool) -> None:
         """Give each partition one message in turn, as without batching, but many at a time."""
         step = self.partitions if self._router.spreads else 1
         for start in range(0, len(messages), _DEALT * step):
             stop = min(start + _DEALT * step, len(messages))
             for first in range(start, min(start + step, stop)):
-                rows = range(first, stop, step)
                 with self._lock:
                     partition = self._router.next_unkeyed()
-                self._extend(columns, rows, messages.take(rows), partition)
+                self._extend(messages, range(first, stop, step), partition, locate, alone=alone)
 
-    def _write_keyed(self, columns: MessageColumns, messages: UniformMessages) -> None:
+    def _write_keyed(self, messages: OutgoingMessages, locate: Locate, *, alone: bool) -> None:
         if self.partitions <= 1:
-            self._extend(columns, range(len(messages)), messages, 0)
+            self._extend(messages, range(len(messages)), 0, locate, alone=alone)
             return
         with self._lock:
-            routes = self._router.route(columns.keys or ())
+            routes = self._router.route(messages.keys or ())
         rows: dict[int, list[int]] = {partition: [] for partition in dict.fromkeys(routes)}
         for row, own in enumerate(map(rows.__getitem__, routes)):
             own.append(row)
         for partition, own in rows.items():
-            self._extend(columns, own, messages.take(own), partition)
+            self._extend(messages, own, partition, locate, alone=alone)
 
     def _extend(
         self,
-        columns: MessageColumns,
+        messages: OutgoingMessages,
         rows: Sequence[int],
-        messages: UniformMessages,
         partition: int,
+        locate: Locate,
+        *,
+        alone: bool,
     ) -> None:
+        """Write some of the messages to a partition."""
         batcher = self._batcher(partition)
-        log = self._log(partition, columns, rows)
+        log = self._log(partition, locate, rows)
+        own = messages if len(rows) == len(messages) else messages.take(rows)
         index = 0
         try:
-            while index < len(messages):
-                index = batcher.extend(messages, index)
+            while index < len(own):
+                index = batcher.extend(own, index, alone=alone)
         except FailedAt as failed:
             index = failed.index
-            raise _at_row(failed.error, columns, rows[index]) from None
+            raise _at_row(failed.error, locate(rows[index])) from None
         finally:
             log.given += index
 
-    def _write_rows(self, columns: MessageColumns) -> None:
-        for first in range(0, len(columns), _ROWS_TOGETHER):
-            rows: dict[int, list[int]] = {}
-            messages: dict[int, list[tuple[MessageFields, UnbatchedFields | None]]] = {}
-            last = min(first + _ROWS_TOGETHER, len(columns))
-            for row, message in enumerate(columns.rows(first, last), first):
-                partition = self.route(message[0])
-                rows.setdefault(partition, []).append(row)
-                messages.setdefault(partition, []).append(message)
-            for partition, own in messages.items():
-                log = self._log(partition, columns, rows[partition])
-                batcher = self._batcher(partition)
-                for row, (fields, unbatched) in zip(rows[partition], own, strict=True):
-                    try:
-                        batcher.add(fields, None, unbatched)
-                    except (MessageTooLarge, InvalidRow) as error:
-                        raise _at_row(error, columns, row) from None
-                    log.given += 1
+    def _write_rows(self, messages: OutgoingMessages, locate: Locate) -> None:
+        """Write messages with ids of their own, some of which may be known already."""
+        count = len(messages)
+        ids: Sequence[int | None] = messages.sequence_ids or ()
+        keys = [None] * count if messages.keys is None else list(messages.keys)
+        with self._lock:
+            routes = list(map(self._route, keys, ids))
+        fields = [b""] * count if messages.fields is None else list(messages.fields)
+        alone = messages.alone or [False] * count
+        rows: dict[int, list[int]] = {}
+        for row, partition in enumerate(routes):
+            rows.setdefault(partition, []).append(row)
+        for partition, own in rows.items():
+            log = self._log(partition, locate, own)
+            batcher = self._batcher(partition)
+            for row in own:
+                payload = messages.payloads[row]
+                try:
+                    batcher.add(payload, keys[row], fields[row], ids[row], alone=alone[row])
+                except MessageTooLarge as error:
+                    raise _at_row(error, locate(row)) from None
+                log.given += 1
 
-    def _log(self, partition: int, columns: MessageColumns, rows: Sequence[int]) -> RowLog:
+    def _log(self, partition: int, locate: Locate, rows: Sequence[int]) -> RowLog:
         """Note the rows of the next messages of a partition; return its log."""
         acknowledged = self._batcher(partition).producer.acknowledged
         with self._lock:
             log = self._rows.setdefault(partition, RowLog())
-            log.note(columns.locate, rows, acknowledged)
+            log.note(locate, rows, acknowledged)
         return log
 
     def _name_of(self, partition: int, number: int) -> str:
@@ -511,9 +521,9 @@ class RowLog:
         self.given = 0
         """How many messages the partition has got."""
         # The number of the first message, how to find a row, and the indexes of its and later rows.
-        self._notes: deque[tuple[int, Callable[[int], int], Sequence[int]]] = deque()
+        self._notes: deque[tuple[int, Locate, Sequence[int]]] = deque()
 
-    def note(self, locate: Callable[[int], int], rows: Sequence[int], acknowledged: int) -> None:
+    def note(self, locate: Locate, rows: Sequence[int], acknowledged: int) -> None:
         """Note the next rows by their indexes, and forget those of `acknowledged` messages."""
         notes = self._notes
         while len(notes) > 1 and notes[1][0] <= acknowledged:
@@ -533,128 +543,14 @@ class RowLog:
 E = TypeVar("E", bound=PulsarError)
 
 
-def _at_row(error: E, columns: MessageColumns, row: int) -> E:
-    named = type(error)(f"row {columns.locate(row)}: {error.what}", error.remedy)
+def _behind(locate: Locate, start: int) -> Locate:
+    return lambda index: locate(start + index)
+
+
+def _at_row(error: E, row: int) -> E:
+    named = type(error)(f"row {row}: {error.what}", error.remedy)
     context = {"topic": error.topic, "partition": error.partition, "broker": error.broker}
     return named.with_context(**context)  # type: ignore[return-value]
-
-
-Properties = Mapping[str, str] | Sequence[tuple[str, str]]
-
-
-@dataclass(slots=True)
-class MessageColumns:
-    """Messages as columns of equal length; None for a column that no message has.
-
-    Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64 and
-    marked so. Times are milliseconds since the epoch; None and 0 mean no time. The producer assigns
-    sequence ids that are None. Errors name a message by `locate`, which is given its index; without
-    it, by `first_row` plus the index. `fields` can
-    replace event times, properties, string keys and null values, whose payloads are then empty, if
-    there is nothing else: see `UniformMessages`, also for `unbatched`. With None among the payloads
-    messages are written one by one. Raises InvalidRow for columns of different lengths.
-    """
-
-    payloads: Sequence[bytes | None]
-    keys: Sequence[Key | None] | None = None
-    ordering_keys: Sequence[bytes | None] | None = None
-    event_times: Sequence[int | None] | None = None
-    properties: Sequence[Properties | None] | None = None
-    deliver_at: Sequence[int | None] | None = None
-    sequence_ids: Sequence[int | None] | None = None
-    null_keys: Sequence[bool] | None = None
-    fields: Sequence[bytes] | None = None
-    unbatched: bool = False
-    first_row: int = 0
-    locate: Callable[[int], int] = int
-
-    def __post_init__(self) -> None:
-        if self.locate is int:
-            self.locate = self.first_row.__add__
-        for name in (*_RICH, "keys", "fields"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.payloads):
-                raise InvalidRow(
-                    f"{len(self.payloads)} payloads were given with {len(column)} {name}"
-                )
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    @property
-    def plain(self) -> bool:
-        """Whether there are only payloads, keys and perhaps fields."""
-        return all(getattr(self, name) is None for name in _RICH)
-
-    def text_keys(self) -> Sequence[bytes | None] | None:
-        """Return the keys in UTF-8, None if some are not strings.
-
-        Only messages with fields may have no key. Raises InvalidRow for text that is not valid
-        Unicode.
-        """
-        if self.keys is None:
-            return None
-        if isinstance(self.keys, TextKeys):
-            return self.keys.utf8
-        may_lack = self.fields is not None
-        try:
-            return [
-                None if may_lack and key is None else key.encode()  # type: ignore[union-attr]
-                for key in self.keys
-            ]
-        except AttributeError:
-            return None
-        except UnicodeEncodeError:
-            row = next(index for index, key in enumerate(self.keys) if not _is_text(key))
-            raise InvalidRow(
-                f"row {self.locate(row)}: the key cannot be written as UTF-8",
-                "Give such a key as bytes.",
-            ) from None
-
-    def rows(
-        self, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[MessageFields, UnbatchedFields | None]]:
-        """Yield a range of messages one by one, with the fields that prevent batching."""
-        for index in range(start, len(self) if stop is None else stop):
-            yield self._row(index)
-
-    def _row(self, index: int) -> tuple[MessageFields, UnbatchedFields | None]:
-        payload = self.payloads[index]
-        if self.fields is not None:
-            return message_of(payload or b"", self.fields[index], self.unbatched), None
-        message = MessageFields(payload)
-        if self.keys is not None and (key := self.keys[index]) is not None:
-            message.key = key_text(key)
-            message.key_is_base64 = not isinstance(key, str)
-        if self.ordering_keys is not None:
-            message.ordering_key = self.ordering_keys[index]
-        if self.event_times is not None:
-            message.event_time = self.event_times[index] or 0
-        if self.properties is not None:
-            message.properties = pairs(self.properties[index])
-        if self.sequence_ids is not None:
-            message.sequence_id = self.sequence_ids[index]
-        if self.null_keys is not None:
-            message.null_key = self.null_keys[index]
-        deliver_at = None if self.deliver_at is None else self.deliver_at[index]
-        return message, UnbatchedFields(deliver_at=deliver_at) if deliver_at else None
-
-
-def pairs(properties: Properties | None) -> Sequence[tuple[str, str]]:
-    """Return properties as a list of pairs; names may repeat."""
-    if not properties:
-        return ()
-    return list(properties.items()) if isinstance(properties, Mapping) else properties
-
-
-_RICH = (
-    "ordering_keys",
-    "event_times",
-    "properties",
-    "deliver_at",
-    "sequence_ids",
-    "null_keys",
-)
 
 
 def _utf8(key: str) -> bytes:
@@ -662,10 +558,3 @@ def _utf8(key: str) -> bytes:
         return key.encode()
     except UnicodeEncodeError:
         raise InvalidRow("a message's key is text that UTF-8 cannot express") from None
-
-
-def _is_text(key: Key | None) -> bool:
-    try:
-        return isinstance(key, str) and bool(key.encode() or True)
-    except UnicodeEncodeError:
-        return False

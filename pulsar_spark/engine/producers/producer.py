@@ -52,7 +52,6 @@ from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
     DroppedAsDuplicate,
-    InvalidRow,
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
@@ -65,9 +64,8 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import UniformMessages
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_BYTES
-from pulsar_spark.protocol.sends import OutgoingEntry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
@@ -88,8 +86,8 @@ class TopicProducer:
     """Writes to one topic partition. `send` opens it; `flush` or `close` waits for receipts.
 
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
-    `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
-    anything is sent, the producer can be used again. With `survives_timeouts`, a message that times
+    `close` raises the same error. After MessageTooLarge, which is raised before anything is sent,
+    the producer can be used again. With `survives_timeouts`, a message that times
     out, or that is refused, also by a backlog quota, fails alone, and `flush` raises that once.
     `on_failure` gets the permanent error once. Errors about the n-th message that was sent begin
     with `name_of(n)`.
@@ -290,18 +288,14 @@ class TopicProducer:
                 self._opening = False
             raise
 
-    def send(self, what: OutgoingEntry | UniformMessages, per_entry: int = 1) -> None:
-        """Send an entry, or a column in batches of `per_entry` (1: without batches).
+    def send(self, messages: OutgoingMessages, per_entry: int = 1) -> None:
+        """Send columns of messages in batches of `per_entry` (1: without batches).
 
-        Its turn comes after all that waits. Blocks while the window is full, as long as receipts
-        arrive within the send timeout; then `entry.callback` gets the result. Raises
-        MessageTooLarge or InvalidRow for what cannot be sent, the producer's permanent error, and
-        OperationTimeout.
+        Their turn comes after all that waits. Blocks while the window is full, as long as receipts
+        arrive within the send timeout; then their callbacks get the result, or the error. Without
+        callbacks raises MessageTooLarge, the producer's permanent error, and OperationTimeout.
         """
-        if isinstance(what, UniformMessages):
-            self.submit(Submission(what, per_entry=per_entry))
-        else:
-            self.submit(Submission(entry=what))
+        self.submit(Submission(messages, per_entry=per_entry))
 
     def submit(self, submission: Submission) -> None:
         """As `send`; after an error `submission.failed_at` says how many messages were sent."""
@@ -516,7 +510,7 @@ class TopicProducer:
             return
         try:
             self._admit_all(submission, sends, waits=waits)
-        except (MessageTooLarge, InvalidRow) as error:
+        except MessageTooLarge as error:
             with self.changed:
                 is_divided = submission.divide()
             if not is_divided:
@@ -524,14 +518,17 @@ class TopicProducer:
 
     def _encoded(self, submission: Submission) -> Iterator[PendingSends]:
         """Return the sends of what comes next, encoded when they are asked for."""
-        encoding, first = self._encoding, self._next_sequence_id
+        encoding = self._encoding
         assert encoding is not None
-        if submission.entry is not None:
-            return encoding.entry(submission.entry, first)
         messages, start, per_entry = submission.next()
-        room, by_key = self._window.room(), submission.by_key
         return encoding.next(
-            messages, per_entry, start, room, first, submission.default, by_key=by_key
+            messages,
+            per_entry,
+            start,
+            self._window.room(),
+            self._next_sequence_id,
+            submission.default,
+            by_key=submission.by_key,
         )
 
     def _admit_all(

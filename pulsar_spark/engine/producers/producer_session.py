@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -38,6 +38,7 @@ from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
     DroppedAsDuplicate,
+    LocalProtocolError,
     OperationTimeout,
     ProducerBusy,
     ProducerFenced,
@@ -54,22 +55,16 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_batches import UniformMessages
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_MESSAGES,
-    LARGE_ENTRY,
-    PythonSendEncoder,
-    SendEncoder,
-    block_of,
-    make_encoder,
-)
-from pulsar_spark.protocol.sends import (
-    OutgoingEntry,
     PayloadCipher,
+    SendEncoder,
     SendLimits,
+    block_of,
     encode_entry,
-    smaller_entries,
-    uniform_entry,
+    make_encoder,
+    messages_of,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -340,13 +335,11 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
 class Encoding:
     """How a producer's messages are encoded, fixed while its session lasts.
 
-    Sequence ids count up from `first` in all methods.
+    Sequence ids count up from `first` in all methods, unless messages have their own.
     """
 
     limits: SendLimits
     encoder: SendEncoder
-    reference: SendEncoder
-    """The one that also takes fields of compressed messages."""
 
     @classmethod
     def agreed(
@@ -373,166 +366,132 @@ class Encoding:
             cipher=cipher,
             txn=txn,
         )
-        given = (
-            limits.producer_id,
-            limits.producer_name,
-            limits.schema_version,
-            limits.compression,
-            limits.compress,
-            limits.txn,
-        )
-        return cls(limits, make_encoder(*given), PythonSendEncoder(*given))
+        return cls(limits, make_encoder(limits))
 
     @property
     def max_payload(self) -> int:
         """Bytes that a batch without compression and key may have."""
         return max(self.limits.max_message_size - self.encoder.overhead, 1)
 
-    def entry(
-        self,
-        entry: OutgoingEntry,
-        first: int,
-        callbacks: Sequence[MessageCallback | None] = (),
-    ) -> Iterator[PendingSends]:
-        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`.
-
-        `callbacks` are those of a batch's messages.
-        """
-        if entry.sequence_ids is not None:
-            first = entry.sequence_ids[0]
-        body = None
-        if self.limits.cipher is not None and entry.num_messages is not None:
-            body = entry.body = entry.body(first) if callable(entry.body) else entry.body
-        for send in encode_entry(entry, first, self.limits, _now()):
-            yield PendingSends(
-                send.buffers,
-                send.sequence_id,
-                send.highest_sequence_id,
-                send.num_messages,
-                largest=send.size,
-                callback=entry.callback if send.is_last else None,
-                callbacks=callbacks,
-                chunk=send.chunk,
-                body=body,
-            )
-
-    def smaller(self, sends: PendingSends, most: int) -> tuple[list[PendingSends], int]:
-        """Return a batch as several, as `smaller_entries`; none if its callback is for the whole.
-
-        The last of them has its memory.
-        """
-        callback, callbacks = sends.callback, sends.callbacks
-        if not callbacks and callback not in (None, log_failure):
-            return [], most
-        frame = b"".join(sends.unacknowledged())
-        entries, most = smaller_entries(frame, most, decompress, sends.body)
-        smaller: list[PendingSends] = []
-        for entry in entries:
-            assert entry.sequence_ids is not None
-            for part in self.entry(entry, entry.sequence_ids[0]):
-                part.callback = None if callbacks else callback
-                part.callbacks, callbacks = callbacks[: entry.count], callbacks[entry.count :]
-                part.deadline, part.size, part.is_part = sends.deadline, 0, True
-                smaller.append(part)
-        smaller[-1].size, smaller[-1].is_part = sends.size, sends.is_part
-        return smaller, most
-
     def next(
         self,
-        messages: UniformMessages,
+        messages: OutgoingMessages,
         per_entry: int,
         start: int,
         room: int,
         first: int,
-        callback: MessageCallback | None = None,
+        default: MessageCallback | None = None,
         *,
         by_key: bool = False,
     ) -> Iterator[PendingSends]:
         """Yield the sends of some messages of a column: of `room` at most, or of one entry.
 
         Entries have `per_entry` messages, the last one the rest. What is usual goes together; else
-        it is one entry, in chunks if need be: raises as `encode_entry`. `callback` gets the result
-        of messages that have no callbacks.
+        it is one entry, in chunks if need be: raises as `encode_entry`. `default` gets the result
+        of messages that have no callbacks. With `by_key` an entry is one of several that were
+        filled together: their own ids overlap, so the highest alone identifies it, as in Java.
         """
-        block = self._block(messages, per_entry, start, room, first, callback)
-        if block is not None:
-            yield block
+        entry_stop = min(start + per_entry, len(messages))
+        most = max(min(room, BLOCK_MESSAGES), entry_stop - start)
+        stop, largest = block_of(messages, per_entry, start, most)
+        if messages.sequence_ids is not None or 2 * largest > self.max_payload:
+            stop = entry_stop
+        by_highest = by_key and messages.sequence_ids is not None
+        if stop == entry_stop:
+            # The entry repeats what it shows of its first message.
+            largest += messages.size(start, start + 1) - len(messages.payloads[start])
+        if self.limits.entry_by_entry or largest > self.max_payload:
+            part = messages.part(start, entry_stop)
+            yield from self.entry(part, first, default, by_highest=by_highest)
             return
-        part = messages.part(start, min(start + per_entry, len(messages)))
-        callbacks = part.callbacks or ()
-        if len(part) == 1 and callbacks:
+        part = messages.part(start, stop)
+        try:
+            buffers, ends = self.encoder.encode(
+                part.payloads,
+                part.keys,
+                part.fields,
+                first if part.sequence_ids is None else part.sequence_ids,
+                _now(),
+                per_entry,
+                by_highest=by_highest,
+            )
+        except ValueError as error:
+            raise LocalProtocolError(f"messages cannot be encoded: {error}") from None
+        if len(ends) == 1:
+            ends = ()
+        yield PendingSends(
+            buffers,
+            *_ids_of(part, first, by_highest),
+            len(part),
+            ends=ends,
+            per_entry=per_entry if ends else 0,
+            callback=None if part.callbacks else default,
+            callbacks=part.callbacks or (),
+        )
+
+    def entry(
+        self,
+        messages: OutgoingMessages,
+        first: int,
+        default: MessageCallback | None = None,
+        *,
+        by_highest: bool = False,
+    ) -> Iterator[PendingSends]:
+        """Yield the sends of one entry, several if it is chunked; raises as `encode_entry`."""
+        callback, callbacks = default, messages.callbacks or ()
+        if len(messages) == 1 and callbacks:
             # Of a message in chunks, whose id is that of two entries.
             (callback,), callbacks = callbacks, ()
-        entry = uniform_entry(part, None if callbacks else callback, by_key=by_key)
-        yield from self.entry(entry, first, callbacks)
-
-    def _block(
-        self,
-        messages: UniformMessages,
-        per_entry: int,
-        start: int,
-        most: int,
-        first: int,
-        callback: MessageCallback | None = None,
-    ) -> PendingSends | None:
-        """Return the sends of many messages; None if the first entry must be sent by itself."""
-        is_odd = messages.sequence_ids or (messages.have_other_keys and per_entry > 1)
-        if self.limits.entry_by_entry or is_odd:
-            return None
-        entry_stop = min(start + per_entry, len(messages))
-        most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
-        if messages.fields is not None and not messages.unbatched and entry_stop - start == 1:
-            # Fields of a batch are not those of an entry.
-            own = messages.part(start, start + (most if per_entry == 1 else 1)).without_batch()
-            return self._block(own, 1, 0, most, first, callback)
-        stop, largest = block_of(messages, per_entry, start, most)
-        if messages.fields is not None and not messages.unbatched:
-            if (stop - start) % per_entry == 1:
-                # The last message alone is no batch, and goes next.
-                stop -= 1
-        elif messages.fields is not None and largest >= LARGE_ENTRY:
-            # `frame` writes no fields.
-            return None
-        if largest > self.max_payload:
-            return None
-        return self._column(messages.part(start, stop), first, per_entry, largest, callback)
-
-    def _column(
-        self,
-        messages: UniformMessages,
-        first: int,
-        per_entry: int,
-        largest: int,
-        callback: MessageCallback | None,
-    ) -> PendingSends:
-        """Return the sends of a whole column; `largest` is the maximum size of a batch."""
-        count, callbacks = len(messages), messages.callbacks or ()
-        keys: Sequence[bytes | None] | None = messages.keys  # type: ignore[assignment]
-        encoder = self.encoder
-        if messages.unbatched and messages.fields is not None:
-            keys = None
-            if self.limits.compression != pb.NONE:
-                encoder = self.reference
-        callback = None if callbacks else callback
-        last, now = first + count - 1, _now()
-        if largest < LARGE_ENTRY:
-            data, ends = encoder.encode(
-                messages.payloads, keys, first, now, per_entry, messages.fields
+        count, frames = encode_entry(messages, first, self.limits, _now(), by_highest=by_highest)
+        keeps = self.limits.cipher is not None and len(messages) > 1
+        ids = _ids_of(messages, first, by_highest)
+        for number, buffers in enumerate(frames, 1):
+            is_last = number == count
+            yield PendingSends(
+                buffers,
+                *ids,
+                len(messages) if is_last else 0,
+                callback=callback if is_last and not callbacks else None,
+                callbacks=callbacks,
+                chunk=number - 1 if count > 1 else None,
+                encrypted=messages if keeps else None,
             )
-            return PendingSends(
-                [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest,
-                callback=callback, callbacks=callbacks,
-            )  # fmt: skip
-        # The block is one entry, whose payload is not copied.
-        body = messages.payloads[0]
-        if count > 1:
-            body = self.encoder.body(messages.payloads, keys, first, messages.fields)
-        key = None if keys is None else keys[0]
-        head, payload = self.encoder.frame(body, first, now, key, count)
-        return PendingSends(
-            [head, payload], first, last, count, largest=largest, callback=callback,
-            callbacks=callbacks,
-        )  # fmt: skip
+
+    def smaller(self, sends: PendingSends, most: int) -> tuple[list[PendingSends], int]:
+        """Return a batch as several; none if its callback is for the whole.
+
+        Each has at most `most` bytes before compression, and at most half of the batch, unless it
+        is a single message; the size that was used is returned too. The last one has the memory.
+        """
+        default, callbacks = sends.callback, sends.callbacks
+        if not callbacks and default not in (None, log_failure):
+            return [], most
+        if sends.encrypted is None:
+            frame = b"".join(sends.unacknowledged())
+            messages, by_highest = messages_of(frame, decompress)
+        else:
+            messages, by_highest = sends.encrypted, sends.sequence_id == sends.highest_sequence_id
+        messages.callbacks = list(callbacks) or None
+        most = min(most, messages.batch_size(0, len(messages)) // 2)
+        smaller: list[PendingSends] = []
+        start, first = 0, sends.sequence_id
+        while start < len(messages):
+            stop = messages.fitting(start, len(messages), most)
+            part = messages.part(start, stop)
+            for send in self.entry(part, first + start, default, by_highest=by_highest):
+                send.deadline, send.size, send.is_part = sends.deadline, 0, True
+                smaller.append(send)
+            start = stop
+        smaller[-1].size, smaller[-1].is_part = sends.size, sends.is_part
+        return smaller, most
+
+
+def _ids_of(messages: OutgoingMessages, first: int, by_highest: bool) -> tuple[int, int]:
+    """Return the lowest and the highest sequence id that messages are known by."""
+    own = messages.sequence_ids
+    if own is None:
+        return first, first + len(messages) - 1
+    return own[-1] if by_highest else own[0], own[-1]
 
 
 def _now() -> int:
@@ -606,14 +565,28 @@ class ReceiptLog:
             return message_id
         # Ids that the broker knew at the start are not sent, so another producer sent this one.
         self.intruded = self.intruded or (self._resumes and not sends.resent)
-        outcome = taken.split(receipts, known)
-        # A non-persistent topic drops messages, with such a receipt, if there are too many at once.
-        if self._is_persistent:
-            self.dropped = self.dropped or outcome.false
-        self.duplicates += outcome.duplicates
-        if outcome.stored is not None:
-            self.last_message_id = MessageIdAdv(*outcome.stored, self._partition)
+        self._note_duplicates(taken, receipts, known)
         return message_id
+
+    def _note_duplicates(self, taken: Taken, receipts: array[int], known: int) -> None:
+        """Note the receipts of entries of which the broker had some; `known` was its highest id.
+
+        What it calls a duplicate is none if all that it had was lower: it dropped it.
+        """
+        each = taken.sends.per_entry or taken.messages
+        left = taken.messages
+        for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
+            count = min(each, left)
+            left -= count
+            highest = taken.last - left
+            if ledger >= 0:
+                known = max(known, highest)
+                self.last_message_id = MessageIdAdv(ledger, entry, self._partition)
+                continue
+            self.duplicates += count
+            # A non-persistent topic drops messages, with such a receipt, if there are too many.
+            if highest > known and self._is_persistent and self.dropped is None:
+                self.dropped = max(highest - max(count, 1), known) + 1, highest
 
     def skip(self, sequence_id: int, ledger_id: int, pending: PendingQueue) -> None:
         """Note the receipt of an entry that came before the one of the oldest pending entry.

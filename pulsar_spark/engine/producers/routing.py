@@ -8,10 +8,8 @@ scheme".
 
 from __future__ import annotations
 
-import base64
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar, overload
+from collections.abc import Callable, Sequence
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
@@ -21,52 +19,16 @@ MURMUR3_32_HASH = "Murmur3_32Hash"
 ROUND_ROBIN = "RoundRobinPartition"
 SINGLE_PARTITION = "SinglePartition"
 
-Key = str | bytes
-K = TypeVar("K", bound=Key)
-
 # Without keys, this many consecutive ids go to the same partition, if ids decide.
 _IDS_TOGETHER = 1000
 # Keys repeat, and hashing in Python takes microseconds.
 _MAX_CACHED_KEYS = 100_000
 
 
-def _murmur3_of_text(text: str) -> int:
-    return murmur3_32(text.encode("utf-8", "surrogatepass"))
-
-
-_HASHES: dict[str, Callable[[str], int]] = {
-    JAVA_STRING_HASH: java_string_hash,
-    MURMUR3_32_HASH: _murmur3_of_text,
+_HASHES: dict[str, Callable[[bytes], int]] = {
+    JAVA_STRING_HASH: lambda key: java_string_hash(key.decode()),
+    MURMUR3_32_HASH: murmur3_32,
 }
-
-
-class TextKeys(Sequence[str]):
-    """String keys of all messages, given in UTF-8, which is how they are sent."""
-
-    def __init__(self, utf8: Sequence[bytes]) -> None:
-        self.utf8 = utf8
-
-    def __len__(self) -> int:
-        return len(self.utf8)
-
-    def __iter__(self) -> Iterator[str]:
-        return map(bytes.decode, self.utf8)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> TextKeys: ...
-
-    def __getitem__(self, index: int | slice) -> str | TextKeys:
-        if isinstance(index, slice):
-            return TextKeys(self.utf8[index])
-        return self.utf8[index].decode()
-
-
-def key_text(key: Key) -> str:
-    """Return the text of a key as the protocol carries it: bytes are base64."""
-    return key if isinstance(key, str) else base64.b64encode(key).decode("ascii")
 
 
 class PartitionRouter:
@@ -102,16 +64,13 @@ class PartitionRouter:
         self._run_length = max(run_length, 1)
         self._current = (rng or random.Random()).randrange(self.partitions)
         self._run = 0
-        self._cache: dict[Key, int] = {}
-        # Of text in UTF-8, which is not the same as keys of bytes.
-        self._texts: dict[bytes, int] = {}
+        self._cache: dict[bytes | None, int] = {}
 
     def grow(self, partitions: int) -> None:
         """Route over more partitions from now on."""
         self.partitions = max(partitions, self.partitions)
         self._fixed = self._single or self.partitions == 1
         self._cache.clear()
-        self._texts.clear()
 
     @property
     def spreads(self) -> bool:
@@ -129,12 +88,16 @@ class PartitionRouter:
         if not self._fixed:
             self._current = (self._current + 1) % self.partitions
 
-    def partition_of(self, key: Key) -> int:
-        """Return a key's partition; a bytes key has that of its base64 text."""
+    def partition_of(self, key: bytes) -> int:
+        """Return the partition of a key, which is text in UTF-8."""
         if self.partitions == 1:
             return 0
         partition = self._cache.get(key)
-        return self._remember(self._cache, key, key_text(key)) if partition is None else partition
+        if partition is None:
+            if len(self._cache) >= _MAX_CACHED_KEYS:
+                self._cache.clear()
+            partition = self._cache[key] = self._hash(key) % self.partitions
+        return partition
 
     def next_unkeyed(self) -> int:
         """Return the partition of the next message without a key."""
@@ -150,33 +113,12 @@ class PartitionRouter:
             return 0
         return sequence_id // _IDS_TOGETHER % self.partitions
 
-    def route(self, keys: Sequence[Key | None]) -> list[int]:
+    def route(self, keys: Sequence[bytes | None]) -> list[int]:
         """Return each message's partition, given a column of keys."""
         if self.partitions == 1:
             return [0] * len(keys)
         # Most keys of a column are cached.
-        if isinstance(keys, TextKeys):
-            texts = keys.utf8
-            found = list(map(self._texts.get, texts))
-            if None in found:
-                found = list(map(self._partition_of_text, texts))
-            return found  # type: ignore[return-value]
-        routes = [self._cache.get(key) for key in keys]  # type: ignore[arg-type]
-        if None not in routes:
-            return routes  # type: ignore[return-value]
-        return [
-            found if found is not None
-            else self.next_unkeyed() if key is None
-            else self.partition_of(key)
-            for key, found in zip(keys, routes, strict=True)
-        ]  # fmt: skip
-
-    def _partition_of_text(self, utf8: bytes) -> int:
-        partition = self._texts.get(utf8)
-        return self._remember(self._texts, utf8, utf8.decode()) if partition is None else partition
-
-    def _remember(self, cache: dict[K, int], key: K, text: str) -> int:
-        if len(cache) >= _MAX_CACHED_KEYS:
-            cache.clear()
-        partition = cache[key] = self._hash(text) % self.partitions
-        return partition
+        found = list(map(self._cache.get, keys))
+        if None in found:
+            found = [self.next_unkeyed() if key is None else self.partition_of(key) for key in keys]
+        return found  # type: ignore[return-value]

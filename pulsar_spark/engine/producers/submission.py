@@ -8,15 +8,12 @@ from itertools import chain, groupby
 
 from pulsar_spark.engine.producers.inflight_window import MessageCallback
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.outgoing_batches import UniformMessages
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_MESSAGES
-from pulsar_spark.protocol.sends import OutgoingEntry
-
-_NOTHING = UniformMessages([])
 
 
 class Submission:
-    """Messages on their way to the in-flight window: columns of one shape, or one entry.
+    """Messages on their way to the in-flight window: columns.
 
     `runs` says of the next entries how many messages each has, and how many such entries follow
     each other. Messages behind those are the current batch, which grows until `seal` is called. If
@@ -32,7 +29,6 @@ class Submission:
         "ahead",
         "by_key",
         "default",
-        "entry",
         "error",
         "failed_at",
         "grows",
@@ -50,16 +46,14 @@ class Submission:
 
     def __init__(
         self,
-        messages: UniformMessages = _NOTHING,
-        entry: OutgoingEntry | None = None,
+        messages: OutgoingMessages,
         *,
         per_entry: int = 0,
         default: MessageCallback | None = None,
         by_key: bool = False,
     ) -> None:
         self.messages = messages
-        self.entry = entry
-        self.owned = bool(entry or per_entry)
+        self.owned = per_entry > 0
         self.default = default
         self.by_key = by_key
         self.runs: deque[tuple[int, int]] = deque()
@@ -82,9 +76,7 @@ class Submission:
         """How many messages were sent before the error."""
         self._at = 0
         self._is_whole = per_entry > 0
-        if entry is not None:
-            self._add_run(entry.count, 1)
-        elif per_entry:
+        if per_entry:
             entries, rest = divmod(len(messages), per_entry)
             if entries:
                 self._add_run(per_entry, entries)
@@ -125,10 +117,9 @@ class Submission:
     def _sorted(self, start: int) -> list[tuple[int, int]]:
         """Sort the messages from `start` on by key; return their runs."""
         stop = len(self.messages)
-        keys = self.messages.keys
         groups: dict[object, list[int]] = {}
-        for index in range(start, stop):
-            groups.setdefault(None if keys is None else keys[index], []).append(index)
+        for index, group in enumerate(self.messages.groups(start, stop), start):
+            groups.setdefault(group, []).append(index)
         if self.messages.sequence_ids is None:
             in_order = sorted(groups.values(), key=lambda group: (len(group), group[-1]))
         else:
@@ -145,7 +136,7 @@ class Submission:
         """How many messages the next entry has."""
         return self.runs[0][0]
 
-    def next(self) -> tuple[UniformMessages, int, int]:
+    def next(self) -> tuple[OutgoingMessages, int, int]:
         """Return the messages to send next, where they begin, and how many an entry has."""
         size, entries = self.runs[0]
         if self._is_whole:
@@ -176,14 +167,16 @@ class Submission:
             else:
                 self.runs[0] = (size, entries - gone)
         if not len(self):
-            self.messages, self._at = UniformMessages.of(self.messages.shape), 0
+            own_ids = self.messages.sequence_ids
+            self.messages = OutgoingMessages([], sequence_ids=None if own_ids is None else [])
+            self._at = 0
         elif not self._is_whole and (not self.runs or self._at > 4 * BLOCK_MESSAGES):
             self.messages, self._at = self.messages.copy(self._at, len(self.messages)), 0
 
     def divide(self) -> bool:
         """Halve the next entry; false if it has one message."""
         size, entries = self.runs[0]
-        if size == 1 or self.entry is not None:
+        if size == 1:
             return False
         half = size // 2
         self._is_whole = False

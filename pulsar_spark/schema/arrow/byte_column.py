@@ -50,9 +50,11 @@ class _ArrowByteColumn(ByteColumn):
     def edges(self) -> memoryview[int]:
         return self._edges
 
-    def edges_with(self, other: ByteColumn) -> memoryview[int]:
-        mine, others = _numbers(self._edges), _numbers(other.edges)
-        return memoryview(pc.add(mine, others).buffers()[1]).cast("q")[: len(mine)]
+    def edges_with(self, others: Sequence[ByteColumn]) -> memoryview[int]:
+        edges = _numbers(self._edges)
+        for other in others:
+            edges = pc.add(edges, _numbers(other.edges))
+        return memoryview(edges.buffers()[1]).cast("q")[: len(edges)]
 
     def joined(self) -> bytes:
         return self._data[self._edges[0] : self._edges[-1]].tobytes()

@@ -41,8 +41,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import single_entry
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.fenced_topic import (
     FencedTopic,
@@ -120,7 +119,7 @@ class Announcer(Closing):
         self._check_epoch()
         record = {"v": _VERSION, **attempt._asdict(), "txn": list(attempt.txn)}
         record["process"] = this_process()
-        self._producer.send(single_entry(MessageFields(packed(record)), None, None))
+        self._producer.send(OutgoingMessages.of([MessageFields(packed(record))]))
         self._producer.flush(self._timeout)
         # It may have been sent again, in another registration.
         self._check_epoch()

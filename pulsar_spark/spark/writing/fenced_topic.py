@@ -35,8 +35,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.protocol.outgoing_batches import MessageFields
-from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 
 logger = get_logger(__name__)
 
@@ -175,8 +174,8 @@ class FencedTopic(Closing):
         """Store records, some within transactions that the topic takes part in."""
         try:
             for record, txn in records:
-                unbatched = None if txn is None else UnbatchedFields(txn=txn)
-                self._producer.send(single_entry(MessageFields(packed(record)), None, unbatched))
+                message = MessageFields(packed(record), txn=txn)
+                self._producer.send(OutgoingMessages.of([message]))
             self._producer.flush(self._timeout)
         except ProducerFenced as error:
             raise self._taken(error) from error

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
-from pulsar_spark.engine.producers.routing import Key, TextKeys
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.arrow.arithmetic import ZERO
 from pulsar_spark.schema.arrow.arrays import booleans
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
-from pulsar_spark.spark.writing.message_fields import encode_fields, encode_unbatched_fields
+from pulsar_spark.spark.writing.message_fields import encode_fields
 from pulsar_spark.spark.writing.row_digest import Digest, digest_of
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 _MICROS = 1000
+
+_Keys: TypeAlias = "Sequence[bytes | None] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,12 @@ class RowConverter:
         *,
         keys_as_bytes: bool = False,
         ids_grow: bool = False,
-        takes_fields: bool = True,
-        unbatched_fields: bool = False,
         digests: bool = False,
     ) -> None:
         self._columns = columns
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
         self._ids_grow = ids_grow
-        self._takes_fields = takes_fields
-        self._unbatched_fields = unbatched_fields
         # Each topic's last sequence id.
         self._last_ids: dict[str, int] = {}
         self._topic_names: dict[str, str] = {}
@@ -121,29 +119,20 @@ class RowConverter:
 
     # --- columns ------------------------------------------------------------------------------
 
-    def messages(self, part: TopicRows, encoder: RowEncoder) -> MessageColumns:
+    def messages(self, part: TopicRows, encoder: RowEncoder) -> OutgoingMessages:
         """Return the messages of a topic's rows; raises InvalidRow that names the row."""
         batch = part.batch
         encoded = encoder.encode(batch, part.locate)
-        sequence_ids = _listed(
-            _not_negative(self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part)
+        sequence_ids = _not_negative(
+            self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
         )
+        own_ids = None if sequence_ids is None else sequence_ids.to_pylist()
         if self._ids_grow:
-            self._check_ids(sequence_ids or [None] * batch.num_rows, part)
-        self.brings_sequence_ids = self.brings_sequence_ids or sequence_ids is not None
-        columns = MessageColumns(
-            payloads=encoded.payloads,
-            keys=encoded.keys if encoder.typed_keys else self._keys(batch),
-            null_keys=encoded.null_keys,
-            ordering_keys=_present(self._column(batch, names.ORDERING_KEY)),
-            deliver_at=_listed(
-                _millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part)
-            ),
-            sequence_ids=sequence_ids,
-            locate=part.locate,
-        )
+            self._check_ids(own_ids or [None] * batch.num_rows, part)
+        self.brings_sequence_ids = self.brings_sequence_ids or own_ids is not None
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
         properties = _properties(self._column(batch, names.PROPERTIES), part)
+        ordering_keys = _present(self._column(batch, names.ORDERING_KEY))
         if self.digest is not None:
             self.digest += digest_of(
                 part.topic,
@@ -153,39 +142,34 @@ class RowConverter:
                 event_times=event_times,
                 properties=properties,
             )
-        if self._takes_fields:
-            self._encode_fields(columns, batch, event_times, properties)
-        if columns.fields is None:
-            columns.event_times = _listed(event_times)
-            columns.properties = _pairs(properties, part)
-        return columns
-
-    def _encode_fields(
-        self,
-        columns: MessageColumns,
-        batch: pa.RecordBatch,
-        event_times: pa.Array | None,
-        properties: pa.MapArray | None,
-    ) -> None:
-        """Set the messages' fields, if they have any and no rarer ones."""
-        payloads, nulls = without_nulls(columns.payloads)
-        keys = None if columns.keys is None else self._column(batch, names.KEY)
-        if event_times is None and properties is None and nulls is None and not _lacks_some(keys):
-            return
-        if not columns.plain or not _are_texts(columns.keys):
-            return
+        payloads, null_values = without_nulls(encoded.payloads)
+        deliver_at = _millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part)
+        keys, are_base64 = encoded.keys, None
+        if not encoder.typed_keys:
+            keys, are_base64 = self._keys(batch)
+        elif keys is not None:
+            keys, are_base64 = _in_base64(keys, [key is not None for key in keys])
         try:
-            if self._unbatched_fields:
-                fields = encode_unbatched_fields(
-                    len(payloads), keys, properties, event_times, nulls
-                )
-            else:
-                fields = encode_fields(payloads, keys, properties, event_times, nulls)
+            fields = encode_fields(
+                len(payloads),
+                properties=properties,
+                event_times=event_times,
+                are_base64=are_base64,
+                ordering_keys=ordering_keys,
+                deliver_at=deliver_at,
+                null_values=null_values,
+                null_keys=None if encoded.null_keys is None else booleans(encoded.null_keys),
+            )
         except pa.ArrowInvalid:
-            # The row-by-row path finds the row that caused it.
-            return
-        columns.payloads, columns.unbatched = payloads, self._unbatched_fields
-        columns.fields = byte_values(fields)  # type: ignore[assignment]
+            _check_properties(properties, part)
+            raise
+        return OutgoingMessages(
+            payloads,
+            keys,
+            None if fields is None else byte_values(fields),  # type: ignore[arg-type]
+            own_ids,
+            None if deliver_at is None else list(map(bool, deliver_at.to_pylist())),
+        )
 
     def _check_ids(self, ids: Sequence[int | None], part: TopicRows) -> None:
         """Raise InvalidRow for a row whose id is not greater than the previous row's."""
@@ -208,53 +192,55 @@ class RowConverter:
         position = self._columns.position(name)
         return None if position is None else batch.column(position)
 
-    def _keys(self, batch: pa.RecordBatch) -> Sequence[Key | None] | None:
-        column = self._column(batch, names.KEY)
-        if column is None or column.null_count == len(column):
-            return None
-        large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-        keys = column.cast(pa.large_binary() if large else pa.binary())
-        if self._keys_as_bytes:
-            return keys.to_pylist()  # type: ignore[no-any-return]
+    def _keys(self, batch: pa.RecordBatch) -> tuple[_Keys, pa.BooleanArray | None]:
+        """Return the keys as they are sent, and which of them are bytes in base64."""
+        column = _present(self._column(batch, names.KEY))
+        if column is None:
+            return None, None
+        keys = _binary(column)
+        if not self._keys_as_bytes:
+            try:
+                keys.cast(pa.large_string())
+                return byte_values(keys), None
+            except pa.ArrowInvalid:
+                # Some keys are not UTF-8.
+                pass
+        values = keys.to_pylist()
+        return _in_base64(values, [self._is_bytes(key) for key in values])
+
+    def _is_bytes(self, key: bytes | None) -> bool:
+        if key is None or self._keys_as_bytes:
+            return key is not None
         try:
-            texts = keys.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            # Some keys are not UTF-8.
-            return list(map(_text_or_bytes, keys.to_pylist()))
-        if texts.null_count:
-            return texts.to_pylist()  # type: ignore[no-any-return]
-        return TextKeys(byte_values(keys))  # type: ignore[arg-type]
+            key.decode()
+        except UnicodeDecodeError:
+            return True
+        return False
+
+
+def _in_base64(
+    keys: Sequence[bytes | None], are_bytes: Sequence[bool]
+) -> tuple[_Keys, pa.BooleanArray | None]:
+    """Return keys, of which some are bytes that are sent in base64, and which those are."""
+    found = [
+        b64encode(key) if is_bytes and key is not None else key
+        for key, is_bytes in zip(keys, are_bytes, strict=True)
+    ]
+    return found, booleans(list(are_bytes))
 
 
 def _first_null(column: pa.Array) -> int:
     return pc.index(column.is_null(), True).as_py()  # type: ignore[no-any-return]
 
 
-def _lacks_some(keys: pa.Array | None) -> bool:
-    return keys is not None and keys.null_count > 0
+def _present(column: pa.Array | None) -> pa.Array | None:
+    """Return a column, None if it is missing or all null."""
+    return None if column is None or column.null_count == len(column) else column
 
 
-def _are_texts(keys: Sequence[Key | None] | None) -> bool:
-    """Whether all keys are text, as far as there are any."""
-    if isinstance(keys, TextKeys):
-        return True
-    return {str, type(None)}.issuperset(map(type, keys or ()))
-
-
-def _text_or_bytes(key: bytes | None) -> Key | None:
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
-        return key
-
-
-def _present(column: pa.Array | None) -> list[Any] | None:
-    """Return a column's values, None if it is missing or all null."""
-    return _listed(None if column is None or column.null_count == len(column) else column)
-
-
-def _listed(column: pa.Array | None) -> list[Any] | None:
-    return None if column is None else column.to_pylist()
+def _binary(column: pa.Array) -> pa.Array:
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())
 
 
 def _millis(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
@@ -297,20 +283,14 @@ def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
     return column if offsets[0].as_py() < offsets[len(column)].as_py() else None
 
 
-def _pairs(
-    column: pa.MapArray | None, part: TopicRows
-) -> Sequence[Sequence[tuple[str, str]] | None] | None:
-    """Return properties row by row; raises InvalidRow that names a row that is not UTF-8."""
-    if column is None:
-        return None
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        row = next(row for row in range(len(column)) if not _is_text(column[row]))
-        raise InvalidRow(
-            f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
-            "Remove it, or encode it, for example with base64(…).",
-        ) from None
+def _check_properties(column: pa.MapArray | None, part: TopicRows) -> None:
+    """Raise InvalidRow that names a row with a property that is not UTF-8."""
+    for row in range(0 if column is None else len(column)):
+        if not _is_text(column[row]):  # type: ignore[index]
+            raise InvalidRow(
+                f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
+                "Remove it, or encode it, for example with base64(…).",
+            )
 
 
 def _is_text(value: pa.Scalar) -> bool:

@@ -112,8 +112,6 @@ class TaskWriter:
             options.topic,
             keys_as_bytes=options.keys_as_bytes,
             ids_grow=producer.resumes,
-            takes_fields=producer.takes_fields,
-            unbatched_fields=producer.takes_unbatched_fields,
             digests=options.exactly_once is not None,
         )
         self._targets: dict[str, Target] = dict(targets or {})
@@ -135,12 +133,12 @@ class TaskWriter:
             if (encoder := self._encoder(part)) is not None
         ]
         # Convert the whole record batch before sending any of it.
-        for part, columns in converted:
-            if len(columns) != part.batch.num_rows:
-                raise _incomplete(part.batch.num_rows, len(columns), "made", part.topic)
-        for part, columns in converted:
+        for part, messages in converted:
+            if len(messages) != part.batch.num_rows:
+                raise _incomplete(part.batch.num_rows, len(messages), "made", part.topic)
+        for part, messages in converted:
             try:
-                self._writer(part.topic).write(columns)
+                self._writer(part.topic).write(messages, part.locate)
             except PulsarError as error:
                 if self._options.wait_for_receipts:
                     raise

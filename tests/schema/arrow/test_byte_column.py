@@ -58,16 +58,21 @@ def test_sizes_and_edges_are_those_of_lists(kind: pa.DataType) -> None:
     columns, others = column(VALUES, kind, 2)[1:], column(beside, skipped=1)[1:]
     assert isinstance(columns, ByteColumn)
     assert sizes_of(columns) == sizes_of(VALUES[1:])
-    wanted = edges_of(VALUES[1:], beside[1:])
+    wanted = edges_of([VALUES[1:], beside[1:]])
     for edges in (
-        edges_of(columns, others),
-        edges_of(columns, beside[1:]),
-        edges_of(VALUES[1:], others),
+        edges_of([columns, others]),
+        edges_of([columns, beside[1:]]),
+        edges_of([VALUES[1:], others]),
     ):
         assert [edge - edges[0] for edge in edges] == wanted
-    assert [edge - columns.edges[0] for edge in edges_of(columns, None)] == edges_of(
-        VALUES[1:], None
-    )
+    wanted = edges_of([VALUES[1:], beside[1:], VALUES[1:]])
+    for edges in edges_of([columns, others, columns]), edges_of([columns, beside[1:], columns]):
+        assert [edge - edges[0] for edge in edges] == wanted
+    assert [edge - columns.edges[0] for edge in edges_of([columns])] == edges_of([VALUES[1:]])
+
+
+def test_a_missing_value_has_no_bytes() -> None:
+    assert edges_of([[b"ab", b"c", b""], [None, b"def", None]]) == [0, 2, 6, 6]
 
 
 def test_values_with_a_null_and_no_values_are_a_list() -> None:

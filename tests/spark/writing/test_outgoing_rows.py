@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_batches import MessageFields
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
+from tests.outgoing import messages_in
 
 TOPIC = "persistent://public/default/t"
 UTC = pa.timestamp("us", tz="UTC")
@@ -38,7 +38,7 @@ def batch(value: pa.Array, **columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def convert(found: pa.RecordBatch, topic: str | None = TOPIC, **options: Any) -> MessageColumns:
+def convert(found: pa.RecordBatch, topic: str | None = TOPIC, **options: Any) -> OutgoingMessages:
     ((name, columns),) = convert_all(found, topic, **options)
     assert topic is None or name == topic
     return columns
@@ -46,7 +46,7 @@ def convert(found: pa.RecordBatch, topic: str | None = TOPIC, **options: Any) ->
 
 def convert_all(
     found: pa.RecordBatch, topic: str | None = None, **options: Any
-) -> list[tuple[str, MessageColumns]]:
+) -> list[tuple[str, OutgoingMessages]]:
     columns = columns_of(found)
     converter = RowConverter(columns, topic, **options)
     return [
@@ -77,38 +77,40 @@ def binary(*values: bytes | None) -> pa.Array:
 )
 def test_values_are_bytes_and_null_stays_null(values: pa.Array) -> None:
     found = convert(batch(values))
-    assert [message.payload for message, _ in found.rows()] == [b"a", None, b""]
-    assert found.plain
+    assert [message.payload for message in messages_in(found)] == [b"a", None, b""]
     assert found.keys is None
+
+
+def keys_of(found: OutgoingMessages) -> list[tuple[str | None, bool]]:
+    return [(message.key, message.key_is_base64) for message in messages_in(found)]
+
+
+def text(*keys: str | None) -> list[tuple[str | None, bool]]:
+    return [(key, False) for key in keys]
 
 
 @pytest.mark.fault(95)
 def test_keys_that_are_text_are_sent_as_text_and_others_as_bytes() -> None:
     values = binary(b"", b"", b"", b"")
-    text = convert(batch(values, key=pa.array(["a", None, "", "ключ"])))
-    assert text.keys == ["a", None, "", "ключ"]
+    texts = convert(batch(values, key=pa.array(["a", None, "", "ключ"])))
+    assert keys_of(texts) == text("a", None, "", "ключ")
     valid = convert(batch(values, key=binary(b"a", None, b"", "ключ".encode())))
-    assert valid.keys == ["a", None, "", "ключ"]
+    assert keys_of(valid) == text("a", None, "", "ключ")
     mixed = convert(batch(values, key=binary(b"a", None, b"\xff\xfe", b"")))
-    assert mixed.keys == ["a", None, b"\xff\xfe", ""]
+    assert keys_of(mixed) == [*text("a", None), ("//4=", True), *text("")]
     for column in (pa.array(["a", "ключ"]), binary(b"a", "ключ".encode())):
-        complete = convert(batch(binary(b"", b""), key=column))
-        assert list(complete.keys or ()) == ["a", "ключ"]
-        assert list(complete.text_keys() or ()) == [b"a", "ключ".encode()]
+        assert keys_of(convert(batch(binary(b"", b""), key=column))) == text("a", "ключ")
     # As some functions of Spark make them.
     wrong = pa.Array.from_buffers(pa.string(), 2, binary(b"a", b"\xff").buffers())
-    assert convert(batch(binary(b"", b""), key=wrong)).keys == ["a", b"\xff"]
+    assert keys_of(convert(batch(binary(b"", b""), key=wrong))) == [*text("a"), ("/w==", True)]
     assert convert(batch(values, key=pa.nulls(4, pa.binary()))).keys is None
 
 
 def test_key_encoding_bytes_sends_all_keys_as_bytes() -> None:
     values = binary(b"", b"", b"")
     for keys in (pa.array(["a", None, "ü"]), binary(b"a", None, "ü".encode())):
-        assert convert(batch(values, key=keys), keys_as_bytes=True).keys == [
-            b"a",
-            None,
-            "ü".encode(),
-        ]
+        found = convert(batch(values, key=keys), keys_as_bytes=True)
+        assert keys_of(found) == [("YQ==", True), *text(None), ("w7w=", True)]
 
 
 def test_times_are_milliseconds() -> None:
@@ -116,8 +118,10 @@ def test_times_are_milliseconds() -> None:
     moments = [datetime(2026, 11, 20, tzinfo=timezone.utc), None, 1_500_999]
     as_time = pa.array([moments[0], None, None], UTC)
     found = convert(batch(values, eventTime=as_time, deliverAt=as_time))
-    assert found.event_times == [1_795_132_800_000, None, None]
-    assert found.deliver_at == [1_795_132_800_000, None, None]
+    for name in ("event_time", "deliver_at"):
+        times = [getattr(message, name) for message in messages_in(found)]
+        assert times == [1_795_132_800_000, 0, 0]
+    assert found.alone == [True, False, False]
     micros = pa.array([1_500_999, 0, None], pa.int64()).cast(UTC)
     assert event_times(batch(values, eventTime=micros)) == [1500, 0, 0]
     as_long = pa.array([5, None, 0], pa.int64())
@@ -128,94 +132,60 @@ def test_times_are_milliseconds() -> None:
 
 
 def event_times(found: pa.RecordBatch) -> list[int]:
-    return [message.event_time for message, _ in convert(found).rows()]
+    return [message.event_time for message in messages_in(convert(found))]
 
 
 @pytest.mark.fault(95)
-def test_rows_with_nothing_rare_have_their_fields_encoded_together() -> None:
+def test_a_row_takes_from_every_column() -> None:
     kind = pa.map_(pa.string(), pa.string())
-    properties = pa.array([[("b", "1"), ("a", ""), ("b", "2")], None, []], kind)
     found = convert(
         batch(
-            binary(b"1", b"2", b""),
+            binary(b"1", None, b""),
             key=pa.array(["k", "", "ключ"]),
             eventTime=pa.array([7, None, 0], pa.int64()),
-            messageProperties=properties,
+            messageProperties=pa.array([[("b", "1"), ("a", ""), ("b", "2")], None, []], kind),
+            orderingKey=binary(b"o", None, b""),
+            sequenceId=pa.array([5, None, 0], pa.int64()),
+            deliverAt=pa.array([None, 0, 9], pa.int64()),
         )
     )
-    assert found.plain
-    assert found.fields is not None
-    assert [message for message, _ in found.rows()] == [
-        MessageFields(b"1", "k", properties=[("b", "1"), ("a", ""), ("b", "2")], event_time=7),
-        MessageFields(b"2", "", properties=[]),
-        MessageFields(b"", "ключ", properties=[]),
+    assert messages_in(found) == [
+        MessageFields(
+            b"1",
+            "k",
+            properties=[("b", "1"), ("a", ""), ("b", "2")],
+            event_time=7,
+            ordering_key=b"o",
+            sequence_id=5,
+        ),
+        MessageFields(None, "", properties=[]),
+        MessageFields(b"", "ключ", ordering_key=b"", properties=[], sequence_id=0, deliver_at=9),
     ]
+    assert found.alone == [False, False, True]
 
 
 @pytest.mark.fault(95)
-@pytest.mark.parametrize("unbatched", [True, False])
 @pytest.mark.parametrize("rest", [{}, {"eventTime": pa.array([7, 8, 9], pa.int64())}])
 @pytest.mark.parametrize("keys", [["a", "b", "a"], ["", None, "a"], [None] * 3])
-def test_null_values_are_fields_too(
-    rest: dict[str, pa.Array], keys: list[str | None], unbatched: bool
-) -> None:
+def test_null_values_are_fields_too(rest: dict[str, pa.Array], keys: list[str | None]) -> None:
     columns = rest | {"key": pa.array(keys, pa.string())}
-    found = convert(batch(binary(b"1", None, b""), **columns), unbatched_fields=unbatched)
-    assert found.plain
-    assert found.unbatched == unbatched
+    found = convert(batch(binary(b"1", None, b""), **columns))
     assert list(found.payloads) == [b"1", b"", b""]
     times = rest["eventTime"].to_pylist() if rest else [0] * 3
-    assert [message for message, _ in found.rows()] == [
+    assert messages_in(found) == [
         MessageFields(payload, key, event_time=time, properties=[])
         for payload, key, time in zip([b"1", None, b""], keys, times, strict=True)
     ]
 
 
 @pytest.mark.fault(95)
-@pytest.mark.parametrize("unbatched", [True, False])
 @pytest.mark.parametrize("rows", [pa.array([0, 1, 2]), pa.array([1, 2])])
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()])
-def test_where_some_messages_have_no_key_their_keys_are_fields(
-    kind: pa.DataType, rows: pa.Array, unbatched: bool
-) -> None:
+def test_some_messages_may_have_no_key(kind: pa.DataType, rows: pa.Array) -> None:
     keys = pa.array(["a", None, ""]).cast(kind)
-    found = convert(
-        batch(binary(b"1", b"2", b"3"), key=keys).take(rows), unbatched_fields=unbatched
-    )
-    assert found.fields is not None
+    found = convert(batch(binary(b"1", b"2", b"3"), key=keys).take(rows))
     expected = [(b"1", "a"), (b"2", None), (b"3", "")][-len(rows) :]
-    assert [(message.payload, message.key) for message, _ in found.rows()] == expected
-    assert list(found.keys or ()) == [key for _, key in expected]
-
-
-def test_a_writer_that_takes_no_fields_gets_none() -> None:
-    times = pa.array([7, 8], pa.int64())
-    keys = pa.array(["k", None])
-    found = convert(batch(binary(None, b""), eventTime=times, key=keys), takes_fields=False)
-    assert found.fields is None
-    assert found.keys == ["k", None]
-    assert found.payloads == [None, b""]
-    assert found.event_times == [7, 8]
-
-
-@pytest.mark.parametrize(
-    "value,columns",
-    [
-        (None, {"key": binary(b"\xff", b"k")}),
-        (b"", {"key": binary(b"\xff", b"k")}),
-        (b"", {"key": binary(b"\xff", None)}),
-        (b"", {"orderingKey": binary(b"o", None)}),
-        (b"", {"sequenceId": pa.array([5, None], pa.int64())}),
-        (b"", {"deliverAt": pa.array([5, None], pa.int64()).cast(UTC)}),
-    ],
-)
-def test_a_column_with_something_rare_goes_row_by_row(
-    value: bytes | None, columns: dict[str, pa.Array]
-) -> None:
-    properties = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
-    found = convert(batch(binary(value, b""), messageProperties=properties, **columns))
-    assert found.fields is None
-    assert found.properties == [[("a", "b")]] * 2
+    assert [(message.payload, message.key) for message in messages_in(found)] == expected
 
 
 @pytest.mark.fault(95)
@@ -229,22 +199,6 @@ def test_a_property_that_is_not_utf8_is_refused_by_its_row(name: bytes, value: b
         convert(batch(binary(b"", b""), messageProperties=text))
 
 
-def test_other_columns_are_taken_as_they_are() -> None:
-    properties = pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string()))
-    found = convert(
-        batch(
-            binary(b"", b"", b""),
-            orderingKey=binary(b"o", None, b""),
-            messageProperties=properties,
-            sequenceId=pa.array([5, None, 0], pa.int64()),
-        )
-    )
-    assert found.ordering_keys == [b"o", None, b""]
-    assert found.properties == [[("a", "b")], None, []]
-    assert found.sequence_ids == [5, None, 0]
-    assert not found.plain
-
-
 def test_columns_that_say_nothing_are_left_out() -> None:
     kind = pa.map_(pa.string(), pa.string())
     found = convert(
@@ -253,9 +207,10 @@ def test_columns_that_say_nothing_are_left_out() -> None:
             messageProperties=pa.array([[], None], kind),
             orderingKey=pa.nulls(2, pa.binary()),
             sequenceId=pa.nulls(2, pa.int64()),
+            deliverAt=pa.nulls(2, UTC),
         )
     )
-    assert found.plain
+    assert (found.fields, found.sequence_ids, found.alone) == (None, None, None)
 
 
 @pytest.mark.fault(77, 94)
@@ -338,7 +293,7 @@ def test_slices_and_dictionaries_are_read_right() -> None:
         ),
     )
     found = convert_all(whole.slice(1))
-    assert [(name[-1], [message for message, _ in own.rows()]) for name, own in found] == [
+    assert [(name[-1], messages_in(own)) for name, own in found] == [
         ("t", [MessageFields(b"1", properties=[("a", "1")]), MessageFields(b"3", properties=[])]),
-        ("u", [MessageFields(b"2")]),
+        ("u", [MessageFields(b"2", properties=[])]),
     ]

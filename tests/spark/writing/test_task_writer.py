@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.producers.partitioned_producer import (
-    MessageColumns,
+    Locate,
     PartitionedProducer,
 )
 from pulsar_spark.errors import (
@@ -36,6 +37,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import task_writer
@@ -174,8 +176,8 @@ def test_properties_and_event_times_are_written_by_the_column(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, batching: str, partitions: int
 ) -> None:
     broker.create_topic("t", partitions)
-    # This makes messages of rows, one by one.
-    monkeypatch.delattr(MessageColumns, "_row")
+    # This adds messages one by one.
+    monkeypatch.delattr(BatchAccumulator, "add")
     count = 2000
     columns: dict[str, list[Any]] = {
         "value": [b"%d" % number for number in range(count)],
@@ -307,8 +309,8 @@ def test_a_task_fails_that_has_fewer_receipts_than_rows(
     broker.create_topic("t")
     write_all = PartitionedProducer.write
 
-    def write_some(self: PartitionedProducer, columns: MessageColumns) -> None:
-        write_all(self, MessageColumns(list(columns.payloads)[:-1]))
+    def write_some(self: PartitionedProducer, messages: OutgoingMessages, locate: Locate) -> None:
+        write_all(self, messages.part(0, len(messages) - 1), locate)
 
     monkeypatch.setattr(PartitionedProducer, "write", write_some)
     with pytest.raises(IncompleteWrite, match="3 rows were given, and 2 messages acknowledged"):
