@@ -35,6 +35,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.outgoing_batches import MessageFields
 from pulsar_spark.protocol.sends import UnbatchedFields
 
@@ -344,7 +345,7 @@ class PulsarProducer(Closing):
         return partition
 
     def _as_received(self, message: MessageFields) -> Message:
-        own = pb.SingleMessageMetadata(payload_size=len(message.payload or b""))
+        own = pb.MessageMetadata(producer_name=self.producer_name())
         own.null_value = message.payload is None
         if message.key is not None:
             own.partition_key = message.key
@@ -354,10 +355,9 @@ class PulsarProducer(Closing):
         own.event_time = message.event_time
         for name, value in message.properties:
             own.properties.add(key=name, value=value)
-        entry = pb.MessageMetadata(producer_name=self.producer_name())
-        nowhere = wire.MessageIdAdv(-1, -1)
-        topic = self._writer.topic
-        return Message(topic, nowhere, message.payload or b"", entry, own, self._values)
+        entry = ReceivedEntry(own, message.payload or b"")
+        entry.topic = self._writer.topic
+        return Message(entry, -1, self._values)
 
     def _queue_full(self, partition: int) -> ProducerQueueFull | None:
         if not self._most_pending:

@@ -340,10 +340,10 @@ def test_entries_beyond_the_permits_are_kept_for_later() -> None:
         first = entries.next(session, 1)
         for number in range(3):
             broker.sessions[0].send_entry(session.consumer_id, Entry(1, number, [b"x"]))
-        assert first.result(5).command.message_id.entryId == 0
+        assert first.result(5).command.message.message_id.entryId == 0
         session.last_message_id(Deadline(5)).result(5)
-        assert entries.next(session, 1).result(5).command.message_id.entryId == 1
-        assert entries.next(session, 1).result(5).command.message_id.entryId == 2
+        assert entries.next(session, 1).result(5).command.message.message_id.entryId == 1
+        assert entries.next(session, 1).result(5).command.message.message_id.entryId == 2
         assert entries.held == 0
         assert len(broker.commands(T.FLOW)) == 1
         session.connection.close()

@@ -226,7 +226,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
         assert values(read(pool, topic, EARLIEST_POSITION, FAR)) == expected
         with EntryReader(pool, topic, EARLIEST_POSITION) as reader:
             entries = [reader.next_entry(60), reader.next_entry(60)]
-            assert [e.stop_index for e in entries if e is not None] == [3, 1]
+            assert [e.wanted.stop for e in entries if e is not None] == [3, 1]
             assert reader.next_entry(0.5) is None
         with EntryReader(pool, topic, LATEST_POSITION) as reader:
             assert reader.next_entry(0.5) is None

@@ -12,14 +12,14 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frame_parts import PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import ReceivedEntry, parse_payload
 from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.protocol import golden
 
 LIMIT = 16 * 1024 * 1024
 
-Recorded = tuple[pb.BaseCommand, PayloadParts, golden.Manifest]
+Recorded = tuple[pb.BaseCommand, ReceivedEntry, golden.Manifest]
 
 
 def messages(name: str) -> Iterator[Recorded]:
@@ -33,7 +33,6 @@ def messages(name: str) -> Iterator[Recorded]:
                 frame = decoder.next_frame()
                 assert frame is not None
                 if "message" in recorded:
-                    assert frame.payload is not None
                     yield frame.command, parse_payload(frame.payload), recorded["message"]
 
 
@@ -42,7 +41,7 @@ CHUNKED = [
 ]
 
 
-def plain_payload(parts: PayloadParts) -> bytes:
+def plain_payload(parts: ReceivedEntry) -> bytes:
     size = parts.metadata.uncompressed_size
     return bytes(decompress(codec_of(parts.metadata), parts.payload, size, LIMIT))
 

@@ -244,7 +244,7 @@ def test_no_bytes_of_a_peer_make_a_connection_raise(role: Role, cases: int) -> N
 
 def look_at(block: MessageBlock) -> None:
     try:
-        for message in block.messages():
-            parse_payload(message.payload)
+        for frame in block.frames():
+            parse_payload(frame.payload)
     except (RemoteProtocolError, CorruptMessage):
         pass

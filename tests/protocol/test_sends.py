@@ -52,7 +52,6 @@ def parse_frame(data: bytes) -> tuple[pb.BaseCommand, bytes, bytes]:
     decoder.receive_data(data)
     frame = decoder.next_frame()
     assert frame is not None
-    assert frame.payload is not None
     assert decoder.buffered == 0
     parts = parse_payload(frame.payload)
     assert parts.checksum is not None

@@ -29,7 +29,7 @@ from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachmen
 from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
@@ -56,13 +56,14 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
     MessageIdAdv,
     Position,
+    as_signed_int,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -316,26 +317,26 @@ class TopicConsumer(AttachedConsumer):
         size = len(block.data) // block.count
         end = block.end(at)
         try:
-            message = block.message(at)[0]
+            frame = block.frame(at)[0]
         except RemoteProtocolError as error:
             self._drop(generation, end, 1, size)
             raise CorruptMessage(error.what, topic=self.topic) from error
-        command = message.command
+        command = frame.command.message
         key = (command.message_id.ledgerId, command.message_id.entryId)
         if command.HasField("consumer_epoch"):
             if command.consumer_epoch < self._epoch:
-                self._drop(generation, end, cost_of(message), size)
+                self._drop(generation, end, cost_of(frame), size)
                 return None
             self._epoch_seen = self._epoch
         try:
-            entry = self._decode(message, key)
+            entry = self._decode(frame, key)
             left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
             if can_pass(error, lives=True) or isinstance(error, ClosedError):
                 # Its chunks could not be fetched now: the entry stays the next one.
                 self._try_again_soon(error)
                 raise
-            self._drop(generation, end, cost_of(message), size)
+            self._drop(generation, end, cost_of(frame), size)
             if self._may_be_discarded(key, error):
                 return None
             raise
@@ -356,8 +357,8 @@ class TopicConsumer(AttachedConsumer):
             counts = self._queue.take(generation, end, cost)
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
-    def _decode(self, message: MessageReceived, key: EntryKey) -> ReceivedEntry | None:
-        entry = self._decoder.decode(message)
+    def _decode(self, frame: Frame, key: EntryKey) -> ReceivedEntry | None:
+        entry = self._decoder.decode(frame)
         if self._decoder.undecryptable and entry is None:
             # It was discarded, as the options say.
             self._decoder.undecryptable = 0
@@ -369,7 +370,7 @@ class TopicConsumer(AttachedConsumer):
             # The last chunk came twice, and the message has the other one.
             self.acks.acknowledge(MessageIdAdv(*key))
         else:
-            entry.redelivered_as(message.command)
+            entry.redelivery_count = as_signed_int(frame.command.message.redelivery_count)
         return entry
 
     def _may_be_discarded(self, key: EntryKey, error: PulsarError) -> bool:
@@ -401,12 +402,12 @@ class TopicConsumer(AttachedConsumer):
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
         """Return the bits of an entry's messages that should be returned."""
-        stop = entry.stop_index if entry.is_batch else 1
+        stop = entry.wanted.stop
         if stop > MAX_BATCH:
             raise CorruptBatch(
                 f"a batch of {stop} messages", topic=self.topic, message_id=f"{key[0]}:{key[1]}"
             )
-        left = bits_from(entry.first_index, stop)
+        left = bits_from(entry.wanted.start, stop)
         if entry.left is not None and entry.is_batch:
             left &= entry.left
         if self._sought is not None and self._sought[0] == key:

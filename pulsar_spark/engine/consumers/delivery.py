@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry, message_count
+from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 
 if TYPE_CHECKING:
@@ -151,19 +151,19 @@ class DeliveryQueue:
         return found if self._size else 0
 
 
-def cost_of(message: MessageReceived) -> int:
+def cost_of(frame: Frame) -> int:
     """Return how many permits an entry uses, even a damaged one."""
-    if message.command.ack_set:
-        return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
-    return message_count(message)
+    if ack_set := frame.command.message.ack_set:
+        return max(sum((word % 2**64).bit_count() for word in ack_set), 1)
+    return message_count(frame)
 
 
 def _messages_of(block: MessageBlock, start: int) -> int:
-    return sum(_cost_at(block, at) for at in block.frames(start, block.stop))
+    return sum(_cost_at(block, at) for at in block.places(start, block.stop))
 
 
 def _cost_at(block: MessageBlock, at: int) -> int:
     try:
-        return cost_of(block.message(at)[0])
+        return cost_of(block.frame(at)[0])
     except PulsarError:
         return 1

@@ -44,7 +44,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import MessageReceived, parse_payload
+from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
@@ -455,7 +455,7 @@ class _Entries(ProbeHandler):
         self._blocks: deque[MessageBlock] = deque()
         self._at = 0
         self._bytes = 0
-        self._waiting: Future[MessageReceived] | None = None
+        self._waiting: Future[Frame] | None = None
         self._error: PulsarError | None = None
 
     @property
@@ -463,9 +463,9 @@ class _Entries(ProbeHandler):
         """Bytes of the entries that nobody has requested."""
         return self._bytes
 
-    def next(self, session: ConsumerSession, permits: int) -> Future[MessageReceived]:
+    def next(self, session: ConsumerSession, permits: int) -> Future[Frame]:
         """Return the future of the next entry; request `permits` messages if there is none."""
-        entry: Future[MessageReceived] = Future()
+        entry: Future[Frame] = Future()
         entry.set_running_or_notify_cancel()
         with self._lock:
             self._waiting = entry
@@ -492,17 +492,17 @@ class _Entries(ProbeHandler):
             waiting.set_result(found)
         return True
 
-    def _take(self) -> MessageReceived | PulsarError:
+    def _take(self) -> Frame | PulsarError:
         block = self._blocks[0]
         try:
-            message, self._at = block.message(max(self._at, block.start))
+            frame, self._at = block.frame(max(self._at, block.start))
         except PulsarError as error:
             return error
         if self._at >= block.stop:
             self._blocks.popleft()
             self._bytes -= block.size
             self._at = 0
-        return message
+        return frame
 
     def on_messages(self, block: MessageBlock) -> int:
         """Keep entries, or end if there is no room for them; have the next ones at once."""
@@ -563,17 +563,15 @@ def _first_entry(
         if end <= max(passed, done):
             return _Answer(None, 1 if end <= passed else needed)
         try:
-            message: MessageReceived = yield Within(
-                entries.next(session, permits), patience.seconds
-            )
+            frame: Frame = yield Within(entries.next(session, permits), patience.seconds)
         except OperationTimeout:
             raise patience.timed_out() from None
-        found = _describe(message, position)
+        found = _describe(frame, position)
         # A position's index can be beyond the end of its entry, batched or not.
         if found.stop > position and found.start.batch_index < found.messages:
             break
         # The position is after that entry's last message: take the next entry.
-        message_id = message.command.message_id
+        message_id = frame.command.message.message_id
         passed = max(passed, Position(message_id.ledgerId, message_id.entryId + 1))
         permits = found.messages
         done, end = yield from unread_part(session, deadline)
@@ -583,27 +581,25 @@ def _first_entry(
     return _Answer(found, needed)
 
 
-def _describe(message: MessageReceived, position: Position) -> FoundEntry:
-    message_id = MessageIdAdv.from_pb(message.command.message_id)
+def _describe(frame: Frame, position: Position) -> FoundEntry:
+    found = frame.command.message.message_id
+    message_id = MessageIdAdv.from_pb(found)
     try:
-        check_id(message.command.message_id, is_stored=True)
-        parts = parse_payload(message.payload, verify=False)
+        check_id(found, is_stored=True)
+        entry = parse_payload(frame.payload, verify=False)
     except RemoteProtocolError as error:
         raise CorruptMessage(error.what, message_id=message_id) from error
-    metadata, stamp = parts.metadata, parts.broker_entry_metadata
+    metadata = entry.metadata
     messages = max(metadata.num_messages_in_batch, 1)
     ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-    batched = metadata.HasField("num_messages_in_batch")
-    has_time = stamp is not None and stamp.HasField("broker_timestamp")
-    has_index = stamp is not None and stamp.HasField("index")
     return FoundEntry(
         start=max(position, Position(ledger_id, entry_id)),
         stop=Position(ledger_id, entry_id, messages)
-        if batched
+        if entry.is_batch
         else Position(ledger_id, entry_id + 1),
         messages=messages,
-        size=len(message.payload),
+        size=entry.size,
         publish_time=metadata.publish_time,
-        broker_time=stamp.broker_timestamp if stamp is not None and has_time else None,
-        index=stamp.index if stamp is not None and has_index else None,
+        broker_time=entry.broker_time,
+        index=entry.index,
     )

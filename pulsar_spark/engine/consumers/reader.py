@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed, wait_for_end
@@ -49,7 +49,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import (
@@ -529,19 +529,19 @@ class EntryReader(Closing):
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Open one entry; None if nothing of it is wanted."""
         before, at = self.position, self._at
-        message: MessageReceived | None = None
+        frame: Frame | None = None
         try:
-            message, self._at = block.message(at)
+            frame, self._at = block.frame(at)
             if self._at == block.stop:
                 self._block = None
-            entry = self._decoder.decode(message)
+            entry = self._decoder.decode(frame)
             if entry is None and (chunk := self._decoder.last_chunk) is not None:
                 entry = self._find_message(chunk)
         except PulsarError as error:
             # An error that names no entry says that the id is impossible.
             is_final = error.message_id is not None and not self._consumer.can_pass(error)
-            if message is not None and is_final:
-                found = message.command.message_id
+            if frame is not None and is_final:
+                found = frame.command.message.message_id
                 self._behind_error = Position(found.ledgerId, found.entryId + 1)
             raise self._fail(error) from error.__cause__
         if self.position != before:
@@ -549,7 +549,7 @@ class EntryReader(Closing):
         elif self.finished:
             self._at = at
             self._finish(block)
-        self._consumed(before, self._decoder.messages, len(message.payload))
+        self._consumed(before, self._decoder.messages, len(frame.payload))
         return entry
 
     def _consumed(self, before: Position, messages: int, size: int) -> None:
@@ -721,7 +721,7 @@ def _first_entries(
 
     If reading had not started, the first entry at or after `before` is one of them.
     """
-    frames = block.frames(at, stop)
+    frames = block.places(at, stop)
     first = bisect_left(frames, before[:2], key=lambda frame: place_of(block, frame)[:2])
     ledger_id = before.ledger_id if begun else None
     while first < len(frames):
