@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookups.binary_lookup import MAX_IN_FLIGHT
+from pulsar_spark.engine.connections.pool import ConnectionPool
+from pulsar_spark.engine.connections.requests import MAX_IN_FLIGHT
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import deadline as deadlines
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Probe
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import chunk_search
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pulsar_spark.engine.codecs import compress
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

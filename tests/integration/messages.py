@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ClientContext, ConnectionPool
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -28,9 +28,8 @@ from pulsar_spark.engine.consumers.acknowledgments import (
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
-from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
+from pulsar_spark.engine.consumers.delivery import DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder
-from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
@@ -76,6 +75,36 @@ _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 _FETCH_AGAIN_SECONDS = 1.0
 
 
+class Delivery(NamedTuple):
+    """Messages that were taken together: one entry's, or rows of many entries.
+
+    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
+    `size` are the permits and bytes that they hold until all are returned.
+    """
+
+    consumer: TopicConsumer
+    content: ReceivedEntry | ReceivedRows
+    left: int
+    generation: int
+    cost: int
+    size: int
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still valid, or will be redelivered."""
+        return self.generation == self.consumer.generation
+
+
+class ConsumerInbox(Protocol):
+    """What consumers tell of their messages, see `inbox.Inbox`."""
+
+    def put(self, consumer: TopicConsumer) -> None:
+        """A consumer has messages, or may have some when it is asked."""
+
+    def fail(self, error: PulsarError) -> None:
+        """A consumer has ended."""
+
+
 class DeadLetterRouter(Protocol):
     """Sends entries to the dead-letter topic instead of having them redelivered again."""
 
@@ -105,7 +134,7 @@ class TopicConsumer(AttachedConsumer):
         context: ClientContext,
         topic: str,
         options: ConsumerOptions,
-        inbox: Inbox,
+        inbox: ConsumerInbox,
         budget: ReceiverBudget,
         *,
         queue_size: int | None = None,

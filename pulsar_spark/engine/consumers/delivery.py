@@ -1,44 +1,19 @@
-"""A consumer's deliveries: queued undecoded, within permits and memory, then taken."""
+"""The queue of a consumer's blocks, undecoded, within permits and memory."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
-from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import MessageBlock
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.consumers.consumer import TopicConsumer
 
 # Assumed size of a message before the first one arrives; see `Permits`.
 _EXPECTED_SIZE = 16 * 1024
-
-
-class Delivery(NamedTuple):
-    """Messages that were taken together: one entry's, or rows of many entries.
-
-    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
-    `size` are the permits and bytes that they hold until all are returned.
-    """
-
-    consumer: TopicConsumer
-    content: ReceivedEntry | ReceivedRows
-    left: int
-    generation: int
-    cost: int
-    size: int
-
-    @property
-    def current(self) -> bool:
-        """Whether it is still valid, or will be redelivered."""
-        return self.generation == self.consumer.generation
 
 
 class DeliveryQueue:

@@ -22,13 +22,13 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     durable_exists,
     probe_request,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of

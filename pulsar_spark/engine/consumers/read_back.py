@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, probe_request
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.probe import (
@@ -24,7 +25,6 @@ from pulsar_spark.engine.consumers.probe import (
     ask_all,
     unread_part,
 )
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, Within

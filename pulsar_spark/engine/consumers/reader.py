@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
@@ -34,7 +35,6 @@ from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed, wait_fo
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.consumers.reframing import usual_frames
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget

@@ -7,13 +7,13 @@ told otherwise.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
@@ -22,13 +22,12 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
+from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
+from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
 from pulsar_spark.engine.operations import Operation, run, run_many, value_of
 from pulsar_spark.engine.retry import retried
-from pulsar_spark.errors import (
-    InvalidTopicName,
-    PulsarError,
-    RemoteProtocolError,
-)
+from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -36,26 +35,11 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
-from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.context import ConnectionPool
 
 T = TypeVar("T")
 
-PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
-ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
-
 MAX_PARTITIONS = 100_000
 """A larger number is an error: each partition costs the broker and us a consumer."""
-
-
-class RegisteredSchema(NamedTuple):
-    """A schema in the brokers' registry, with its version."""
-
-    schema: SchemaInfo
-    version: bytes
 
 
 class Extent(NamedTuple):
@@ -69,33 +53,6 @@ class Extent(NamedTuple):
     last: MessageIdAdv
 
 
-class LookupService(Protocol):
-    """Service discovery, one attempt per operation: binary protocol or REST."""
-
-    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation that finds the broker of a topic partition."""
-
-    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
-        """Return an operation that gets a topic's number of partitions, 0 if not partitioned.
-
-        With `create` a missing topic may be created; otherwise it is TopicNotFound.
-        """
-
-    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
-        """Return an operation that lists a namespace's topics as `topic_names` does.
-
-        `mode` is one of CommandGetTopicsOfNamespace.Mode.
-        """
-
-    def schema(
-        self, topic: str, version: bytes | None, deadline: Deadline
-    ) -> Operation[RegisteredSchema | None]:
-        """Return an operation that gets a version of a topic's schema, or the latest."""
-
-    def close(self) -> None:
-        """Release resources; waiting operations fail."""
-
-
 class Lookup:
     """Asks a pool's brokers. Has no state; thread-safe.
 
@@ -106,7 +63,9 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
-        self._service = pool.lookup_service
+        self._service: LookupService = (
+            BinaryLookupService(pool) if pool.http is None else HttpLookupService(pool, pool.http)
+        )
         self._timeout = pool.options.operation_timeout
 
     # --- brokers ------------------------------------------------------------------------------
@@ -254,16 +213,6 @@ class Lookup:
             name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
             for name, result in zip(names, results, strict=True)
         }
-
-
-def topic_names(named: Iterable[str]) -> list[str]:
-    """Return a broker's list of topics, sorted, with partitions replaced by their topic."""
-    names: set[str] = set()
-    for name in named:
-        # Skip invalid names, instead of failing for the others.
-        with contextlib.suppress(InvalidTopicName):
-            names.add(str(TopicName.parse(name).partitioned))
-    return sorted(names)
 
 
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
