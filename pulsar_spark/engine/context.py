@@ -17,7 +17,6 @@ from typing import Protocol
 
 from pulsar_spark.engine.authentication.providers import identity_of, provider_for
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.connections.tls import tls_identity
@@ -31,7 +30,6 @@ from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 
 IDLE_SECONDS = 60.0
@@ -281,12 +279,3 @@ class ClientContext(Closing):
             run(retried(attempt), timeout)
         except PulsarError as error:
             raise error.with_context(topic=topic) from error.__cause__
-
-    def assigned_broker(
-        self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: ClientConnection
-    ) -> BrokerAddress | None:
-        """Return the broker that `old`'s broker names when it closes a producer or consumer.
-
-        None if a lookup must decide; see `addresses.assigned_broker`.
-        """
-        return self.pool.assigned_broker(command, old)

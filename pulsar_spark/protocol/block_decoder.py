@@ -52,6 +52,7 @@ class PythonBlockDecoder:
     def __init__(self, options: BlockOptions, decompress: Decompress) -> None:
         self._options = options
         self._decompress = decompress
+        self._takes_any_time = options.published_from is options.published_before is None
         self._pending = BlockColumns(options)
         # A batch of which a part was taken, and the frame that it came in.
         self._begun: tuple[bytes, int, ReceivedEntry] | None = None
@@ -142,7 +143,7 @@ class PythonBlockDecoder:
             codec = codec_of(metadata)
         if first >= stop:
             return done
-        is_wanted = self._is_wanted(metadata.publish_time)
+        is_wanted = self._takes_any_time or self._is_wanted(metadata.publish_time)
         size = metadata.uncompressed_size if codec != _NONE else len(entry.payload)
         size += len(entry.metadata_bytes)
         if is_wanted and not self._pending.has_room(entry, size, stop - first):
@@ -164,9 +165,7 @@ class PythonBlockDecoder:
 
     def _is_wanted(self, publish_time: int) -> bool:
         since, before = self._options.published_from, self._options.published_before
-        if since is not None and publish_time < since:
-            return False
-        return before is None or publish_time < before
+        return (since or 0) <= publish_time and (before is None or publish_time < before)
 
     def _unpack(self, entry: ReceivedEntry) -> None:
         """Unpack a batch, unless that is done."""

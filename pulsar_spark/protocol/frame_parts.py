@@ -18,6 +18,7 @@ Payload command (SEND, MESSAGE) continues after the command::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import TypeVar
@@ -50,15 +51,25 @@ BODY_FIELDS: dict[int, str] = {
 M = TypeVar("M", bound=Message)
 
 
-def parse(kind: type[M], data: bytes) -> M:
-    """Parse a peer's protobuf message; raises RemoteProtocolError if it is invalid."""
-    try:
-        message = kind.FromString(data)
-    except (DecodeError, RecursionError, ValueError) as error:
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} cannot be parsed: {error}") from None
-    if not message.IsInitialized():
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks a required field")
-    return message
+def parser_of(kind: type[M]) -> Callable[[bytes], M]:
+    """Return what parses a peer's message; it raises RemoteProtocolError for an invalid one."""
+    from_string, name = kind.FromString, kind.DESCRIPTOR.name
+
+    def parse(data: bytes) -> M:
+        try:
+            message = from_string(data)
+        except (DecodeError, RecursionError, ValueError) as error:
+            raise RemoteProtocolError(f"{name} cannot be parsed: {error}") from None
+        if not message.IsInitialized():
+            raise RemoteProtocolError(f"{name} lacks a required field")
+        return message
+
+    return parse
+
+
+_parse_command = parser_of(pb.BaseCommand)
+_parse_stamp = parser_of(pb.BrokerEntryMetadata)
+_parse_metadata = parser_of(pb.MessageMetadata)
 
 
 class Frame:
@@ -79,7 +90,7 @@ def parse_frame(body: memoryview) -> Frame:
         raise RemoteProtocolError(
             f"a command of {command_size} bytes does not fit its frame of {len(body)} bytes"
         )
-    command = parse(pb.BaseCommand, bytes(body[_U32.size : end]))
+    command = _parse_command(bytes(body[_U32.size : end]))
     kind = command.type
     field = BODY_FIELDS.get(kind)
     if field is None or not command.HasField(field):
@@ -190,7 +201,7 @@ def parse_payload(
         magic, number = _unpack_magic(data, place)
         if magic == MAGIC_BROKER_ENTRY_METADATA:
             place += 6 + number
-            stamp = parse(pb.BrokerEntryMetadata, bytes(data[place - number : place]))
+            stamp = _parse_stamp(bytes(data[place - number : place]))
             magic, number = _unpack_magic(data, place)
         if magic == MAGIC_CHECKSUM:
             place, checksum = place + 6, number
@@ -208,5 +219,5 @@ def parse_payload(
             f"the metadata needs {end - place} bytes where the frame has {stop - place} left"
         )
     metadata_bytes = bytes(data[place:end])
-    metadata = parse(pb.MessageMetadata, metadata_bytes)
+    metadata = _parse_metadata(metadata_bytes)
     return ReceivedEntry(metadata, view[end:stop], metadata_bytes, stop - start, stamp, checksum)

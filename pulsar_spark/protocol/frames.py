@@ -75,11 +75,6 @@ class MessageBlock:
         """Bytes of the frames."""
         return self.stop - self.start
 
-    @property
-    def memory(self) -> int:
-        """Bytes that it keeps in memory."""
-        return len(self.data)
-
     def alone(self) -> MessageBlock:
         """Return the same frames in a block that keeps little other data in memory."""
         if 2 * self.size >= len(self.data):

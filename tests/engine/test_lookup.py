@@ -317,8 +317,6 @@ def test_topics_of_a_namespace_are_listed_without_their_partitions() -> None:
         lookup = Lookup(pool)
         both = ["persistent://public/default/a", "persistent://public/default/b"]
         assert lookup.topics_of_namespace("public/default") == both
-        assert lookup.topics_of_namespace("public/default", ".*/default/[b-z]") == both[1:]
-        assert lookup.topics_of_namespace("public/default", "b") == []
         assert lookup.topics_of_namespace("public/empty") == []
 
 

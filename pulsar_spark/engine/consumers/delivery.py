@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from pulsar_spark.engine.consumers.entries import message_count
-from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, memory_of
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
@@ -32,7 +32,6 @@ class DeliveryQueue:
         self._budget = budget
         self._permits = Permits(
             ReaderOptions(receiver_queue_size=max(size, 1), auto_scale=False),
-            0,
             budget,
             _EXPECTED_SIZE,
         )
@@ -56,7 +55,7 @@ class DeliveryQueue:
 
     def put(self, block: MessageBlock) -> bool:
         """Queue a block and learn its message size; returns false if there is no room."""
-        size = len(block.data) + BLOCK_OVERHEAD
+        size = memory_of(block)
         if self.queued_bytes and self.queued_bytes + size > self._budget.share:
             self._permits.observe(max(_messages_of(block, block.start), 1), size)
             return False
@@ -71,7 +70,7 @@ class DeliveryQueue:
                 return None
             self._block = self._blocks.popleft()
             self._at = self._block.start
-            self.queued_bytes -= len(self._block.data) + BLOCK_OVERHEAD
+            self.queued_bytes -= memory_of(self._block)
         return self._block, self._at
 
     def take(self, generation: int, at: int, permits: int) -> bool:

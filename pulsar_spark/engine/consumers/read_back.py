@@ -22,12 +22,11 @@ from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.probe import (
     EntryWait,
     ProbeHandler,
-    ask_all,
     unread_part,
 )
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, Within
+from pulsar_spark.engine.operations import Operation, Within, ask_all
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
 from pulsar_spark.protocol.frame_parts import Frame

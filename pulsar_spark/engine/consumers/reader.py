@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_spark.engine.closing import Closing
@@ -647,7 +648,8 @@ class EntryReader(Closing):
 
     def _look_for_what_holds(self) -> None:
         """Log if an open transaction holds messages back; its own errors are ignored."""
-        attempt = Probe(self._pool).held_attempt(self.topic, Position(*self.position[:2]))
+        position = Position(*self.position[:2])
+        attempt = partial(Probe(self._pool).held_operation, self.topic, position)
         looked = self._start(retried(attempt), _HELD_LOOK_SECONDS)
         looked.add_done_callback(self._on_looked)
 

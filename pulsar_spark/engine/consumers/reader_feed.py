@@ -103,7 +103,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self._sessions = 0
         self._budget = budget
         self._budget.join()
-        self._permits = Permits(options, 0, budget)
+        self._permits = Permits(options, budget)
         # The following are guarded by _lock.
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None

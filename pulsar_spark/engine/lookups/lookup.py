@@ -7,8 +7,8 @@ told otherwise.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
@@ -25,7 +25,7 @@ from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
-from pulsar_spark.engine.operations import Operation, run, run_many, value_of
+from pulsar_spark.engine.operations import Operation, ask_all, run, value_of
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -114,17 +114,12 @@ class Lookup:
             raise RemoteProtocolError(f"the broker claims that the topic has {count} partitions")
         return count
 
-    def topics_of_namespace(self, namespace: str, pattern: str | None = None) -> list[str]:
+    def topics_of_namespace(self, namespace: str) -> list[str]:
         """Return the full names of the persistent topics of ``tenant/namespace``, sorted.
 
-        Partitions are replaced by their topic. `pattern` is a regular expression that must match
-        the whole name. The list contains system topics.
+        Partitions are replaced by their topic. The list contains system topics.
         """
-        names = run(retried(lambda end: self.topics_operation(namespace, end)), self._timeout)
-        if pattern is None:
-            return names
-        matches = re.compile(pattern).fullmatch
-        return [name for name in names if matches(name)]
+        return run(retried(lambda end: self.topics_operation(namespace, end)), self._timeout)
 
     def topics_operation(
         self, namespace: str, deadline: Deadline, mode: int = PERSISTENT
@@ -204,15 +199,8 @@ class Lookup:
     ) -> dict[str, T | PulsarError]:
         """As `ask`, about many topics at once."""
         names = list(dict.fromkeys(topics))
-
-        def factory(topic: str) -> Callable[[Deadline], Operation[T]]:
-            return retried(lambda end: attempt(topic, end))
-
-        results = run_many([factory(name) for name in names], self._timeout)
-        return {
-            name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
-            for name, result in zip(names, results, strict=True)
-        }
+        questions = [(name, retried(partial(attempt, name))) for name in names]
+        return dict(zip(names, ask_all(questions, self._timeout), strict=True))
 
 
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
