@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import itertools
+import logging
 import re
 import secrets
 import sys
@@ -18,15 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_spark.client.arguments import (
-    CLIENT,
-    CONSUMER,
-    PRODUCER,
-    READER,
-    TABLE_VIEW,
-    check_type,
-    check_types,
-)
+from pulsar_spark.client.arguments import check_type, check_types
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer import (
@@ -57,6 +50,7 @@ from pulsar_spark.client.enums import (
     RegexSubscriptionMode,
     choice,
 )
+from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
@@ -134,15 +128,15 @@ class PulsarClient(Closing):
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
         tls_validate_hostname: bool = True,
-        logger: Any = None,
-        connection_timeout_ms: int = 10000,
+        logger: logging.Logger | ConsoleLogger | FileLogger | None = None,
+        connection_timeout_ms: float = 10000,
         listener_name: str | None = None,
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
         keep_freed_memory: bool = False,
     ) -> None:
-        check_types(locals(), CLIENT)
+        check_types(locals(), PulsarClient.__init__)
         options = ClientOptions(
             service_url,
             operation_timeout=operation_timeout_seconds,
@@ -179,7 +173,7 @@ class PulsarClient(Closing):
         producer_name: str | None = None,
         schema: Any = None,
         initial_sequence_id: int | None = None,
-        send_timeout_millis: int = 30000,
+        send_timeout_millis: float = 30000,
         compression_type: CompressionType = CompressionType.NONE,
         max_pending_messages: int = 1000,
         max_pending_messages_across_partitions: int = 50000,
@@ -187,7 +181,7 @@ class PulsarClient(Closing):
         batching_enabled: bool = False,
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
-        batching_max_publish_delay_ms: int = 10,
+        batching_max_publish_delay_ms: float = 10,
         chunking_enabled: bool = False,
         message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
         lazy_start_partitioned_producers: bool = False,
@@ -208,7 +202,7 @@ class PulsarClient(Closing):
         error (ProducerBusy at once if another producer has the name), OptionError for invalid or
         contradictory values, CryptoError for keys that cannot be used.
         """
-        check_types(locals(), PRODUCER)
+        check_types(locals(), PulsarClient.create_producer)
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
         encryption = encryption_options(encryption_key, crypto_key_reader)
@@ -288,7 +282,7 @@ class PulsarClient(Closing):
         `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error;
         with FAIL, EncryptedMessage for a message that cannot be decrypted.
         """
-        check_types(locals(), READER)
+        check_types(locals(), PulsarClient.create_reader)
         name = TopicName.parse(topic)
         if not name.is_persistent:
             raise UnsupportedFeature(
@@ -344,12 +338,12 @@ class PulsarClient(Closing):
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
-        unacked_messages_timeout_ms: int | None = None,
-        broker_consumer_stats_cache_time_ms: int = 30000,
-        negative_ack_redelivery_delay_ms: int = 60000,
+        unacked_messages_timeout_ms: float | None = None,
+        broker_consumer_stats_cache_time_ms: float = 30000,
+        negative_ack_redelivery_delay_ms: float = 60000,
         is_read_compacted: bool = False,
         properties: dict[str, str] | None = None,
-        pattern_auto_discovery_period: int = 60,
+        pattern_auto_discovery_period: float = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
         crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
@@ -386,7 +380,7 @@ class PulsarClient(Closing):
         cannot be read, and tells the broker why. Raises the broker's error, and OptionError for
         invalid values.
         """
-        check_types(locals(), CONSUMER)
+        check_types(locals(), PulsarClient.subscribe)
         keys = key_reader(crypto_key_reader)
         checked = check_schema(schema)
         backoff = negative_ack_redelivery_backoff
@@ -482,7 +476,7 @@ class PulsarClient(Closing):
         On a compacted topic it reads the compacted view. Follows new partitions, and raises, as
         `create_reader`.
         """
-        check_types(locals(), TABLE_VIEW)
+        check_types(locals(), PulsarClient.create_table_view)
         checked = check_schema(schema)
         reader = self.create_reader(
             topic,

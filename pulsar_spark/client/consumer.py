@@ -366,7 +366,7 @@ class PulsarConsumer(Closing):
         if isinstance(message, Message):
             consumer = self._consumers.by_topic(message.topic_name())
             if consumer is not None:
-                return consumer, message._id
+                return consumer, message.message_id().unwrap()
             found = message.message_id()
         elif isinstance(message, MessageId):
             found = message

@@ -86,7 +86,9 @@ class ConsumerKeySharedPolicy:
     """How the consumers of a Key_Shared subscription share its keys.
 
     With KeySharedMode.Sticky a consumer serves the hash slots `sticky_ranges` (0 to 65535, both
-    ends included). Raises OptionError for invalid ranges.
+    ends included); otherwise the broker assigns keys. With `allow_out_of_order_delivery` another
+    consumer may get a key's messages before the first one has acknowledged its own. Raises
+    OptionError for invalid ranges.
     """
 
     def __init__(
@@ -99,29 +101,13 @@ class ConsumerKeySharedPolicy:
             raise OptionError(
                 "a sticky policy has no ranges", "Give sticky_ranges: the hash slots to serve."
             )
-        self._mode = KeySharedMode(int(key_shared_mode))
-        sticky = self._mode == KeySharedMode.Sticky
+        self.key_shared_mode = KeySharedMode(int(key_shared_mode))
+        self.allow_out_of_order_delivery = allow_out_of_order_delivery
         ranges = tuple((int(low), int(high)) for low, high in sticky_ranges or ())
-        self._given = ranges
+        self.sticky_ranges = list(ranges)
         checked = KeySharedRules(ranges, allow_out_of_order_delivery)
+        sticky = self.key_shared_mode == KeySharedMode.Sticky
         self._rules = checked if sticky else KeySharedRules((), allow_out_of_order_delivery)
-
-    @property
-    def key_shared_mode(self) -> KeySharedMode:
-        """Whether the broker assigns keys, or consumers choose theirs."""
-        return self._mode
-
-    @property
-    def allow_out_of_order_delivery(self) -> bool:
-        """Whether another consumer may get a key's messages before the first one has acknowledged
-        its own.
-        """
-        return self._rules.out_of_order
-
-    @property
-    def sticky_ranges(self) -> list[Range]:
-        """The hash slots that were given."""
-        return list(self._given)
 
     def rules(self) -> KeySharedRules:
         """Return the policy in the engine's form."""
@@ -148,8 +134,8 @@ class ConsumerDeadLetterPolicy:
     """Where messages go that were redelivered more than `max_redeliver_count` times.
 
     They go to `dead_letter_topic` (default ``TOPIC-SUBSCRIPTION-DLQ``) and are acknowledged.
-    `initial_subscription_name` names a subscription to create together with that topic. Raises
-    OptionError.
+    `initial_subscription_name` names a subscription to create together with that topic. Names that
+    were not given are empty. Raises OptionError.
     """
 
     def __init__(
@@ -164,27 +150,7 @@ class ConsumerDeadLetterPolicy:
             raise OptionError(
                 f"max_redeliver_count is {max_redeliver_count}, it must be at least 1"
             )
-        self._max = max_redeliver_count
-        self._topic = dead_letter_topic or ""
-        self._initial = initial_subscription_name or ""
-        self._retry = retry_letter_topic or ""
-
-    @property
-    def max_redeliver_count(self) -> int:
-        """How often a message is redelivered before it goes to the dead-letter topic."""
-        return self._max
-
-    @property
-    def dead_letter_topic(self) -> str:
-        """The dead-letter topic that was given, empty for the default."""
-        return self._topic
-
-    @property
-    def initial_subscription_name(self) -> str:
-        """The subscription that was given, empty for none."""
-        return self._initial
-
-    @property
-    def retry_letter_topic(self) -> str:
-        """The retry topic that was given, empty for the default."""
-        return self._retry
+        self.max_redeliver_count = max_redeliver_count
+        self.dead_letter_topic = dead_letter_topic or ""
+        self.initial_subscription_name = initial_subscription_name or ""
+        self.retry_letter_topic = retry_letter_topic or ""

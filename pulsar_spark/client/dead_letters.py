@@ -19,8 +19,7 @@ from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
-from pulsar_spark.engine.consumers.consumer import TopicConsumer
-from pulsar_spark.engine.consumers.delivery import Delivery
+from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions

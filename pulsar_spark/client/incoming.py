@@ -7,7 +7,7 @@ import threading
 from pulsar_spark.client.dead_letters import LastDeliveries
 from pulsar_spark.client.message import Message, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
-from pulsar_spark.engine.consumers.delivery import Delivery
+from pulsar_spark.engine.consumers.consumer import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.errors import CorruptMessage, PulsarError

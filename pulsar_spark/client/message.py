@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import total_ordering
 from typing import Any, ClassVar
 
 from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.values import AnyMetadata, MessageValues, checked, key_of
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.errors import CorruptMessage, InvalidMessageId, PulsarError
 from pulsar_spark.protocol import message_id as wire
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.validation import as_text
 
 
@@ -113,45 +111,24 @@ class Message:
     Bytes of a producer's text that are not UTF-8 become replacement characters.
     """
 
-    __slots__ = (
-        "_entry",
-        "_id",
-        "_own",
-        "_payload",
-        "_redelivery_count",
-        "_topic",
-        "_undecrypted",
-        "_values",
-    )
+    __slots__ = ("_entry", "_index", "_values")
 
     def __init__(
-        self,
-        topic: str,
-        message_id: wire.MessageIdAdv,
-        payload: bytes,
-        entry: pb.MessageMetadata,
-        own: pb.SingleMessageMetadata | None,
-        values: MessageValues,
-        redelivery_count: int = 0,
-        undecrypted: bool = False,
+        self, entry: ReceivedEntry, index: int, values: MessageValues | _SharedValues
     ) -> None:
-        self._topic = topic
-        self._id = message_id
-        self._payload = payload
         self._entry = entry
-        # Values that a batch shares stay in `entry`.
-        self._own: AnyMetadata = entry if own is None else own
-        self._values: MessageValues | _BatchValues | _RowValues = values
-        self._redelivery_count = redelivery_count
-        self._undecrypted = undecrypted
+        # Its index in a batch, -1 outside of one.
+        self._index = index
+        self._values = values
 
     def fields(self) -> AnyMetadata:
         """The message's own metadata."""
-        return self._own
+        return self._entry.fields(self._index)
 
     def data(self) -> bytes:
         """The payload, empty for a null value."""
-        return self._payload
+        entry, index = self._entry, self._index
+        return bytes(entry.payload if index < 0 else entry.unpack().payload(index))
 
     def value(self) -> Any:
         """The value, decoded with the schema version that it was written with.
@@ -163,152 +140,69 @@ class Message:
 
     def has_null_value(self) -> bool:
         """Whether the value is null: a tombstone on a compacted topic."""
-        return self._own.null_value
+        return self.fields().null_value
 
     def properties(self) -> dict[str, str]:
         """The properties; if a name occurs twice, its first value."""
         found: dict[str, str] = {}
-        for pair in self._own.properties:
+        for pair in self.fields().properties:
             found.setdefault(as_text(pair.key), as_text(pair.value))
         return found
 
     def partition_key(self) -> str:
         """The key; a binary key as base64 text."""
-        return as_text(self._own.partition_key)
+        return as_text(self.fields().partition_key)
 
     def ordering_key(self) -> str:
         """The ordering key as text; bytes that are not UTF-8 become lone surrogates."""
-        return self._own.ordering_key.decode("utf-8", "surrogateescape")
+        return self.fields().ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
         """When the producer sent it, in milliseconds since the epoch."""
-        return self._entry.publish_time
+        return self._entry.metadata.publish_time
 
     def event_timestamp(self) -> int:
         """The event time, in milliseconds since the epoch."""
-        return self._own.event_time
+        return self.fields().event_time
 
     def message_id(self) -> MessageId:
         """Where it is stored."""
-        return MessageId.wrap(self._id, self._topic)
+        return MessageId.wrap(self._entry.message_id(self._index), self._entry.topic)
 
     def topic_name(self) -> str:
         """The full name of the topic or partition."""
-        return self._topic
+        return self._entry.topic
 
     def redelivery_count(self) -> int:
         """How often it was delivered before."""
-        return self._redelivery_count
+        return self._entry.redelivery_count
 
     def schema_version(self) -> str:
         """The schema version that it was written with, one character per byte."""
-        return self._entry.schema_version.decode("latin-1")
+        return self.version_bytes().decode("latin-1")
 
     def version_bytes(self) -> bytes:
         """The schema version as the broker encodes it, empty if there is none."""
-        return self._entry.schema_version
+        return self._entry.metadata.schema_version
 
     def producer_name(self) -> str:
         """The producer's name."""
-        return as_text(self._entry.producer_name)
+        return as_text(self._entry.metadata.producer_name)
 
     def encryption_context(self) -> EncryptionContext | None:
         """How it was encrypted, None if it was not."""
-        if not self._entry.encryption_keys:
+        metadata = self._entry.metadata
+        if not metadata.encryption_keys:
             return None
-        return EncryptionContext(self._entry, failed=self._undecrypted)
+        return EncryptionContext(metadata, failed=self._entry.undecrypted)
+
+    def _place(self) -> int:
+        """Its place among those that were received together."""
+        return self._index
 
     def __repr__(self) -> str:
-        return f"Message({self._topic!r}, {self._id}, {len(self._payload)} bytes)"
-
-
-class _BatchMessage(Message):
-    """A message of a batch, decoded when it is accessed."""
-
-    __slots__ = ("_batch", "_index", "_received")
-
-    def __init__(
-        self,
-        received: ReceivedEntry,
-        batch: UnpackedBatch,
-        index: int,
-        values: MessageValues | _BatchValues,
-    ) -> None:
-        self._received = received
-        self._batch = batch
-        self._index = index
-        self._values = values
-
-    @property
-    def _topic(self) -> str:  # type: ignore[override]
-        return self._received.topic
-
-    @property
-    def _entry(self) -> pb.MessageMetadata:  # type: ignore[override]
-        return self._received.metadata
-
-    @property
-    def _own(self) -> AnyMetadata:  # type: ignore[override]
-        return self._batch.metadata_of(self._index)
-
-    @property
-    def _payload(self) -> bytes:  # type: ignore[override]
-        return bytes(self._batch.payload(self._index))
-
-    @property
-    def _redelivery_count(self) -> int:  # type: ignore[override]
-        return self._received.redelivery_count
-
-    @property
-    def _undecrypted(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def _id(self) -> wire.MessageIdAdv:  # type: ignore[override]
-        entry = self._received
-        return wire.MessageIdAdv(
-            entry.ledger_id, entry.entry_id, entry.partition, self._index, self._batch.count
-        )
-
-    def data(self) -> bytes:
-        """The payload, empty for a null value."""
-        return bytes(self._batch.payload(self._index))
-
-
-class _BatchValues:
-    """A batch's values, decoded together when the first one is accessed."""
-
-    __slots__ = ("_batch", "_found", "_received", "_values")
-
-    def __init__(
-        self, received: ReceivedEntry, batch: UnpackedBatch, values: MessageValues
-    ) -> None:
-        self._received = received
-        self._batch = batch
-        self._values = values
-        self._found: list[Any] | None = None
-
-    def of(self, message: Message) -> Any:
-        """As `MessageValues.of`, for a message of the batch."""
-        entry, found = self._received, self._found
-        message_id = message.message_id()
-        try:
-            if found is None:
-                # Two threads at the same time may both decode it.
-                found = self._found = self._decoded()
-            return checked(found[message_id.batch_index()])
-        except PulsarError as error:
-            raise error.with_context(topic=entry.topic, message_id=message_id) from None
-
-    def _decoded(self) -> list[Any]:
-        entry, batch = self._received, self._batch
-        payloads = [None if value is None else bytes(value) for value in batch.values()]
-        return self._values.decode(
-            entry.topic,
-            entry.metadata.schema_version,
-            payloads,
-            lambda: [key_of(fields) for fields in batch.metadata()],
-        )
+        place = self.message_id().unwrap()
+        return f"Message({self.topic_name()!r}, {place}, {len(self.data())} bytes)"
 
 
 class _RowMessage(Message):
@@ -319,38 +213,21 @@ class _RowMessage(Message):
 
     __slots__ = ("_row", "_rows")
 
-    def __init__(self, rows: ReceivedRows, row: int, values: MessageValues | _RowValues) -> None:
+    def __init__(self, rows: ReceivedRows, row: int, values: MessageValues | _SharedValues) -> None:
         self._rows = rows
         self._row = row
         self._values = values
 
     @property
-    def _topic(self) -> str:  # type: ignore[override]
-        return self._rows.topic
+    def _entry(self) -> ReceivedEntry:  # type: ignore[override]
+        return self._rows.entry(self._row)
 
     @property
-    def _entry(self) -> pb.MessageMetadata:  # type: ignore[override]
-        return self._rows.entry(self._row).metadata
+    def _index(self) -> int:  # type: ignore[override]
+        return self._rows.batch_index(self._row)
 
-    @property
-    def _own(self) -> AnyMetadata:  # type: ignore[override]
-        return self._rows.fields(self._row)
-
-    @property
-    def _payload(self) -> bytes:  # type: ignore[override]
-        return self._rows.payload(self._row)
-
-    @property
-    def _redelivery_count(self) -> int:  # type: ignore[override]
-        return self._rows.redelivery_count(self._row)
-
-    @property
-    def _undecrypted(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def _id(self) -> wire.MessageIdAdv:  # type: ignore[override]
-        return self._rows.message_id(self._row)
+    def _place(self) -> int:
+        return self._row
 
     def data(self) -> bytes:
         """The payload, empty for a null value."""
@@ -390,17 +267,9 @@ class _RowMessage(Message):
         time = self._rows.event_times[self._row]
         return super().event_timestamp() if time is None else time
 
-    def schema_version(self) -> str:
-        """The schema version that it was written with, one character per byte."""
-        return self._rows.schema_version(self._row).decode("latin-1")
-
     def version_bytes(self) -> bytes:
         """The schema version as the broker encodes it, empty if there is none."""
         return self._rows.schema_version(self._row)
-
-    def encryption_context(self) -> EncryptionContext | None:
-        """None: encrypted messages are never read as columns."""
-        return None
 
 
 class _RowMessageId(MessageId):
@@ -428,42 +297,50 @@ class _RowMessageId(MessageId):
         return MessageId.wrap, (self._id, self._topic)
 
 
-class _RowValues:
-    """The values of rows; all of one version are decoded when the first is accessed."""
+class _SharedValues:
+    """The values of messages received together.
 
-    __slots__ = ("_found", "_rows", "_values")
+    All of one version are decoded when the first is accessed.
+    """
 
-    def __init__(self, rows: ReceivedRows, values: MessageValues) -> None:
-        self._rows = rows
+    __slots__ = ("_found", "_source", "_values")
+
+    def __init__(self, source: ReceivedEntry | ReceivedRows, values: MessageValues) -> None:
+        self._source = source
         self._values = values
         self._found: dict[bytes, dict[int, Any]] = {}
 
     def of(self, message: Message) -> Any:
-        """As `MessageValues.of`, for one of the rows."""
-        assert isinstance(message, _RowMessage)
+        """As `MessageValues.of`, for one of the messages."""
         version = message.version_bytes()
         try:
             if (found := self._found.get(version)) is None:
                 # Two threads at the same time may both decode it.
                 found = self._found[version] = self._decoded(version)
-            return checked(found[message._row])
+            return checked(found[message._place()])
         except PulsarError as error:
             place = message.message_id()
-            raise error.with_context(topic=self._rows.topic, message_id=place) from None
+            raise error.with_context(topic=self._source.topic, message_id=place) from None
 
     def _decoded(self, version: bytes) -> dict[int, Any]:
-        rows = self._rows
-        own = [row for row in range(rows.rows) if rows.schema_version(row) == version]
-        payloads = [None if rows.is_null(row) else rows.payload(row) for row in own]
+        source = self._source
+        own: Sequence[int]
+        if isinstance(source, ReceivedRows):
+            own = [row for row in range(source.rows) if source.schema_version(row) == version]
+            payloads = [None if source.is_null(row) else source.payload(row) for row in own]
+        else:
+            batch = source.unpack()
+            own = range(batch.count)
+            payloads = [None if value is None else bytes(value) for value in batch.values()]
         found = self._values.decode(
-            rows.topic, version, payloads, lambda: [key_of(rows.fields(row)) for row in own]
+            source.topic, version, payloads, lambda: [key_of(source.fields(each)) for each in own]
         )
         return dict(zip(own, found, strict=True))
 
 
 def messages_of_rows(rows: ReceivedRows, values: MessageValues) -> list[Message]:
     """Return the messages of some rows."""
-    shared = _RowValues(rows, values) if values.decodes else values
+    shared = _SharedValues(rows, values) if values.decodes else values
     return [_RowMessage(rows, row, shared) for row in range(rows.rows)]
 
 
@@ -474,30 +351,18 @@ def messages_of(
 
     Raises CorruptBatch if a batch does not hold as many messages as it claims.
     """
-    ids = entry.ledger_id, entry.entry_id, entry.partition
     if not entry.is_batch:
-        found = wire.MessageIdAdv(*ids, first_chunk=entry.first_chunk)
-        payload = bytes(entry.payload)
-        yield Message(
-            entry.topic,
-            found,
-            payload,
-            entry.metadata,
-            None,
-            values,
-            entry.redelivery_count,
-            entry.undecrypted,
-        )
+        # A view would keep all that was received with it.
+        entry.payload = bytes(entry.payload)
+        yield Message(entry, -1, values)
         return
-    count = entry.metadata.num_messages_in_batch
     try:
-        batch = unpack_batch(entry.payload, count)
+        batch = entry.unpack()
     except CorruptMessage as error:
         place = f"{entry.ledger_id}:{entry.entry_id}"
         raise error.with_context(message_id=place) from error.__cause__
-    shared = _BatchValues(entry, batch, values) if values.decodes else values
+    shared = _SharedValues(entry, values) if values.decodes else values
     gone = set(batch.compacted)
-    for index in range(entry.first_index, min(entry.stop_index, count)):
-        if index in gone or (left is not None and not left >> index & 1):
-            continue
-        yield _BatchMessage(entry, batch, index, shared)
+    for index in entry.wanted:
+        if index not in gone and (left is None or left >> index & 1):
+            yield Message(entry, index, shared)

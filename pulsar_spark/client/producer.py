@@ -35,11 +35,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.outgoing_messages import (
-    MessageFields,
-    encode_fields,
-    fields_in_batch,
-)
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
+from pulsar_spark.protocol.outgoing_messages import MessageFields, encode_fields
 
 SendCallback = Callable[[Result, MessageId], object]
 """Callback of `send_async`: it gets the result and the message id."""
@@ -346,14 +343,14 @@ class PulsarProducer(Closing):
         return partition
 
     def _as_received(self, message: MessageFields) -> Message:
+        own = pb.MessageMetadata(producer_name=self.producer_name())
         key, fields = encode_fields(message)
-        own = fields_in_batch(fields)
+        own.MergeFromString(fields)
         if key is not None:
             own.partition_key = key.decode()
-        entry = pb.MessageMetadata(producer_name=self.producer_name())
-        nowhere = wire.MessageIdAdv(-1, -1)
-        topic = self._writer.topic
-        return Message(topic, nowhere, message.payload or b"", entry, own, self._values)
+        entry = ReceivedEntry(own, message.payload or b"")
+        entry.topic = self._writer.topic
+        return Message(entry, -1, self._values)
 
     def _queue_full(self, partition: int) -> ProducerQueueFull | None:
         if not self._most_pending:

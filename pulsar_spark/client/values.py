@@ -6,15 +6,14 @@ because each call of a decoder has a fixed cost.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_spark.client.schema import AutoConsumeSchema, DefinedSchema, Schema, undecodable
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.errors import CorruptMessage, PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -163,17 +162,12 @@ class _Decoder:
 
 def key_of(fields: AnyMetadata) -> bytes | None:
     """Return the key of a message whose schema separates it, None for a null key."""
-    if not fields.HasField("partition_key"):
-        return None
-    # Protobuf returns bytes if a string is not UTF-8.
-    key: str | bytes = fields.partition_key
-    raw = key.encode() if isinstance(key, str) else key
-    if not fields.partition_key_b64_encoded:
-        return raw
     try:
-        return base64.b64decode(raw, validate=True)
-    except binascii.Error:
-        return raw
+        return message_key(fields)
+    except CorruptMessage:
+        # It claims to be base64, and is taken as it is. Protobuf returns bytes unless it is UTF-8.
+        key: str | bytes = fields.partition_key
+        return key.encode() if isinstance(key, str) else key
 
 
 def checked(value: Any) -> Any:

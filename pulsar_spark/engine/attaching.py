@@ -18,7 +18,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, start

@@ -69,6 +69,17 @@ def run_many(
     return _Run(factories, timeout, window).results()
 
 
+def ask_all(
+    questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
+) -> list[T | PulsarError]:
+    """Ask about topics at once; return answers, or errors that name the topic, in that order."""
+    results = run_many([factory for _, factory in questions], timeout)
+    return [
+        result.with_context(topic=topic) if isinstance(result, PulsarError) else result
+        for (topic, _), result in zip(questions, results, strict=True)
+    ]
+
+
 def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Future[T]:
     """Start an operation and return the future of its result or error.
 

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.commands import (
-    CLIENT_PROTOCOL_VERSION,
-    TxnId,
-    build,
-    txn_fields,
-)
+from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION, build
 
 
 def connected(
@@ -45,9 +40,9 @@ def auth_challenge(server_version: str, auth_method_name: str, challenge: bytes)
     )
 
 
-def success(request_id: int, schema: pb.Schema | None = None) -> pb.BaseCommand:
+def success(request_id: int) -> pb.BaseCommand:
     """SUCCESS: a request without an answer of its own was carried out."""
-    return build("SUCCESS", request_id=request_id, schema=schema)
+    return build("SUCCESS", request_id=request_id)
 
 
 def error(request_id: int, code: int, message: str) -> pb.BaseCommand:
@@ -123,34 +118,20 @@ def get_schema_response(
     *,
     schema: pb.Schema | None = None,
     schema_version: bytes | None = None,
-    error: int | None = None,
-    message: str | None = None,
 ) -> pb.BaseCommand:
-    """GET_SCHEMA_RESPONSE: a schema and its version, or an error."""
+    """GET_SCHEMA_RESPONSE: a schema and its version."""
     return build(
         "GET_SCHEMA_RESPONSE",
         request_id=request_id,
         schema=schema,
         schema_version=schema_version,
-        error_code=error,
-        error_message=message,
     )
 
 
-def get_or_create_schema_response(
-    request_id: int,
-    *,
-    schema_version: bytes | None = None,
-    error: int | None = None,
-    message: str | None = None,
-) -> pb.BaseCommand:
-    """GET_OR_CREATE_SCHEMA_RESPONSE: the version of a schema, or an error."""
+def get_or_create_schema_response(request_id: int, schema_version: bytes) -> pb.BaseCommand:
+    """GET_OR_CREATE_SCHEMA_RESPONSE: the version of a schema."""
     return build(
-        "GET_OR_CREATE_SCHEMA_RESPONSE",
-        request_id=request_id,
-        schema_version=schema_version,
-        error_code=error,
-        error_message=message,
+        "GET_OR_CREATE_SCHEMA_RESPONSE", request_id=request_id, schema_version=schema_version
     )
 
 
@@ -227,7 +208,6 @@ def ack_response(
     request_id: int | None = None,
     error: int | None = None,
     message: str | None = None,
-    txn: TxnId | None = None,
 ) -> pb.BaseCommand:
     """ACK_RESPONSE: an ACK with a request id was carried out, or failed."""
     return build(
@@ -236,7 +216,6 @@ def ack_response(
         request_id=request_id,
         error=error,
         message=message,
-        **txn_fields(txn),
     )
 
 

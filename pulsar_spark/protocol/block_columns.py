@@ -1,7 +1,7 @@
 """Rows collected from entries, and their columns in Arrow's layout: the plain reference.
 
 A row is a message: its own metadata (in a batch SingleMessageMetadata, otherwise the entry's), its
-payload, and the entry that it came in. Columns are built once their rows are taken.
+payload, and the entry that it came in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import pack
 from typing import Any
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UnpackedBatch, message_key
+from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.blocks import (
     LAST_MILLIS,
     BinaryColumn,
@@ -24,52 +24,11 @@ from pulsar_spark.protocol.blocks import (
     MapColumn,
     VersionRuns,
 )
-from pulsar_spark.protocol.message_id import MessageIdAdv, as_signed, as_signed_int, id_tails
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
+from pulsar_spark.protocol.message_id import MessageIdAdv, as_signed, id_tails
 from pulsar_spark.protocol.validation import as_text
 
-
-class TakenEntry:
-    """An entry whose messages become rows.
-
-    `key` is its ledger and entry, `index` the broker's number of it. `first_chunk` is where a
-    message in chunks begins. `payload` is decompressed unless there is a `codec`; that of a batch
-    is then unpacked. `size` is that of metadata and payload.
-    """
-
-    __slots__ = (
-        "batch", "codec", "first_chunk", "index", "is_batch", "key", "metadata", "metadata_size",
-        "payload", "redelivery_count", "size",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        key: tuple[int, int],
-        redelivery_count: int,
-        metadata: pb.MessageMetadata,
-        index: int | None,
-        payload: Buffer,
-        codec: int,
-        metadata_size: int,
-    ) -> None:
-        self.key = key
-        self.redelivery_count = redelivery_count
-        self.first_chunk: MessageIdAdv | None = None
-        self.metadata = metadata
-        self.index = index
-        self.payload = payload
-        self.codec = codec
-        self.metadata_size = metadata_size
-        self.size = metadata_size + (metadata.uncompressed_size if codec else len(payload))
-        self.is_batch = metadata.HasField("num_messages_in_batch")
-        self.batch: UnpackedBatch | None = None
-
-    @property
-    def batch_size(self) -> int:
-        """How many messages its batch has, 0 for a single message."""
-        return self.metadata.num_messages_in_batch if self.is_batch else 0
-
-
-_Span = tuple[TakenEntry, range]
+_Span = tuple[ReceivedEntry, range]
 """Rows of one entry that follow each other, and their batch indexes."""
 _ALONE = range(1)
 
@@ -77,8 +36,8 @@ _ALONE = range(1)
 # --- rows ---------------------------------------------------------------------------------
 
 
-class PendingRows:
-    """Rows that will be one BlockColumns."""
+class BlockColumns:
+    """Rows that are collected from entries, and once they are `build`, see `blocks.Columns`."""
 
     def __init__(self, options: BlockOptions) -> None:
         self.options = options
@@ -87,22 +46,23 @@ class PendingRows:
         self.spans: list[_Span] = []
         self.rows = 0
         self.nbytes = 0
+        self.columns: dict[str, Any] = {}
         self._repeated = [read for name, read in REPEATED.items() if name in options.columns]
 
-    def has_room(self, entry: TakenEntry, count: int) -> bool:
-        """Whether `count` messages of an entry fit, as far as is known before it is open."""
+    def has_room(self, entry: ReceivedEntry, size: int, count: int) -> bool:
+        """Whether `count` messages fit of an entry of `size` bytes, before it is open."""
         return not self.rows or (
             self.rows + count <= self.options.max_rows
-            and self.nbytes + entry.size + count * self._row_size(entry) <= self.options.max_bytes
+            and self.nbytes + size + count * self._row_size(entry) <= self.options.max_bytes
         )
 
-    def _row_size(self, entry: TakenEntry) -> int:
+    def _row_size(self, entry: ReceivedEntry) -> int:
         """Return how many bytes columns repeat for each message of a batch."""
         if not entry.is_batch or not self._repeated:
             return 0
         return sum(len(read(entry) or b"") for read in self._repeated)
 
-    def add(self, entry: TakenEntry, first: int, stop: int) -> int:
+    def add(self, entry: ReceivedEntry, first: int, stop: int) -> int:
         """Add an entry's messages from `first` up to `stop`, or as many as fit.
 
         Returns where it stopped. Either all of them fit, or there are no rows yet.
@@ -114,7 +74,7 @@ class PendingRows:
             self.owns.append(entry.metadata)
             self.spans.append((entry, _ALONE))
             self.rows += 1
-            self.nbytes += entry.size
+            self.nbytes += len(entry.metadata_bytes) + len(payload)
             return stop
         options, row_size = self.options, self._row_size(entry)
         high, size = batch.fitting(first, stop, options.max_rows, options.max_bytes, row_size)
@@ -123,8 +83,27 @@ class PendingRows:
             self.owns += batch.metadata(run)
             self.spans.append((entry, run))
             self.rows += len(run)
-        self.nbytes += size + entry.metadata_size
+        self.nbytes += size + len(entry.metadata_bytes)
         return high
+
+    def build(self) -> BlockColumns:
+        """Make the columns of what was collected, and return them."""
+        self.is_exact = _are_exact(self)
+        self._starts = list(accumulate((len(run) for _, run in self.spans[:-1]), initial=0))
+        self.version_runs = _version_runs(self.spans, self._starts)
+        wanted = {name: COLUMNS[name] for name in self.options.columns}
+        self.columns = {name: build(read(self)) for name, (read, build) in wanted.items()}
+        self.owns, self.payloads = [], []
+        return self
+
+    def locate(self, row: int) -> tuple[int, int, int, int]:
+        """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
+        if not 0 <= row < self.rows:
+            raise IndexError("there are fewer rows")
+        number = bisect_right(self._starts, row) - 1
+        entry, run = self.spans[number]
+        index = run[row - self._starts[number]] if entry.is_batch else -1
+        return entry.ledger_id, entry.entry_id, index, entry.batch_size
 
 
 _SMALL = 4096
@@ -142,7 +121,7 @@ def _runs(rows: range, gone: Sequence[int]) -> list[range]:
 
 # --- what rows have -----------------------------------------------------------------------
 
-Read = Callable[[PendingRows], list[Any]]
+Read = Callable[[BlockColumns], list[Any]]
 
 
 def _joined(parts: Iterable[Iterable[Any]]) -> list[Any]:
@@ -154,10 +133,10 @@ def _of_messages(read: Callable[[Any], Any]) -> Read:
     return lambda rows: list(map(read, rows.owns))
 
 
-def _of_entries(read: Callable[[TakenEntry], Any]) -> Read:
+def _of_entries(read: Callable[[ReceivedEntry], Any]) -> Read:
     """Read what an entry's messages share."""
 
-    def column(rows: PendingRows) -> list[Any]:
+    def column(rows: BlockColumns) -> list[Any]:
         if len(rows.spans) == rows.rows:
             return [read(entry) for entry, _ in rows.spans]
         return _joined([read(entry)] * len(run) for entry, run in rows.spans)
@@ -174,16 +153,16 @@ def _wrapped(number: int) -> int:
     return as_signed(number % 2**64)
 
 
-def _values(rows: PendingRows) -> list[Any]:
+def _values(rows: BlockColumns) -> list[Any]:
     pairs = zip(rows.owns, rows.payloads, strict=True)
     return [None if own.null_value else payload for own, payload in pairs]
 
 
-def _sizes(rows: PendingRows) -> list[Any]:
+def _sizes(rows: BlockColumns) -> list[Any]:
     return list(map(len, rows.payloads))
 
 
-def _event_micros(rows: PendingRows) -> list[Any]:
+def _event_micros(rows: BlockColumns) -> list[Any]:
     times = [own.event_time for own in rows.owns]
     return (
         [min(time, LAST_MILLIS) * 1000 or None for time in times]
@@ -192,7 +171,7 @@ def _event_micros(rows: PendingRows) -> list[Any]:
     )
 
 
-def _publish_micros(entry: TakenEntry) -> int:
+def _publish_micros(entry: ReceivedEntry) -> int:
     return min(entry.metadata.publish_time, LAST_MILLIS) * 1000
 
 
@@ -200,35 +179,31 @@ def _ordering_key(own: Any) -> bytes | None:
     return own.ordering_key if own.HasField("ordering_key") else None
 
 
-def _properties(rows: PendingRows) -> list[Any]:
+def _properties(rows: BlockColumns) -> list[Any]:
     return [
         {_utf8(pair.key): _utf8(pair.value) for pair in pairs} if pairs else {}
         for pairs in [own.properties for own in rows.owns]
     ]
 
 
-def _producer_name(entry: TakenEntry) -> bytes:
+def _producer_name(entry: ReceivedEntry) -> bytes:
     return _utf8(entry.metadata.producer_name)
 
 
-def _schema_version(entry: TakenEntry) -> bytes | None:
+def _schema_version(entry: ReceivedEntry) -> bytes | None:
     return entry.metadata.schema_version or None
 
 
-def _replicated_from(entry: TakenEntry) -> bytes | None:
+def _replicated_from(entry: ReceivedEntry) -> bytes | None:
     metadata = entry.metadata
     return _utf8(metadata.replicated_from) if metadata.HasField("replicated_from") else None
 
 
-def _redelivery_count(entry: TakenEntry) -> int:
-    return as_signed_int(entry.redelivery_count)
-
-
-def _batch_indexes(rows: PendingRows) -> list[Any]:
+def _batch_indexes(rows: BlockColumns) -> list[Any]:
     return _joined(run if entry.is_batch else (-1,) for entry, run in rows.spans)
 
 
-def _sequence_ids(rows: PendingRows) -> list[Any]:
+def _sequence_ids(rows: BlockColumns) -> list[Any]:
     """Return the sequence ids; if only a batch has one, its messages count up from it."""
     firsts = [(entry.metadata.sequence_id, run) for entry, run in rows.spans]
     numbers = _joined([first + index for index in run] for first, run in firsts)
@@ -239,28 +214,29 @@ def _sequence_ids(rows: PendingRows) -> list[Any]:
     ]
 
 
-def _broker_indexes(rows: PendingRows) -> list[Any]:
+def _broker_indexes(rows: BlockColumns) -> list[Any]:
     return _joined(starmap(_indexes_of, rows.spans))
 
 
-def _indexes_of(entry: TakenEntry, run: range) -> Iterable[int | None]:
-    if entry.index is None:
+def _indexes_of(entry: ReceivedEntry, run: range) -> Iterable[int | None]:
+    last = entry.index
+    if last is None:
         return [None] * len(run)
-    # The broker's index is that of the entry's last message.
-    first = entry.index - max(entry.batch_size - 1, 0)
+    first = last - max(entry.batch_size - 1, 0)
     return [_wrapped(first + index) for index in run]
 
 
-def _message_ids(rows: PendingRows) -> list[Any]:
+def _message_ids(rows: BlockColumns) -> list[Any]:
     found = MessageIdAdv(0, 0, rows.options.partition).to_pb()
     return _joined(_ids_of(entry, run, found) for entry, run in rows.spans)
 
 
-def _ids_of(entry: TakenEntry, run: range, found: pb.MessageIdData) -> Iterable[bytes]:
+def _ids_of(entry: ReceivedEntry, run: range, found: pb.MessageIdData) -> Iterable[bytes]:
     if entry.first_chunk is not None:
         partition = found.partition if found.HasField("partition") else -1
-        return (MessageIdAdv(*entry.key, partition, first_chunk=entry.first_chunk).serialize(),)
-    found.ledgerId, found.entryId = entry.key
+        place = entry.ledger_id, entry.entry_id, partition
+        return (MessageIdAdv(*place, first_chunk=entry.first_chunk).serialize(),)
+    found.ledgerId, found.entryId = entry.ledger_id, entry.entry_id
     head = found.SerializeToString()
     if not entry.is_batch:
         return (head,)
@@ -316,14 +292,14 @@ COLUMNS: dict[str, tuple[Read, Callable[[list[Any]], Any]]] = {
     "publish_time": (_of_entries(_publish_micros), _LONG),
     "event_time": (_event_micros, _LONG),
     "properties": (_properties, _maps),
-    "ledger_id": (_of_entries(lambda entry: entry.key[0]), _LONG),
-    "entry_id": (_of_entries(lambda entry: entry.key[1]), _LONG),
+    "ledger_id": (_of_entries(lambda entry: entry.ledger_id), _LONG),
+    "entry_id": (_of_entries(lambda entry: entry.entry_id), _LONG),
     "batch_index": (_batch_indexes, _INT),
     "producer_name": (_of_entries(_producer_name), _binary),
     "sequence_id": (_sequence_ids, _LONG),
     "ordering_key": (_of_messages(_ordering_key), _binary),
     "schema_version": (_of_entries(_schema_version), _binary),
-    "redelivery_count": (_of_entries(_redelivery_count), _INT),
+    "redelivery_count": (_of_entries(lambda entry: entry.redelivery_count), _INT),
     "size": (_sizes, _INT),
     "index": (_broker_indexes, _LONG),
     "replicated_from": (_of_entries(_replicated_from), _binary),
@@ -333,7 +309,7 @@ COLUMNS: dict[str, tuple[Read, Callable[[list[Any]], Any]]] = {
 Times are in microseconds, a batch index is -1 outside of a batch.
 """
 
-REPEATED: dict[str, Callable[[TakenEntry], bytes | None]] = {
+REPEATED: dict[str, Callable[[ReceivedEntry], bytes | None]] = {
     "producer_name": _producer_name,
     "schema_version": _schema_version,
     "replicated_from": _replicated_from,
@@ -341,33 +317,7 @@ REPEATED: dict[str, Callable[[TakenEntry], bytes | None]] = {
 """What columns repeat for each message of a batch, of any length."""
 
 
-# --- columns ------------------------------------------------------------------------------
-
-
-class BlockColumns:
-    """Rows as columns, see `blocks.Columns`."""
-
-    def __init__(self, rows: PendingRows) -> None:
-        self.rows = rows.rows
-        self.nbytes = rows.nbytes
-        self.is_exact = _are_exact(rows)
-        self._spans = rows.spans
-        self._starts = list(accumulate((len(run) for _, run in rows.spans[:-1]), initial=0))
-        self.version_runs = _version_runs(self._spans, self._starts)
-        wanted = {name: COLUMNS[name] for name in rows.options.columns}
-        self.columns = {name: build(read(rows)) for name, (read, build) in wanted.items()}
-
-    def locate(self, row: int) -> tuple[int, int, int, int]:
-        """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
-        if not 0 <= row < self.rows:
-            raise IndexError("there are fewer rows")
-        number = bisect_right(self._starts, row) - 1
-        entry, run = self._spans[number]
-        index = run[row - self._starts[number]] if entry.is_batch else -1
-        return (*entry.key, index, entry.batch_size)
-
-
-def _are_exact(rows: PendingRows) -> bool:
+def _are_exact(rows: BlockColumns) -> bool:
     columns, owns = rows.options.columns, rows.owns
     if "key" in columns and any(own.partition_key_b64_encoded for own in owns):
         return False

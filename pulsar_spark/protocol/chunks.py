@@ -50,15 +50,9 @@ class DiscardReason(Enum):
 
 
 class AssembledMessage(NamedTuple):
-    """A complete message: the joined payload, still compressed, and the last chunk's metadata.
-
-    `message_id` is the last chunk's, with the first chunk's in it; `chunk_ids` has all ids in
-    order.
-    """
+    """A complete message: the joined payload, still compressed, and its chunks' ids in order."""
 
     payload: bytes
-    metadata: pb.MessageMetadata
-    message_id: MessageIdAdv
     chunk_ids: tuple[MessageIdAdv, ...]
 
 
@@ -274,7 +268,7 @@ class ChunkAssembler:
                 f"the chunks of a message have more than the declared {pending.total} bytes"
             )
         if number + 1 == pending.chunks:
-            return self._finish(pending, metadata, message_id, payload)
+            return self._finish(pending, message_id, payload)
         self._append(pending, message_id, payload)
         return None
 
@@ -303,11 +297,7 @@ class ChunkAssembler:
             self._discard(next(iter(self._pending)), DiscardReason.TOO_MANY)
 
     def _finish(
-        self,
-        pending: _Pending,
-        metadata: pb.MessageMetadata,
-        last: MessageIdAdv,
-        payload: Buffer,
+        self, pending: _Pending, last: MessageIdAdv, payload: Buffer
     ) -> AssembledMessage | None:
         parts = self._memory.take(pending)
         if parts is None:
@@ -321,9 +311,7 @@ class ChunkAssembler:
             raise CorruptMessage(
                 f"the chunks of a message have {size} bytes, not the declared {pending.total}"
             )
-        ids = (*pending.ids, last)
-        message_id = MessageIdAdv(last.ledger_id, last.entry_id, last.partition, first_chunk=ids[0])
-        return AssembledMessage(b"".join([*parts, payload]), metadata, message_id, ids)
+        return AssembledMessage(b"".join([*parts, payload]), (*pending.ids, last))
 
     def _report_dropped(self) -> None:
         dropped = self._owner.dropped

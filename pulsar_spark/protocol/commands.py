@@ -85,7 +85,6 @@ def connect(
     auth_method_name: str = "none",
     auth_data: bytes | None = None,
     proxy_to_broker_url: str | None = None,
-    protocol_version: int = CLIENT_PROTOCOL_VERSION,
 ) -> pb.BaseCommand:
     """CONNECT: the first command of a client. `proxy_to_broker_url` is ``host:port``."""
     flags = pb.FeatureFlags(
@@ -100,7 +99,7 @@ def connect(
         auth_method_name=auth_method_name,
         auth_data=auth_data,
         proxy_to_broker_url=proxy_to_broker_url,
-        protocol_version=protocol_version,
+        protocol_version=CLIENT_PROTOCOL_VERSION,
         feature_flags=flags,
     )
 

@@ -19,7 +19,6 @@ from pulsar_spark.protocol.events import (
     ConnectionFailed,
     EndOfStream,
     Event,
-    SendReceived,
 )
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame
 from pulsar_spark.protocol.frames import (
@@ -155,8 +154,8 @@ class Connection:
             check_body(kind, getattr(command, BODY_FIELDS[kind]))
         if not self.conversation.apply(self.role.peer, command):
             return
-        if frame.payload is not None:
-            self._events.append(SendReceived(command.send, frame.payload))
+        if kind == _T.SEND:
+            self._events.append(frame)
         elif kind == _T.PING:
             self._outgoing.append(_PONG)
         elif kind != _T.PONG:

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 
 
@@ -34,14 +35,6 @@ class CommandReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class SendReceived:
-    """A producer sent an entry; `payload` holds what follows the command, undecoded."""
-
-    command: pb.CommandSend
-    payload: memoryview
-
-
-@dataclass(frozen=True, slots=True)
 class ConnectionFailed:
     """The peer violated the protocol. The connection is useless and must be closed."""
 
@@ -55,6 +48,5 @@ class EndOfStream:
     clean: bool
 
 
-Event = (
-    CommandReceived | MessageBlock | ReceiptBlock | SendReceived | ConnectionFailed | EndOfStream
-)
+Event = CommandReceived | MessageBlock | ReceiptBlock | Frame | ConnectionFailed | EndOfStream
+"""Brokers get SENDs as a Frame, clients MESSAGEs as a MessageBlock."""

@@ -21,7 +21,6 @@ from pulsar_spark.protocol.frame_parts import (
     MAGIC_BROKER_ENTRY_METADATA,
     MAGIC_CHECKSUM,
     Frame,
-    MessageReceived,
     parse_frame,
 )
 from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
@@ -50,7 +49,7 @@ class MessageBlock:
     """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
     The frames are `data[start:stop]`, `count` of them. The last one starts at `last` (by default
-    there is one). Only sizes and the consumer were checked; `message` parses one.
+    there is one). Only sizes and the consumer were checked; `frame` parses one.
     """
 
     __slots__ = ("consumer_id", "count", "data", "last", "start", "stop")
@@ -76,11 +75,6 @@ class MessageBlock:
         """Bytes of the frames."""
         return self.stop - self.start
 
-    @property
-    def memory(self) -> int:
-        """Bytes that it keeps in memory."""
-        return len(self.data)
-
     def alone(self) -> MessageBlock:
         """Return the same frames in a block that keeps little other data in memory."""
         if 2 * self.size >= len(self.data):
@@ -93,19 +87,18 @@ class MessageBlock:
         """Return the end of the frame that starts at `at`."""
         return at + _U32.size + int(_U32.unpack_from(self.data, at)[0])
 
-    def message(self, at: int) -> tuple[MessageReceived, int]:
-        """Return the message in the frame that starts at `at`, and the frame's end.
+    def frame(self, at: int) -> tuple[Frame, int]:
+        """Return the frame that starts at `at`, and its end.
 
         Raises RemoteProtocolError for a command that cannot be parsed.
         """
-        body = at + _U32.size
-        end = body + int(_U32.unpack_from(self.data, at)[0])
-        frame = parse_frame(memoryview(self.data)[body:end])
-        if frame.payload is None or frame.command.type != pb.BaseCommand.MESSAGE:
+        end = self.end(at)
+        frame = parse_frame(memoryview(self.data)[at + _U32.size : end])
+        if frame.command.type != pb.BaseCommand.MESSAGE:
             raise RemoteProtocolError("a frame among MESSAGE frames is not a MESSAGE")
-        return MessageReceived(frame.command.message, frame.payload), end
+        return frame, end
 
-    def frames(self, at: int, stop: int) -> list[int]:
+    def places(self, at: int, stop: int) -> list[int]:
         """Return where the frames of `data[at:stop]` start."""
         places = []
         while at < stop:
@@ -113,12 +106,9 @@ class MessageBlock:
             at = self.end(at)
         return places
 
-    def messages(self) -> Iterator[MessageReceived]:
-        """Yield the message of each frame; raises as `message`."""
-        at = self.start
-        while at < self.stop:
-            message, at = self.message(at)
-            yield message
+    def frames(self) -> Iterator[Frame]:
+        """Yield all frames; raises as `frame`."""
+        return (self.frame(at)[0] for at in self.places(self.start, self.stop))
 
 
 class ReceiptBlock(NamedTuple):

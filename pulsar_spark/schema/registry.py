@@ -9,8 +9,6 @@ from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, value_of
 from pulsar_spark.errors import PulsarError, SchemaMismatch
-from pulsar_spark.protocol import commands
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -54,25 +52,6 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
     for older in range(number - 1, max(number - _MAX_OLDER, 0) - 1, -1):
         with contextlib.suppress(SchemaMismatch):
             yield versions(older.to_bytes(_VERSION_SIZE, "big"))
-
-
-def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
-    """Register a schema for a topic, or find the same one, and return its version.
-
-    `topic` is a topic or a partition, which has its topic's schema. Raises IncompatibleSchema if
-    the namespace's compatibility strategy forbids it, TopicNotFound, and other errors of the
-    broker.
-    """
-
-    def operation(name: str, deadline: Deadline) -> Operation[bytes]:
-        connection = yield from lookup.connection_operation(name, deadline)
-        answer: pb.CommandGetOrCreateSchemaResponse = yield connection.request_async(
-            lambda request_id: commands.get_or_create_schema(name, request_id, schema.to_pb()),
-            deadline.attempt(),
-        )
-        return answer.schema_version
-
-    return lookup.ask(topic, operation)
 
 
 class SchemaVersions:

@@ -12,8 +12,8 @@ from pulsar_spark.errors import InvalidTopicName
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
-from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event, SendReceived
-from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.states import Role, State
 from pulsar_spark.protocol.versions import KEEP_ALIVE
@@ -141,8 +141,10 @@ class Session(Wire):
         self.set_reading(self.server.reading)
 
     def _process(self, event: Event) -> None:
-        if isinstance(event, SendReceived):
-            self._apply_faults(Incoming(_T.SEND, event.command, event.payload, self._carry_out))
+        if isinstance(event, Frame):
+            self._apply_faults(
+                Incoming(_T.SEND, event.command.send, event.payload, self._carry_out)
+            )
         elif isinstance(event, CommandReceived):
             self._apply_faults(Incoming(event.kind, event.body, None, self._carry_out))
         elif isinstance(event, ConnectionFailed):

@@ -32,9 +32,8 @@ from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import timers
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.consumer import TopicConsumer
-from pulsar_spark.engine.consumers.delivery import Delivery
-from pulsar_spark.engine.consumers.entries import LastChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+from pulsar_spark.engine.consumers.entries import LastChunk
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD
 from pulsar_spark.engine.consumers.rows import ReceivedRows
@@ -56,6 +55,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
@@ -522,14 +522,7 @@ def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topi
             consumer.pause_message_listener()
         with pytest.raises(OptionError, match="enable_retry"):
             consumer.reconsume_later(
-                Message(
-                    "t",
-                    message_id_of(1, 1),
-                    b"",
-                    pb.MessageMetadata(),
-                    None,
-                    MessageValues(BytesSchema()),
-                ),
+                Message(ReceivedEntry(pb.MessageMetadata(), b""), -1, MessageValues(BytesSchema())),
                 5,
             )
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.errors import InvalidMessageId
-from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-
-ENTRY = pb.MessageMetadata(
-    producer_name="p", sequence_id=1, publish_time=123, partition_key="entry", event_time=9
-)
-WHERE = wire.MessageIdAdv(1, 2, 3)
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 
 
-def message(own: pb.SingleMessageMetadata | None = None, payload: bytes = b"x") -> Message:
-    return Message("t-partition-3", WHERE, payload, ENTRY, own, MessageValues(StringSchema()), 4)
+def message(own: pb.SingleMessageMetadata | None = None, **fields: Any) -> Message:
+    """A message, in a batch if it has metadata of its own."""
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=123, partition_key="entry", event_time=9
+    )
+    metadata.MergeFrom(pb.MessageMetadata(**fields))
+    payload = b"x"
+    if own is not None:
+        metadata.num_messages_in_batch = 1
+        payload = len(own.SerializeToString()).to_bytes(4, "big") + own.SerializeToString() + b"x"
+    entry = ReceivedEntry(metadata, payload)
+    entry.topic, entry.redelivery_count = "t-partition-3", 4
+    entry.ledger_id, entry.entry_id, entry.partition = 1, 2, 3
+    return Message(entry, -1 if own is None else 0, MessageValues(StringSchema()))
 
 
 def test_a_single_message_takes_all_from_its_entry() -> None:
@@ -45,10 +54,7 @@ def test_a_message_of_a_batch_takes_nothing_of_its_own_from_the_entry() -> None:
 
 
 def test_a_schema_version_has_a_character_for_each_byte() -> None:
-    entry = pb.MessageMetadata(
-        producer_name="p", sequence_id=1, publish_time=1, schema_version=bytes(7) + b"\x80"
-    )
-    found = Message("t", WHERE, b"", entry, None, MessageValues(StringSchema()))
+    found = message(schema_version=bytes(7) + b"\x80")
     assert found.schema_version().encode("latin-1") == bytes(7) + b"\x80"
 
 

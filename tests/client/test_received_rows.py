@@ -98,8 +98,8 @@ def together(impl: Implementation, found: MessageBlock, most: int = 1000) -> lis
 def one_by_one(found: MessageBlock) -> list[Message]:
     decoder = EntryDecoder(TOPIC, EARLIEST_POSITION, None, LIMIT, in_order=False)
     messages: list[Message] = []
-    for received in found.messages():
-        opened = decoder.decode(received)
+    for frame in found.frames():
+        opened = decoder.decode(frame)
         assert opened is not None
         messages += messages_of(opened, MessageValues(BytesSchema()))
     return messages

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.frame_parts import Frame, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry, parse_payload
 from pulsar_spark.protocol.frames import FrameDecoder, encode_command
 
 
@@ -239,8 +239,7 @@ def sent(metadata: bytes, payload: bytes = b"payload", extra: bytes = b"") -> Fr
     return read((4 + len(command) + len(rest)).to_bytes(4, "big") + size + command + rest)
 
 
-def carried(frame: Frame) -> PayloadParts:
-    assert frame.payload is not None
+def carried(frame: Frame) -> ReceivedEntry:
     return parse_payload(frame.payload)
 
 

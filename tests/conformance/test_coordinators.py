@@ -11,7 +11,8 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId, build, txn_fields
-from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.frame_parts import Frame
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 
 T = pb.BaseCommand
@@ -29,12 +30,12 @@ class Script:
 
     def __init__(self, refused: int | None = None) -> None:
         self.refused = refused
-        self.sent: list[SendReceived] = []
+        self.sent: list[Frame] = []
 
     def __call__(self, session: Session, event: Event) -> bool:
-        if isinstance(event, SendReceived):
+        if isinstance(event, Frame):
             self.sent.append(event)
-            sent, place = event.command, pb.MessageIdData(ledgerId=1, entryId=2)
+            sent, place = event.command.send, pb.MessageIdData(ledgerId=1, entryId=2)
             session.send(answers.send_receipt(sent.producer_id, sent.sequence_id, place))
             return True
         if not isinstance(event, CommandReceived):
@@ -96,7 +97,7 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
         assert {body.txn_ttl_millis for body in begun} == {45_000}
         for kind in (T.ADD_PARTITION_TO_TXN, T.ADD_SUBSCRIPTION_TO_TXN, T.ACK, T.END_TXN):
             assert [id_of(body) for body in broker.commands(kind)] == ids
-        assert [id_of(sent.command) for sent in script.sent] == ids
+        assert [id_of(sent.command.send) for sent in script.sent] == ids
         for body in broker.commands(T.ADD_PARTITION_TO_TXN):
             assert list(body.partitions) == ["persistent://public/default/u"]
         for body in broker.commands(T.ADD_SUBSCRIPTION_TO_TXN):

@@ -18,8 +18,8 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
@@ -62,9 +62,9 @@ class TopicScript:
         self._lock = threading.Lock()
 
     def __call__(self, session: Session, event: Event) -> bool:
-        if isinstance(event, SendReceived):
+        if isinstance(event, Frame):
             parts = parse_payload(event.payload)
-            sent = Sent(session.number, event.command, parts.metadata, bytes(parts.payload))
+            sent = Sent(session.number, event.command.send, parts.metadata, bytes(parts.payload))
             self.sends.append(sent)
             if self.on_send is None or not self.on_send(session, sent):
                 self.acknowledge(session, sent)

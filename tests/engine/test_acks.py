@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.engine.consumers.acknowledgments import cumulative_ack
-from pulsar_spark.engine.consumers.subscription import acknowledged_up_to
+from pulsar_spark.engine.consumers.gaps import cursor_of
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_bits, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 
@@ -58,5 +59,7 @@ def test_where_no_entry_is_done_there_is_nothing_to_acknowledge(position: Positi
 
 
 def test_a_mark_is_read_as_the_position_behind_it() -> None:
-    assert acknowledged_up_to(MessageIdAdv(5, 6).to_pb()) == Position(5, 7)
-    assert acknowledged_up_to(MessageIdAdv(5, -1).to_pb()) == Position(5, 0)
+    for entry_id in (6, -1):
+        answer = pb.CommandGetLastMessageIdResponse()
+        answer.consumer_mark_delete_position.CopyFrom(MessageIdAdv(5, entry_id).to_pb())
+        assert cursor_of(answer) == Position(5, entry_id + 1)

@@ -7,7 +7,7 @@ import pytest
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
 from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature
 from tests.engine.scripted_broker import ScriptedBroker, T

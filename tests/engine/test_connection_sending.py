@@ -16,7 +16,8 @@ from pulsar_spark.errors import ClosedError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from tests.engine.producing import NO_ID, TOPIC, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
@@ -73,7 +74,7 @@ class Slow:
     def __call__(self, session: Session, event: Event) -> bool:
         if isinstance(event, CommandReceived) and event.kind == pb.BaseCommand.LOOKUP:
             self.go.wait(60)
-        if isinstance(event, SendReceived):
+        if isinstance(event, Frame):
             self.received += 1
             return True
         return False

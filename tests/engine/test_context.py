@@ -73,7 +73,7 @@ def test_an_assigned_broker_is_of_the_service_urls_scheme(
         assignedBrokerServiceUrlTls=tls_url,
     )
     with ClientContext(ClientOptions("pulsar://h:1")) as context:
-        found = context.assigned_broker(command, connected_to(OLD))
+        found = context.pool.assigned_broker(command, connected_to(OLD))
     assert found == (None if expected is None else BrokerAddress(expected, expected))
 
 
@@ -83,7 +83,7 @@ def test_an_assigned_broker_is_reached_through_the_same_proxy() -> None:
         producer_id=1, request_id=2, assignedBrokerServiceUrl="pulsar://new:6650"
     )
     with ClientContext(ClientOptions("pulsar://h:1")) as context:
-        found = context.assigned_broker(
+        found = context.pool.assigned_broker(
             command, connected_to(BrokerAddress("old:6650", "proxy:6650"))
         )
     assert found == BrokerAddress("new:6650", "proxy:6650")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.codecs import compress
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.errors import (
     ChecksumMismatch,
     CorruptBatch,
@@ -15,7 +15,7 @@ from pulsar_spark.errors import (
     UnsupportedCodec,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.engine.topics import batch_body, stored_entry
 
@@ -23,10 +23,11 @@ TOPIC = "persistent://public/default/t-partition-4"
 LIMIT = 64 * 1024 * 1024
 
 
-def message(entry: bytes, ledger_id: int = 5, entry_id: int = 7) -> MessageReceived:
+def message(entry: bytes, ledger_id: int = 5, entry_id: int = 7) -> Frame:
     message_id = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, partition=4)
     command = pb.CommandMessage(consumer_id=1, message_id=message_id, redelivery_count=2)
-    return MessageReceived(command, memoryview(entry))
+    base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=command)
+    return Frame(base, memoryview(entry))
 
 
 def batch(count: int, **fields: Any) -> bytes:
@@ -50,7 +51,7 @@ def test_a_plain_message_is_its_payload() -> None:
     entry = decoded(stored_entry(b"value", partition_key="k"))
     assert bytes(entry.payload) == b"value"
     assert (entry.ledger_id, entry.entry_id, entry.partition) == (5, 7, 4)
-    assert (entry.first_index, entry.stop_index, entry.is_batch) == (0, 1, False)
+    assert (entry.wanted, entry.is_batch) == (range(1), False)
     assert (entry.topic, entry.redelivery_count) == (TOPIC, 2)
     assert entry.metadata.partition_key == "k"
     assert entry.broker_entry_metadata is None
@@ -60,7 +61,7 @@ def test_a_plain_message_is_its_payload() -> None:
 def test_a_batch_of_one_is_a_batch() -> None:
     entry = decoded(batch(1))
     assert entry.is_batch
-    assert (entry.first_index, entry.stop_index) == (0, 1)
+    assert entry.wanted == range(1)
 
 
 @pytest.mark.parametrize("codec", [pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
@@ -173,7 +174,7 @@ def test_a_range_cuts_a_batch_at_its_indexes(
         assert entry is None
     else:
         assert entry is not None
-        assert range(entry.first_index, entry.stop_index) == expected
+        assert entry.wanted == expected
 
 
 @pytest.mark.fault(62)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import BlockOptions

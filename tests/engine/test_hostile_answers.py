@@ -16,8 +16,8 @@ from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame
 from pulsar_spark.protocol.frames import encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.schema.registry import latest_schemas
@@ -78,7 +78,7 @@ class HostileScript:
         self.sent = 0
 
     def __call__(self, session: Session, event: Event) -> bool:
-        if isinstance(event, SendReceived):
+        if isinstance(event, Frame):
             self._receipt(session, event)
             return True
         if not isinstance(event, CommandReceived):
@@ -95,10 +95,10 @@ class HostileScript:
         session.send_unchecked(answer)
         return True
 
-    def _receipt(self, session: Session, event: SendReceived) -> None:
-        fields = {"producer_id": event.command.producer_id}
+    def _receipt(self, session: Session, event: Frame) -> None:
+        fields = {"producer_id": event.command.send.producer_id}
         if self.rng.random() < 0.7:
-            fields["sequence_id"] = event.command.sequence_id
+            fields["sequence_id"] = event.command.send.sequence_id
         answer = hostile_body(self.rng, T.SEND_RECEIPT, **fields)
         if self.kind != T.SEND_RECEIPT or answer is None:
             return

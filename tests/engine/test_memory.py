@@ -16,7 +16,7 @@ from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.memory import ProducerBudget, ReceiverBudget
 from pulsar_spark.errors import ClosedError, OperationTimeout
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from tests.engine.topics import chunks_of
 
@@ -78,7 +78,8 @@ def test_the_shares_of_a_budget_are_what_unfinished_messages_leave() -> None:
     decoder = EntryDecoder("t", EARLIEST_POSITION, None, budget.total, memory=budget.chunks)
     first = chunks_of(os.urandom(4000), 2500, "a")[0]
     command = pb.CommandMessage(consumer_id=1, message_id=pb.MessageIdData(ledgerId=1, entryId=2))
-    decoder.decode(MessageReceived(command, memoryview(first)))
+    base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=command)
+    decoder.decode(Frame(base, memoryview(first)))
     assert budget.share == 10_000 - budget.chunks.held < 7500
     decoder.close()
     assert budget.share == 10_000

@@ -15,8 +15,9 @@ import pytest
 from pulsar_spark.engine.authentication.providers import AuthProvider, BasicAuth, TokenAuth
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ClientContext, ConnectionPool
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import MAX_PARTITIONS, Lookup
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ReaderOptions

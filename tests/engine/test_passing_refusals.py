@@ -13,8 +13,9 @@ from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import AuthorizationError, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.registry import latest_schemas, register_schema
+from pulsar_spark.schema.registry import latest_schemas
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.schemas import register_schema
 
 TOPIC = "persistent://public/default/t"
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import deadline as deadlines
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Probe
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run
@@ -340,10 +340,10 @@ def test_entries_beyond_the_permits_are_kept_for_later() -> None:
         first = entries.next(session, 1)
         for number in range(3):
             broker.sessions[0].send_entry(session.consumer_id, Entry(1, number, [b"x"]))
-        assert first.result(5).command.message_id.entryId == 0
+        assert first.result(5).command.message.message_id.entryId == 0
         session.last_message_id(Deadline(5)).result(5)
-        assert entries.next(session, 1).result(5).command.message_id.entryId == 1
-        assert entries.next(session, 1).result(5).command.message_id.entryId == 2
+        assert entries.next(session, 1).result(5).command.message.message_id.entryId == 1
+        assert entries.next(session, 1).result(5).command.message.message_id.entryId == 2
         assert entries.held == 0
         assert len(broker.commands(T.FLOW)) == 1
         session.connection.close()

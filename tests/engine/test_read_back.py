@@ -8,12 +8,12 @@ from concurrent.futures import Future
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import probe
 from pulsar_spark.engine.consumers import read_back as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.probe import EntryWait
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import run
 from pulsar_spark.errors import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import reader as module
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.receiver_queue import GATHERED, ReceiverQueue
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import (
     AuthorizationError,

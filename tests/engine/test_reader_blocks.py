@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import CorruptMessage, RemoteProtocolError
 from pulsar_spark.protocol.blocks import BlockOptions, Columns
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position

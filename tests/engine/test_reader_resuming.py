@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import deadline as deadlines
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import reader_feed
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed
 from pulsar_spark.engine.consumers.receiver_queue import Ended
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.memory import ReceiverBudget

@@ -11,7 +11,7 @@ MAX_MESSAGE = 5 * MIB
 
 def permits(**options: object) -> Permits:
     given = ReaderOptions(**options)  # type: ignore[arg-type]
-    found = Permits(given, MAX_MESSAGE, ReceiverBudget(given.memory_budget))
+    found = Permits(given, ReceiverBudget(given.memory_budget))
     found.begin(MAX_MESSAGE)
     return found
 

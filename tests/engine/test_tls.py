@@ -19,9 +19,10 @@ import pytest
 
 from pulsar_spark.client import AuthenticationTLS, MessageId, PulsarClient
 from pulsar_spark.engine.connections import transport as transport_module
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.connections.tls import tls_context, tls_identity
 from pulsar_spark.engine.connections.transport import Transport
-from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
+from pulsar_spark.engine.context import ClientContext, shared_connections
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.errors import (

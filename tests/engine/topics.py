@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pulsar_spark.engine.codecs import compress
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.chunks import split_message
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.actions import Action, ActionTarget, Drop, Incoming
@@ -183,13 +182,11 @@ def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
 def unpack(entry: ReceivedEntry) -> list[Message]:
     """Return the wanted messages of an entry."""
     if entry.is_batch:
-        found = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
-        payloads = [bytes(payload) for payload in found.payloads()]
+        payloads = [bytes(payload) for payload in entry.unpack().payloads()]
     else:
         payloads = [bytes(entry.payload)]
     return [
-        Message(entry.ledger_id, entry.entry_id, index, payloads[index])
-        for index in range(entry.first_index, entry.stop_index)
+        Message(entry.ledger_id, entry.entry_id, index, payloads[index]) for index in entry.wanted
     ]
 
 

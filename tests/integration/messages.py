@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ClientContext, ConnectionPool
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.integration.brokers import Broker
@@ -186,10 +186,9 @@ def rows_of(entry: ReceivedEntry) -> Iterator[Row]:
     if not entry.is_batch:
         yield _row(entry, -1, bytes(entry.payload), entry.metadata)
         return
-    count = entry.metadata.num_messages_in_batch
-    batch = unpack_batch(entry.payload, count)
+    batch = entry.unpack()
     payloads, metadata = batch.payloads(), batch.metadata()
-    for index in range(entry.first_index, entry.stop_index):
+    for index in entry.wanted:
         if index in batch.compacted:
             continue
         yield _row(entry, index, bytes(payloads[index]), metadata[index])

@@ -458,7 +458,7 @@ def left_by(broker: EmbeddedBroker, sink: Sink) -> Kept:
 
 
 def _payload(entry: Entry) -> memoryview:
-    return parse_payload(memoryview(entry.data)).payload
+    return memoryview(parse_payload(memoryview(entry.data)).payload)
 
 
 def _values(entry: Entry) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import Position

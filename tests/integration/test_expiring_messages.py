@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import InitialPosition, MessageId, PulsarClient, StringSchema
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.probe import Probe
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
@@ -226,7 +226,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
         assert values(read(pool, topic, EARLIEST_POSITION, FAR)) == expected
         with EntryReader(pool, topic, EARLIEST_POSITION) as reader:
             entries = [reader.next_entry(60), reader.next_entry(60)]
-            assert [e.stop_index for e in entries if e is not None] == [3, 1]
+            assert [e.wanted.stop for e in entries if e is not None] == [3, 1]
             assert reader.next_entry(0.5) is None
         with EntryReader(pool, topic, LATEST_POSITION) as reader:
             assert reader.next_entry(0.5) is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pulsar_spark.client import AuthenticationToken, MessageId, PulsarClient
-from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import AuthenticationError, AuthorizationError

@@ -9,9 +9,10 @@ import pytest
 from pulsar_spark.errors import IncompatibleSchema, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.registry import SchemaVersions, latest_schemas, register_schema
+from pulsar_spark.schema.registry import SchemaVersions, latest_schemas
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
+from tests.support.schemas import register_schema
 
 
 def avro(*fields: str, kind: object = ("null", "string")) -> SchemaInfo:

@@ -11,12 +11,12 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_spark.engine.codecs import compress, decompress
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import block_columns
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import message_key, unpack_batch
+from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.blocks import (
     DONE,
     END,
@@ -27,10 +27,11 @@ from pulsar_spark.protocol.blocks import (
     Columns,
     Decompress,
 )
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import as_text
-from pulsar_spark.schema.table.messages import arrow_buffer
+from pulsar_spark.schema.table.column_arrays import arrow_buffer
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3
@@ -221,12 +222,9 @@ class _Careful:
         """Open a frame's entry, None if nothing of it is wanted; note an error, and the end."""
         outcome, decoder = self._outcome, self.decoder
         try:
-            message, _ = MessageBlock(3, data, at, end, 1).message(at)
-            found = decoder.decode(message)
-            if decoder.finished and (
-                (message.command.message_id.ledgerId, message.command.message_id.entryId)
-                >= decoder.position[:2]
-            ):
+            frame, _ = MessageBlock(3, data, at, end, 1).frame(at)
+            found, place = decoder.decode(frame), frame.command.message.message_id
+            if decoder.finished and ((place.ledgerId, place.entryId) >= decoder.position[:2]):
                 outcome.ended = True
                 return None
             outcome.messages += decoder.messages
@@ -270,13 +268,13 @@ def _rows(entry: ReceivedEntry, columns: Iterable[str]) -> list[dict[str, Any]]:
     told = entry.metadata
     if not entry.is_batch:
         return [_row(entry, told, entry.payload, -1, told.sequence_id, columns)]
-    batch = unpack_batch(entry.payload, told.num_messages_in_batch)
+    batch = entry.unpack()
     if "key" in columns:
         # A key that cannot be read is an error of the whole batch.
         for own in batch.metadata():
             message_key(own)
     rows = []
-    for index in range(max(entry.first_index, 0), min(entry.stop_index, batch.count)):
+    for index in entry.wanted:
         own = batch.metadata_of(index)
         if not own.compacted_out:
             has_own = own.HasField("sequence_id")

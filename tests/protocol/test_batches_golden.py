@@ -12,14 +12,14 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frame_parts import PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import ReceivedEntry, parse_payload
 from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.protocol import golden
 
 LIMIT = 16 * 1024 * 1024
 
-Recorded = tuple[pb.BaseCommand, PayloadParts, golden.Manifest]
+Recorded = tuple[pb.BaseCommand, ReceivedEntry, golden.Manifest]
 
 
 def messages(name: str) -> Iterator[Recorded]:
@@ -33,7 +33,6 @@ def messages(name: str) -> Iterator[Recorded]:
                 frame = decoder.next_frame()
                 assert frame is not None
                 if "message" in recorded:
-                    assert frame.payload is not None
                     yield frame.command, parse_payload(frame.payload), recorded["message"]
 
 
@@ -42,7 +41,7 @@ CHUNKED = [
 ]
 
 
-def plain_payload(parts: PayloadParts) -> bytes:
+def plain_payload(parts: ReceivedEntry) -> bytes:
     size = parts.metadata.uncompressed_size
     return bytes(decompress(codec_of(parts.metadata), parts.payload, size, LIMIT))
 
@@ -96,11 +95,11 @@ def test_recorded_chunks_come_together(name: str) -> None:
             result = assembler.add(parts.metadata, message_id, parts.payload)
             assert result.discarded == []
             if result.message is not None:
-                complete.append(result.message)
+                complete.append((result.message, parts.metadata))
     assert complete
     assert assembler.pending == 0
-    for message in complete:
-        check_assembled(message, received[message.message_id.entry_id])
+    for message, metadata in complete:
+        check_assembled(message, metadata, received[message.chunk_ids[-1].entry_id])
 
 
 def received_messages(manifest: golden.Manifest) -> dict[int, golden.Manifest]:
@@ -113,13 +112,13 @@ def received_messages(manifest: golden.Manifest) -> dict[int, golden.Manifest]:
     return found
 
 
-def check_assembled(message: AssembledMessage, expected: golden.Manifest) -> None:
-    metadata = message.metadata
+def check_assembled(
+    message: AssembledMessage, metadata: pb.MessageMetadata, expected: golden.Manifest
+) -> None:
     body = decompress(codec_of(metadata), message.payload, metadata.uncompressed_size, LIMIT)
     golden.check_payload(bytes(body), expected["payload"])
     assert len(message.chunk_ids) == metadata.num_chunks_from_msg
-    first = message.message_id.first_chunk
-    assert first == message.chunk_ids[0]
+    first = message.chunk_ids[0]
     # The Python client does not show it.
     shown = expected["message_id"].get("first_chunk_message_id")
     if shown is not None:

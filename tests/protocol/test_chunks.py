@@ -20,7 +20,7 @@ from pulsar_spark.protocol.chunks import (
     DiscardReason,
     split_message,
 )
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 NOTHING = ChunkResult(None, [])
 
@@ -130,14 +130,12 @@ def test_interleaved_messages_come_out_whole(
     assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
 
 
-def test_a_message_has_the_id_of_its_last_chunk_and_names_its_first() -> None:
+def test_a_message_has_the_ids_of_its_chunks_in_order() -> None:
     feeder = Feeder()
     assert feeder.add("u", 0) == NOTHING
     assert feeder.add("u", 1) == NOTHING
     message = complete(feeder.add("u", 2))
-    assert message.message_id == MessageIdAdv(7, 2, 2, first_chunk=MessageIdAdv(7, 0, 2))
-    assert Position.before(message.message_id) == Position(7, 0, 0)
-    assert message.metadata.chunk_id == 2
+    assert message.chunk_ids == ids(0, 1, 2)
     assert message.payload == b"0" * 10 + b"1" * 10 + b"2" * 10
 
 

@@ -19,6 +19,7 @@ SAMPLES: dict[str, Any] = {
     "namespace": "public/default",
     "subscription": "s",
     "client_version": "v",
+    "schema_version": bytes(8),
     "server_version": "v",
     "auth_method_name": "token",
     "producer_name": "p",

@@ -13,9 +13,8 @@ from pulsar_spark.protocol.events import (
     ConnectionFailed,
     EndOfStream,
     Event,
-    SendReceived,
 )
-from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     MessageBlock,
@@ -93,11 +92,11 @@ def test_an_entry_goes_to_the_broker_and_comes_back_as_it_was_sent(pair: Pair) -
     open_consumer(pair)
     pair.client.send_frames(1, encode_payload_command(commands.send(1, 0), METADATA, b"payload"))
     [sent] = pair.to_broker()
-    assert isinstance(sent, SendReceived)
+    assert isinstance(sent, Frame)
     pair.broker.send_raw_payload(answers.message(1, MESSAGE_ID), bytes(sent.payload))
     [block] = pair.to_client()
     assert isinstance(block, MessageBlock)
-    [received] = block.messages()
+    [received] = block.frames()
     assert received.payload == sent.payload
     assert bytes(parse_payload(received.payload).payload) == b"payload"
 
@@ -208,7 +207,7 @@ def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair
     assert pair.client.send_frames(
         1, PythonSendEncoder(1, "p").encode([b"a", b"b"], None, None, 0, 1, 1)[0]
     )
-    assert [type(event) for event in pair.to_broker()] == [SendReceived] * 2
+    assert [type(event) for event in pair.to_broker()] == [Frame] * 2
     for number in range(2):
         pair.broker.send(answers.send_receipt(1, number, MESSAGE_ID))
     pair.broker.send(commands.close_producer(1, 2**64 - 1))

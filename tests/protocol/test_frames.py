@@ -60,7 +60,6 @@ def test_a_command_is_these_bytes(command: pb.BaseCommand, frame: bytes) -> None
 @pytest.mark.parametrize("checksum", [True, False])
 def test_a_message_with_or_without_checksum_comes_back(checksum: bool) -> None:
     frame = decode_one(payload_frame(checksum=checksum))
-    assert frame.payload is not None
     parts = parse_payload(frame.payload)
     assert (parts.checksum is not None) is checksum
     assert parts.metadata.sequence_id == 7
@@ -71,13 +70,11 @@ def test_a_message_with_or_without_checksum_comes_back(checksum: bool) -> None:
 @pytest.mark.fault(33)
 def test_broker_entry_metadata_stands_before_the_checksum_and_outside_of_it() -> None:
     stored = decode_one(payload_frame()).payload
-    assert stored is not None
     entry = pb.BrokerEntryMetadata(broker_timestamp=5, index=9)
     data = b"".join(
         encode_raw_payload_command(MESSAGE, stored, broker_entry_metadata=entry.SerializeToString())
     )
     frame = decode_one(data)
-    assert frame.payload is not None
     parts = parse_payload(frame.payload)
     assert parts.broker_entry_metadata == entry
     assert bytes(parts.payload) == b"hello"
@@ -86,7 +83,6 @@ def test_broker_entry_metadata_stands_before_the_checksum_and_outside_of_it() ->
 @pytest.mark.fault(33)
 def test_a_changed_byte_anywhere_under_the_checksum_is_found() -> None:
     payload = decode_one(payload_frame()).payload
-    assert payload is not None
     for position in range(2, len(payload)):
         damaged = bytearray(payload)
         damaged[position] ^= 0x40
@@ -97,7 +93,6 @@ def test_a_changed_byte_anywhere_under_the_checksum_is_found() -> None:
 @pytest.mark.fault(32)
 def test_a_wrong_magic_is_read_as_a_metadata_size_and_refused() -> None:
     payload = decode_one(payload_frame()).payload
-    assert payload is not None
     damaged = b"\x0e\x07" + bytes(payload[2:])
     with pytest.raises(RemoteProtocolError):
         parse_payload(memoryview(damaged))
@@ -207,7 +202,6 @@ def test_a_metadata_size_past_the_payload_is_refused(size: int) -> None:
 @pytest.mark.parametrize("length", range(12))
 def test_a_payload_cut_inside_its_headers_is_refused(length: int) -> None:
     payload = decode_one(payload_frame()).payload
-    assert payload is not None
     with pytest.raises((RemoteProtocolError, ChecksumMismatch)):
         parse_payload(payload[:length])
 
@@ -247,7 +241,6 @@ def test_bytes_after_a_simple_command_are_refused() -> None:
 def test_a_frame_in_one_piece_is_not_copied() -> None:
     data = payload_frame(bytes(100_000))
     frame = decode_one(data)
-    assert frame.payload is not None
     assert frame.payload.obj is data
 
 
@@ -276,7 +269,6 @@ def test_any_cut_gives_the_same_frames(payloads: list[bytes], seed: random.Rando
         reused[:] = bytes(len(reused))
         position += step
         while (frame := decoder.next_frame()) is not None:
-            assert frame.payload is not None
             found.append(frame.payload)
     assert [bytes(parse_payload(payload).payload) for payload in found] == payloads
 
@@ -306,7 +298,7 @@ def test_mutated_frames_give_only_documented_errors(
     decoder.receive_data(bytes(data))
     try:
         while (frame := decoder.next_frame()) is not None:
-            if frame.payload is not None:
+            if frame.payload:
                 parse_payload(frame.payload)
     except (RemoteProtocolError, ChecksumMismatch):
         pass

@@ -27,7 +27,7 @@ from pulsar_spark.protocol.chunks import ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
-from pulsar_spark.protocol.frame_parts import parse, parse_payload
+from pulsar_spark.protocol.frame_parts import parse_payload, parser_of
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_messages import MessageFields
@@ -88,7 +88,7 @@ def _compressed() -> list[bytes]:
 def _chunks(data: bytes) -> None:
     assembler = ChunkAssembler(max_bytes=10_000)
     for at in range(0, len(data), 60):
-        metadata = parse(pb.MessageMetadata, data[at : at + 50])
+        metadata = parser_of(pb.MessageMetadata)(data[at : at + 50])
         assembler.add(metadata, MessageIdAdv(1, at), data[at + 50 : at + 60])
 
 
@@ -111,7 +111,7 @@ def _chunked() -> list[bytes]:
 
 
 def _metadata(data: bytes) -> None:
-    metadata = parse(pb.MessageMetadata, data)
+    metadata = parser_of(pb.MessageMetadata)(data)
     codec_of(metadata)
     message_key(metadata)
 
@@ -132,7 +132,7 @@ def _entries() -> list[bytes]:
 
 
 def _schema(data: bytes) -> None:
-    info = SchemaInfo.from_pb(parse(pb.Schema, data))
+    info = SchemaInfo.from_pb(parser_of(pb.Schema)(data))
     info.to_pb()
     split_key_value(info)
 
@@ -244,7 +244,7 @@ def test_no_bytes_of_a_peer_make_a_connection_raise(role: Role, cases: int) -> N
 
 def look_at(block: MessageBlock) -> None:
     try:
-        for message in block.messages():
-            parse_payload(message.payload)
+        for frame in block.frames():
+            parse_payload(frame.payload)
     except (RemoteProtocolError, CorruptMessage):
         pass

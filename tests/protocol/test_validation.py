@@ -13,7 +13,7 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed
-from pulsar_spark.protocol.frame_parts import BODY_FIELDS, parse
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, parser_of
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body, check_id
 from tests.protocol import hostile
@@ -194,7 +194,7 @@ def test_what_passes_has_only_text_and_ids_that_can_be_meant() -> None:
         body = getattr(pb.BaseCommand(), BODY_FIELDS[kind])
         command = pb.BaseCommand(type=kind)
         try:
-            found = parse(type(body), hostile.fields(rng, body.DESCRIPTOR))
+            found = parser_of(type(body))(hostile.fields(rng, body.DESCRIPTOR))
             getattr(command, BODY_FIELDS[kind]).CopyFrom(found)
             check(command)
         except RemoteProtocolError:

@@ -15,10 +15,10 @@ from pulsar_spark.schema.registry import (
     SchemaVersions,
     latest_schemas,
     older_schemas,
-    register_schema,
     version_number,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.schemas import register_schema
 
 T, U = "persistent://public/default/t", "persistent://public/default/u"
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import commands

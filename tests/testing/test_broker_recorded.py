@@ -82,7 +82,7 @@ def frames_of(recorded: golden.Manifest) -> list[Frame]:
         decoder.receive_data(data)
         frame = decoder.next_frame()
         assert frame is not None
-        entry = None if frame.payload is None else bytes(frame.payload)
+        entry = bytes(frame.payload) or None
         found.append(Frame(each["conn"], each["from"], data, frame.command, entry))
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import BODY_FIELDS, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import BODY_FIELDS, ReceivedEntry, parse_payload
 from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import PATIENCE
@@ -35,7 +35,7 @@ class Received:
     raw: memoryview | None = None
 
     @property
-    def entry(self) -> PayloadParts:
+    def entry(self) -> ReceivedEntry:
         """The parts of a MESSAGE's payload, without a check of the checksum."""
         assert self.raw is not None
         return parse_payload(self.raw, verify=False)

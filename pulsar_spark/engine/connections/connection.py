@@ -29,6 +29,7 @@ from pulsar_spark.engine.connections.handlers import (
     ProducerHandler,
 )
 from pulsar_spark.engine.connections.requests import (
+    InFlightLimit,
     Request,
     RequestTable,
     asked_consumer,
@@ -132,6 +133,8 @@ class ClientConnection:
         self._transport: Transport | None = None
         self._writer = WriteQueue(address.logical, options.operation_timeout)
         self._handlers = HandlerTable()
+        self.lookups = InFlightLimit()
+        """Limits the requests about topics."""
         self._mutex = threading.Lock()
         # The following are guarded by _mutex.
         self._core = Connection(Role.CLIENT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -21,6 +22,9 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+
+MAX_IN_FLIGHT = 64
+"""Requests about topics that one broker gets at a time: thousands at once help nobody."""
 
 MAX_REQUESTS = 50_000
 """How many requests may wait on one connection."""
@@ -143,6 +147,49 @@ class RequestTable:
         for request in requests:
             self.take(request.request_id)
         return requests
+
+
+class InFlightLimit:
+    """At most MAX_IN_FLIGHT requests at a time; others wait, in order. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._taken = 0
+        self._waiting: dict[Future[None], None] = {}
+        self._giving = False
+
+    def take(self) -> Future[None]:
+        """Return a future that completes when it is the caller's turn."""
+        turn: Future[None] = Future()
+        with self._lock:
+            if self._taken >= MAX_IN_FLIGHT:
+                self._waiting[turn] = None
+                return turn
+            self._taken += 1
+        turn.set_result(None)
+        return turn
+
+    def give_back(self, turn: Future[None]) -> None:
+        """End a turn, or the wait for it."""
+        with self._lock:
+            if turn in self._waiting:
+                del self._waiting[turn]
+                return
+            self._taken -= 1
+            if self._giving:
+                return
+            self._giving = True
+        # A turn may end before this returns: use a loop, not recursion.
+        while True:
+            with self._lock:
+                if self._taken >= MAX_IN_FLIGHT or not self._waiting:
+                    self._giving = False
+                    return
+                following = next(iter(self._waiting))
+                del self._waiting[following]
+                self._taken += 1
+            following.set_result(None)
 
 
 def asked_consumer(command: pb.BaseCommand) -> int | None:

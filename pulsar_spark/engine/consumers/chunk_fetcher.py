@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.reader import EntryReader, reader_of_chunks
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
 from pulsar_spark.errors import ClosedError, IncompleteMessage
 from pulsar_spark.logs import get_logger
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.topic_name import TopicName
 

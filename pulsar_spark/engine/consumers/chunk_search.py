@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from pulsar_spark.engine.consumers.entries import LastChunk, ReceivedEntry
+from pulsar_spark.engine.connections.pool import ConnectionPool
+from pulsar_spark.engine.consumers.entries import LastChunk
 from pulsar_spark.engine.consumers.probe import Probe
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import IncompleteMessage
 from pulsar_spark.logs import get_logger
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = get_logger(__name__)

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -28,9 +28,8 @@ from pulsar_spark.engine.consumers.acknowledgments import (
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
-from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
-from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.delivery import DeliveryQueue, cost_of
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
@@ -56,13 +55,14 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
     MessageIdAdv,
     Position,
+    as_signed_int,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -73,6 +73,36 @@ _MAX_REDELIVERED = 1000
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 # After chunks could not be fetched, try again.
 _FETCH_AGAIN_SECONDS = 1.0
+
+
+class Delivery(NamedTuple):
+    """Messages that were taken together: one entry's, or rows of many entries.
+
+    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
+    `size` are the permits and bytes that they hold until all are returned.
+    """
+
+    consumer: TopicConsumer
+    content: ReceivedEntry | ReceivedRows
+    left: int
+    generation: int
+    cost: int
+    size: int
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still valid, or will be redelivered."""
+        return self.generation == self.consumer.generation
+
+
+class ConsumerInbox(Protocol):
+    """What consumers tell of their messages, see `inbox.Inbox`."""
+
+    def put(self, consumer: TopicConsumer) -> None:
+        """A consumer has messages, or may have some when it is asked."""
+
+    def fail(self, error: PulsarError) -> None:
+        """A consumer has ended."""
 
 
 class DeadLetterRouter(Protocol):
@@ -104,7 +134,7 @@ class TopicConsumer(AttachedConsumer):
         context: ClientContext,
         topic: str,
         options: ConsumerOptions,
-        inbox: Inbox,
+        inbox: ConsumerInbox,
         budget: ReceiverBudget,
         *,
         queue_size: int | None = None,
@@ -316,26 +346,26 @@ class TopicConsumer(AttachedConsumer):
         size = len(block.data) // block.count
         end = block.end(at)
         try:
-            message = block.message(at)[0]
+            frame = block.frame(at)[0]
         except RemoteProtocolError as error:
             self._drop(generation, end, 1, size)
             raise CorruptMessage(error.what, topic=self.topic) from error
-        command = message.command
+        command = frame.command.message
         key = (command.message_id.ledgerId, command.message_id.entryId)
         if command.HasField("consumer_epoch"):
             if command.consumer_epoch < self._epoch:
-                self._drop(generation, end, cost_of(message), size)
+                self._drop(generation, end, cost_of(frame), size)
                 return None
             self._epoch_seen = self._epoch
         try:
-            entry = self._decode(message, key)
+            entry = self._decode(frame, key)
             left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
             if can_pass(error, lives=True) or isinstance(error, ClosedError):
                 # Its chunks could not be fetched now: the entry stays the next one.
                 self._try_again_soon(error)
                 raise
-            self._drop(generation, end, cost_of(message), size)
+            self._drop(generation, end, cost_of(frame), size)
             if self._may_be_discarded(key, error):
                 return None
             raise
@@ -356,8 +386,8 @@ class TopicConsumer(AttachedConsumer):
             counts = self._queue.take(generation, end, cost)
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
-    def _decode(self, message: MessageReceived, key: EntryKey) -> ReceivedEntry | None:
-        entry = self._decoder.decode(message)
+    def _decode(self, frame: Frame, key: EntryKey) -> ReceivedEntry | None:
+        entry = self._decoder.decode(frame)
         if self._decoder.undecryptable and entry is None:
             # It was discarded, as the options say.
             self._decoder.undecryptable = 0
@@ -369,7 +399,7 @@ class TopicConsumer(AttachedConsumer):
             # The last chunk came twice, and the message has the other one.
             self.acks.acknowledge(MessageIdAdv(*key))
         else:
-            entry.redelivered_as(message.command)
+            entry.redelivery_count = as_signed_int(frame.command.message.redelivery_count)
         return entry
 
     def _may_be_discarded(self, key: EntryKey, error: PulsarError) -> bool:
@@ -401,12 +431,12 @@ class TopicConsumer(AttachedConsumer):
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
         """Return the bits of an entry's messages that should be returned."""
-        stop = entry.stop_index if entry.is_batch else 1
+        stop = entry.wanted.stop
         if stop > MAX_BATCH:
             raise CorruptBatch(
                 f"a batch of {stop} messages", topic=self.topic, message_id=f"{key[0]}:{key[1]}"
             )
-        left = bits_from(entry.first_index, stop)
+        left = bits_from(entry.wanted.start, stop)
         if entry.left is not None and entry.is_batch:
             left &= entry.left
         if self._sought is not None and self._sought[0] == key:

@@ -1,44 +1,19 @@
-"""A consumer's deliveries: queued undecoded, within permits and memory, then taken."""
+"""The queue of a consumer's blocks, undecoded, within permits and memory."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry, message_count
-from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits
-from pulsar_spark.engine.consumers.rows import ReceivedRows
+from pulsar_spark.engine.consumers.entries import message_count
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, memory_of
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import MessageBlock
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.consumers.consumer import TopicConsumer
 
 # Assumed size of a message before the first one arrives; see `Permits`.
 _EXPECTED_SIZE = 16 * 1024
-
-
-class Delivery(NamedTuple):
-    """Messages that were taken together: one entry's, or rows of many entries.
-
-    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
-    `size` are the permits and bytes that they hold until all are returned.
-    """
-
-    consumer: TopicConsumer
-    content: ReceivedEntry | ReceivedRows
-    left: int
-    generation: int
-    cost: int
-    size: int
-
-    @property
-    def current(self) -> bool:
-        """Whether it is still valid, or will be redelivered."""
-        return self.generation == self.consumer.generation
 
 
 class DeliveryQueue:
@@ -57,7 +32,6 @@ class DeliveryQueue:
         self._budget = budget
         self._permits = Permits(
             ReaderOptions(receiver_queue_size=max(size, 1), auto_scale=False),
-            0,
             budget,
             _EXPECTED_SIZE,
         )
@@ -81,7 +55,7 @@ class DeliveryQueue:
 
     def put(self, block: MessageBlock) -> bool:
         """Queue a block and learn its message size; returns false if there is no room."""
-        size = len(block.data) + BLOCK_OVERHEAD
+        size = memory_of(block)
         if self.queued_bytes and self.queued_bytes + size > self._budget.share:
             self._permits.observe(max(_messages_of(block, block.start), 1), size)
             return False
@@ -96,7 +70,7 @@ class DeliveryQueue:
                 return None
             self._block = self._blocks.popleft()
             self._at = self._block.start
-            self.queued_bytes -= len(self._block.data) + BLOCK_OVERHEAD
+            self.queued_bytes -= memory_of(self._block)
         return self._block, self._at
 
     def take(self, generation: int, at: int, permits: int) -> bool:
@@ -151,19 +125,19 @@ class DeliveryQueue:
         return found if self._size else 0
 
 
-def cost_of(message: MessageReceived) -> int:
+def cost_of(frame: Frame) -> int:
     """Return how many permits an entry uses, even a damaged one."""
-    if message.command.ack_set:
-        return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
-    return message_count(message)
+    if ack_set := frame.command.message.ack_set:
+        return max(sum((word % 2**64).bit_count() for word in ack_set), 1)
+    return message_count(frame)
 
 
 def _messages_of(block: MessageBlock, start: int) -> int:
-    return sum(_cost_at(block, at) for at in block.frames(start, block.stop))
+    return sum(_cost_at(block, at) for at in block.places(start, block.stop))
 
 
 def _cost_at(block: MessageBlock, at: int) -> int:
     try:
-        return cost_of(block.message(at)[0])
+        return cost_of(block.frame(at)[0])
     except PulsarError:
         return 1

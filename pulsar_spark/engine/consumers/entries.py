@@ -22,7 +22,6 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_bits
-from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import (
     ChunkAssembler,
     ChunkMemory,
@@ -30,7 +29,7 @@ from pulsar_spark.protocol.chunks import (
     DiscardReason,
 )
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frame_parts import MessageReceived, PayloadParts, parse_payload
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position, as_signed_int
 from pulsar_spark.protocol.validation import check_id
 
@@ -57,69 +56,6 @@ class LastChunk(NamedTuple):
     chunks: int
     time: int
     first: Position | None
-
-
-class ReceivedEntry:
-    """An entry of a topic partition, ready to be unpacked.
-
-    `payload` is the decompressed body: a batch's if `is_batch`, otherwise one message's, with its
-    chunks joined. Messages from `first_index` up to, but not including, `stop_index` are wanted; if
-    a part of the batch is already acknowledged, `left` has the bits of the rest. `size` is the
-    number of bytes on the wire. `first_chunk` is set for a chunked message: its id is the last
-    chunk's, `size` is the total, and `chunk_ids` has all ids. An `undecrypted` entry counts as one
-    message, whose payload is what was stored.
-    """
-
-    __slots__ = (
-        "broker_entry_metadata",
-        "chunk_ids",
-        "entry_id",
-        "first_chunk",
-        "first_index",
-        "is_batch",
-        "ledger_id",
-        "left",
-        "metadata",
-        "partition",
-        "payload",
-        "redelivery_count",
-        "size",
-        "stop_index",
-        "topic",
-        "undecrypted",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        command: pb.CommandMessage,
-        parts: PayloadParts,
-        payload: bytes | memoryview,
-        indexes: range,
-        is_batch: bool,
-        size: int,
-    ) -> None:
-        message_id = command.message_id
-        self.topic = topic
-        self.ledger_id = message_id.ledgerId
-        self.entry_id = message_id.entryId
-        self.partition = message_id.partition
-        self.redelivery_count = as_signed_int(command.redelivery_count)
-        self.metadata = parts.metadata
-        self.broker_entry_metadata = parts.broker_entry_metadata
-        self.payload = payload
-        self.first_index = indexes.start
-        self.stop_index = indexes.stop
-        self.is_batch = is_batch
-        self.size = size
-        self.first_chunk: MessageIdAdv | None = None
-        self.chunk_ids: tuple[MessageIdAdv, ...] = ()
-        self.left = ack_bits(command.ack_set) if command.ack_set else None
-        self.undecrypted = False
-
-    def redelivered_as(self, command: pb.CommandMessage) -> None:
-        """Take the count of redeliveries from another delivery of the entry."""
-        self.redelivery_count = as_signed_int(command.redelivery_count)
 
 
 class EntryDecoder:
@@ -194,12 +130,12 @@ class EntryDecoder:
         if self.end is not None and position >= self.end:
             self.finished = True
 
-    def decode(self, message: MessageReceived) -> ReceivedEntry | None:
+    def decode(self, frame: Frame) -> ReceivedEntry | None:
         """Return a frame's entry, None if nothing of it is wanted.
 
         Raises CorruptMessage, EncryptedMessage or UnsupportedCodec, and then does not advance.
         """
-        message_id = message.command.message_id
+        message_id = frame.command.message.message_id
         key = (message_id.ledgerId, message_id.entryId)
         self.last_chunk = None
         # Such an id would be after every end, and so end the range.
@@ -208,14 +144,14 @@ class EntryDecoder:
         except RemoteProtocolError as error:
             raise CorruptMessage(error.what, topic=self.topic) from error
         if key < self.position[:2]:
-            self.messages = message_count(message)
+            self.messages = message_count(frame)
             return None
         if self.end is not None and (*key, 0) >= self.end:
             self.messages = 1
             self.finished = True
             return None
         try:
-            entry = self._decode(message, key)
+            entry = self._decode(frame, key)
         except RemoteProtocolError as error:
             raise CorruptMessage(error.what).with_context(**self._context(key)) from error
         except PulsarError as error:
@@ -227,52 +163,47 @@ class EntryDecoder:
     def _context(self, key: tuple[int, int]) -> dict[str, str]:
         return {"topic": self.topic, "message_id": f"{key[0]}:{key[1]}"}
 
-    def _decode(self, message: MessageReceived, key: tuple[int, int]) -> ReceivedEntry | None:
-        parts = parse_payload(message.payload)
-        metadata = parts.metadata
-        is_batch = metadata.HasField("num_messages_in_batch")
+    def _decode(self, frame: Frame, key: tuple[int, int]) -> ReceivedEntry | None:
+        entry, command = parse_payload(frame.payload), frame.command.message
+        metadata = entry.metadata
         count = metadata.num_messages_in_batch
         if count < 1:
             raise CorruptBatch(f"a batch of {count} messages")
         self.messages = count
         if metadata.HasField("marker_type") or self._only_uuid not in (None, metadata.uuid):
             return None
-        wanted = self._wanted(key, count)
-        if not wanted:
+        entry.wanted = self._wanted(key, count)
+        if not entry.wanted:
             return None
+        entry.topic = self.topic
+        entry.ledger_id, entry.entry_id = key
+        entry.partition = command.message_id.partition
+        entry.redelivery_count = as_signed_int(command.redelivery_count)
+        if command.ack_set:
+            entry.left = ack_bits(command.ack_set)
         if metadata.encryption_keys:
             try:
-                body = self.decryptor.decrypt(metadata, parts.payload)
+                entry.payload = self.decryptor.decrypt(metadata, entry.payload)
             except EncryptedMessage:
                 if self.decryptor.action == "FAIL":
                     raise
-                return self._leave_encrypted(message, parts, wanted)
-            parts.payload = memoryview(body)
-        if metadata.num_chunks_from_msg > 1 and not is_batch:
-            return self._add_chunk(message, parts, wanted)
-        payload = self._decompressed(metadata, parts.payload)
-        size = len(message.payload)
-        return ReceivedEntry(self.topic, message.command, parts, payload, wanted, is_batch, size)
+                return self._leave_encrypted(entry)
+        if metadata.num_chunks_from_msg > 1 and not entry.is_batch:
+            return self._add_chunk(entry)
+        return self._decompressed(entry)
 
-    def _leave_encrypted(
-        self, message: MessageReceived, parts: PayloadParts, wanted: range
-    ) -> ReceivedEntry | None:
+    def _leave_encrypted(self, entry: ReceivedEntry) -> ReceivedEntry | None:
         """Return an undecryptable entry as it is stored, or skip it."""
         if self.decryptor.action == "DISCARD":
-            metadata = parts.metadata
-            in_chunks = metadata.num_chunks_from_msg > 1
-            self.undecryptable += len(wanted) if not in_chunks or _is_last(metadata) else 0
+            in_chunks = entry.metadata.num_chunks_from_msg > 1
+            is_end = not in_chunks or _is_last(entry.metadata)
+            self.undecryptable += len(entry.wanted) if is_end else 0
             return None
         # A batch has the position of its first message.
-        if wanted.start:
+        if entry.wanted.start:
             return None
         self.undecryptable += 1
-        size = len(message.payload)
-        payload = bytes(parts.payload)
-        entry = ReceivedEntry(
-            self.topic, message.command, parts, payload, range(1), is_batch=False, size=size
-        )
-        entry.undecrypted = True
+        entry.wanted, entry.is_batch, entry.undecrypted = range(1), False, True
         return entry
 
     def _wanted(self, key: tuple[int, int], count: int) -> range:
@@ -283,20 +214,19 @@ class EntryDecoder:
             stop = min(count, self.end.batch_index)
         return range(first, stop)
 
-    def _decompressed(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | memoryview:
-        codec, body = codec_of(metadata), payload
+    def _decompressed(self, entry: ReceivedEntry) -> ReceivedEntry:
+        metadata = entry.metadata
+        codec = codec_of(metadata)
         if codec != pb.NONE:
-            body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
-        return memoryview(body) if isinstance(body, bytearray) else body
+            size = metadata.uncompressed_size
+            entry.payload = decompress(codec, entry.payload, size, self.limit)
+        return entry
 
-    def _add_chunk(
-        self, message: MessageReceived, parts: PayloadParts, wanted: range
-    ) -> ReceivedEntry | None:
-        metadata = parts.metadata
-        message_id = MessageIdAdv.from_pb(message.command.message_id)
+    def _add_chunk(self, entry: ReceivedEntry) -> ReceivedEntry | None:
+        metadata, message_id = entry.metadata, entry.message_id()
         if metadata.chunk_id == 0:
             self._given_up.pop(metadata.uuid, None)
-        result = self._chunks.add(metadata, message_id, parts.payload)
+        result = self._chunks.add(metadata, message_id, entry.payload)
         for discarded in result.discarded:
             self._on_discarded(discarded)
             if discarded.reason not in _NOT_WHOLE:
@@ -304,16 +234,13 @@ class EntryDecoder:
             if metadata.uuid in self._given_up:
                 self._give_up(discarded)
             elif _is_last(metadata):
-                self.last_chunk = self._last_chunk(message_id, parts)
+                self.last_chunk = self._last_chunk(entry)
         whole = result.message
         if whole is None:
             return None
-        payload = self._decompressed(metadata, whole.payload)
-        size = len(whole.payload)
-        entry = ReceivedEntry(self.topic, message.command, parts, payload, wanted, False, size)
-        entry.first_chunk = whole.message_id.first_chunk
-        entry.chunk_ids = whole.chunk_ids
-        return entry
+        entry.payload, entry.chunk_ids = whole.payload, whole.chunk_ids
+        entry.first_chunk = whole.chunk_ids[0]
+        return self._decompressed(entry)
 
     def _on_discarded(self, discarded: DiscardedMessage) -> None:
         first = discarded.chunk_ids[0]
@@ -338,23 +265,20 @@ class EntryDecoder:
         if self._on_given_up is not None:
             self._on_given_up(discarded.chunk_ids)
 
-    def _last_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LastChunk:
-        # All chunks carry the message's publish time.
-        metadata = parts.metadata
-        times = [metadata.publish_time]
-        stamp = parts.broker_entry_metadata
+    def _last_chunk(self, entry: ReceivedEntry) -> LastChunk:
+        metadata = entry.metadata
         # What may come again may be asked about again.
         first = self._crowded_out.get(metadata.uuid)
         if self._in_order:
             self._crowded_out.pop(metadata.uuid, None)
-        if stamp is not None and stamp.HasField("broker_timestamp"):
-            times.append(stamp.broker_timestamp)
+        # All chunks carry the message's publish time.
+        times = [metadata.publish_time, entry.broker_time]
         return LastChunk(
-            message_id.ledger_id,
-            message_id.entry_id,
+            entry.ledger_id,
+            entry.entry_id,
             metadata.uuid,
             metadata.num_chunks_from_msg,
-            min(times),
+            min(time for time in times if time is not None),
             first,
         )
 
@@ -363,10 +287,10 @@ def _is_last(metadata: pb.MessageMetadata) -> bool:
     return metadata.chunk_id + 1 == metadata.num_chunks_from_msg
 
 
-def message_count(message: MessageReceived) -> int:
+def message_count(frame: Frame) -> int:
     """Return how many messages an entry claims to hold; 1 for a damaged one."""
     try:
-        metadata = parse_payload(message.payload, verify=False).metadata
+        metadata = parse_payload(frame.payload, verify=False).metadata
     except PulsarError:
         return 1
     return max(metadata.num_messages_in_batch, 1)

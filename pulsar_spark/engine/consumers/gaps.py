@@ -105,13 +105,13 @@ def cursor_of(answer: pb.CommandGetLastMessageIdResponse) -> Position | None:
 
 def place_of(block: MessageBlock, at: int) -> Position:
     """Return the entry in a block's frame that starts at `at`; raises RemoteProtocolError."""
-    message_id = block.message(at)[0].command.message_id
+    message_id = block.frame(at)[0].command.message.message_id
     return Position(message_id.ledgerId, message_id.entryId)
 
 
 def _inside(block: MessageBlock, first: Position) -> tuple[Position, Position]:
     """Return what should follow the entries without a gap at a block's start, and what does."""
-    frames = block.frames(block.start, block.stop)
+    frames = block.places(block.start, block.stop)
 
     def is_behind(index: int) -> bool:
         place = Position(first.ledger_id, first.entry_id + index)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import ClosedError, PulsarError
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.consumers.consumer import TopicConsumer
-    from pulsar_spark.engine.consumers.delivery import Delivery
-
 
 # How many messages are taken from one consumer before the next one's turn.
 _TURN = 100

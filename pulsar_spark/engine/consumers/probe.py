@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,16 +22,16 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     durable_exists,
     probe_request,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
+from pulsar_spark.engine.operations import Operation, OperationFactory, Within, ask_all, value_of
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
     ConnectionLost,
@@ -44,7 +44,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import MessageReceived, parse_payload
+from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
@@ -151,7 +151,10 @@ class Probe:
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[FoundEntry | PulsarError | None]:
         """As `first_entry_at`, for many topics and positions, in the order of the questions."""
-        return self._ask([(topic, self._at(topic, position)) for topic, position in questions])
+        return self._ask_certain(
+            (topic, partial(self._at, topic, position, EntryWait()))
+            for topic, position in questions
+        )
 
     def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
         """Return the first entry that the broker finds published at or after `time`, in ms.
@@ -173,35 +176,35 @@ class Probe:
         It takes half of the requests where the answer is at a topic's beginning, if `first` has
         that, and with `or_later`, which also allows a later entry.
         """
-        return self._ask(
-            [
-                (topic, self._from_time(topic, time, first.get(topic), or_later=or_later))
-                for topic, time in questions
-            ]
-        )
+
+        def factory(topic: str, time: int) -> OperationFactory[_Answer[FoundEntry]]:
+            known = first.get(topic)
+            return partial(self._from_time, topic, time, known, EntryWait(), or_later=or_later)
+
+        return self._ask_certain((topic, factory(topic, time)) for topic, time in questions)
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
         """Return where a ledger ends now, None if it was deleted or has no entry."""
-        return _only(self.ledger_ends([(topic, ledger_id)]))
-
-    def ledger_ends(
-        self, questions: Sequence[tuple[str, int]]
-    ) -> list[LedgerEnd | PulsarError | None]:
-        """As `ledger_end`, for many topics and ledgers, in the order of the questions."""
-        return self._ask([(topic, self._ledger_end(topic, ledger)) for topic, ledger in questions])
+        attempt = partial(self._ledger_end, topic, ledger_id, EntryWait())
+        found = self._ask_certain([(topic, attempt)])
+        return _only(found)
 
     def last_entries_in(
         self, questions: Sequence[tuple[str, int]]
     ) -> list[int | PulsarError | None]:
-        """Return the id of the last entry in ledgers of topics: `ledger_ends` without `next`."""
-        return self._ask([(topic, self._last_in(topic, ledger)) for topic, ledger in questions])
+        """Return the id of the last entry in ledgers of topics: `ledger_end` without `next`."""
+        return self._ask_certain(
+            (topic, partial(self._last_in, topic, ledger)) for topic, ledger in questions
+        )
 
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         """Return how many entries topics have from positions on, as their brokers count.
 
         A batch is one entry; transaction markers count too.
         """
-        return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
+        return self._ask(
+            (topic, partial(self._count, topic, position)) for topic, position in questions
+        )
 
     def held_back(
         self, questions: Sequence[tuple[str, Position]]
@@ -211,7 +214,7 @@ class Probe:
         None for a topic that has no more entries, or whose next entry can be read.
         """
         return self._ask(
-            [(topic, retried(self.held_attempt(topic, position))) for topic, position in questions]
+            (topic, partial(self.held_operation, topic, position)) for topic, position in questions
         )
 
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
@@ -219,7 +222,9 @@ class Probe:
 
         Changes nothing. The name must not belong to a non-durable subscription.
         """
-        return self._ask([(topic, self._exists(topic, name)) for topic, name in questions])
+        return self._ask(
+            (topic, partial(self.exists_operation, topic, name)) for topic, name in questions
+        )
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether a topic was ever compacted: then its compacted view may lack entries.
@@ -230,57 +235,27 @@ class Probe:
 
     def are_compacted(self, topics: Sequence[str]) -> list[bool | PulsarError]:
         """As `is_compacted`, for many topics."""
-        return self._ask([(topic, retried(partial(self._compacted, topic))) for topic in topics])
+        return self._ask((topic, partial(self._compacted, topic)) for topic in topics)
 
-    def _ask(self, questions: Sequence[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
-        return ask_all(questions, self._timeout)
+    def _ask(self, attempts: Iterable[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
+        return ask_all([(topic, retried(attempt)) for topic, attempt in attempts], self._timeout)
 
-    def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
-        patience = EntryWait()
-        return _certain(lambda deadline: self._at_operation(topic, position, deadline, patience))
+    def _ask_certain(
+        self, attempts: Iterable[tuple[str, OperationFactory[_Answer[T]]]]
+    ) -> list[T | PulsarError | None]:
+        return self._ask((topic, partial(_certain, attempt)) for topic, attempt in attempts)
 
-    def _from_time(
-        self, topic: str, time: int, first: Position | None, *, or_later: bool
-    ) -> OperationFactory[FoundEntry | None]:
-        patience = EntryWait()
-
-        def attempt(deadline: Deadline) -> Operation[_Answer[FoundEntry]]:
-            found = yield from self._from_time_operation(topic, time, deadline, patience)
-            # Where times are not in order, or the subscription started again, it is an earlier one.
-            is_later = found is None or found.time >= time
-            is_first = found is not None and found.start == first
-            return _Answer(found, 1 if is_later and (or_later or is_first) else _UNSURE)
-
-        return _certain(attempt)
-
-    def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
-        patience = EntryWait()
-        return _certain(
-            lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
-        )
-
-    def _last_in(self, topic: str, ledger_id: int) -> OperationFactory[int | None]:
-        return _certain(lambda deadline: self._last_in_operation(topic, ledger_id, deadline))
-
-    def _count(self, topic: str, position: Position) -> OperationFactory[int]:
-        return retried(lambda deadline: self._count_operation(topic, position, deadline))
-
-    def _count_operation(
-        self, topic: str, position: Position, deadline: Deadline
-    ) -> Operation[int]:
+    def _count(self, topic: str, position: Position, deadline: Deadline) -> Operation[int]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         with ConsumerSession(connection, probe_request(topic, position)) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
 
-    def held_attempt(self, topic: str, position: Position) -> OperationFactory[Held | None]:
-        """Return an operation factory for one attempt at `held_back`."""
-        return lambda deadline: self._held_operation(topic, position, deadline)
-
-    def _held_operation(
+    def held_operation(
         self, topic: str, position: Position, deadline: Deadline
     ) -> Operation[Held | None]:
+        """Return an operation for one attempt at `held_back`."""
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
         with ConsumerSession(connection, probe_request(topic, position), entries) as session:
@@ -303,9 +278,6 @@ class Probe:
             counted = int(stats.msgBacklog)
             return Held(position, counted) if counted else None
 
-    def _exists(self, topic: str, name: str) -> OperationFactory[bool]:
-        return retried(lambda deadline: self.exists_operation(topic, name, deadline))
-
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""
         connection = yield from self._lookup.connection_operation(topic, deadline)
@@ -319,8 +291,8 @@ class Probe:
             # Busy: another task asks the same at this moment.
             return False
 
-    def _at_operation(
-        self, topic: str, position: Position, deadline: Deadline, patience: EntryWait
+    def _at(
+        self, topic: str, position: Position, patience: EntryWait, deadline: Deadline
     ) -> Operation[_Answer[FoundEntry]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
@@ -328,8 +300,8 @@ class Probe:
             yield from session.subscribe(deadline)
             return (yield from _first_entry(session, entries, position, deadline, patience))
 
-    def _ledger_end_operation(
-        self, topic: str, ledger_id: int, deadline: Deadline, patience: EntryWait
+    def _ledger_end(
+        self, topic: str, ledger_id: int, patience: EntryWait, deadline: Deadline
     ) -> Operation[_Answer[LedgerEnd]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
@@ -343,18 +315,23 @@ class Probe:
         next_entry = None if found.value is None else found.value.start
         return _Answer(LedgerEnd(last.value, next_entry), found.needed)
 
-    def _last_in_operation(
-        self, topic: str, ledger_id: int, deadline: Deadline
-    ) -> Operation[_Answer[int]]:
+    def _last_in(self, topic: str, ledger_id: int, deadline: Deadline) -> Operation[_Answer[int]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
         with ConsumerSession(connection, probe_request(topic, behind)) as session:
             yield from session.subscribe(deadline)
             return (yield from _last_before(session, ledger_id, deadline))
 
-    def _from_time_operation(
-        self, topic: str, time: int, deadline: Deadline, patience: EntryWait
-    ) -> Operation[FoundEntry | None]:
+    def _from_time(
+        self,
+        topic: str,
+        time: int,
+        first: Position | None,
+        patience: EntryWait,
+        deadline: Deadline,
+        *,
+        or_later: bool,
+    ) -> Operation[_Answer[FoundEntry]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         subscription = probe_request(topic, EARLIEST_POSITION)
         with ConsumerSession(connection, subscription) as session:
@@ -366,33 +343,24 @@ class Probe:
         entries = _Entries()
         with ConsumerSession(connection, subscription, entries) as session:
             yield from session.subscribe(deadline)
-            found = yield from _first_entry(session, entries, EARLIEST_POSITION, deadline, patience)
-        return found.value
+            answer = yield from _first_entry(
+                session, entries, EARLIEST_POSITION, deadline, patience
+            )
+        found = answer.value
+        # Where times are not in order, or the subscription started again, it is an earlier one.
+        is_later = found is None or found.time >= time
+        is_first = found is not None and found.start == first
+        return _Answer(found, 1 if is_later and (or_later or is_first) else _UNSURE)
 
 
-def _certain(attempt: OperationFactory[_Answer[T]]) -> OperationFactory[T | None]:
-    """Return the factory of operations that ask until an answer counts."""
-
-    def ask(deadline: Deadline) -> Operation[T | None]:
-        answer = yield from attempt(deadline)
-        times = 1
-        while times < answer.needed:
-            before, answer = answer.value, (yield from attempt(deadline))
-            times = times + 1 if answer.value == before else 1
-        return answer.value
-
-    return retried(ask)
-
-
-def ask_all(
-    questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
-) -> list[T | PulsarError]:
-    """Ask about topics at once; return answers, or errors that name the topic, in that order."""
-    results = run_many([factory for _, factory in questions], timeout)
-    return [
-        result.with_context(topic=topic) if isinstance(result, PulsarError) else result
-        for (topic, _), result in zip(questions, results, strict=True)
-    ]
+def _certain(attempt: OperationFactory[_Answer[T]], deadline: Deadline) -> Operation[T | None]:
+    """Return an operation that asks until an answer counts."""
+    answer = yield from attempt(deadline)
+    times = 1
+    while times < answer.needed:
+        before, answer = answer.value, (yield from attempt(deadline))
+        times = times + 1 if answer.value == before else 1
+    return answer.value
 
 
 def unread_part(
@@ -455,7 +423,7 @@ class _Entries(ProbeHandler):
         self._blocks: deque[MessageBlock] = deque()
         self._at = 0
         self._bytes = 0
-        self._waiting: Future[MessageReceived] | None = None
+        self._waiting: Future[Frame] | None = None
         self._error: PulsarError | None = None
 
     @property
@@ -463,9 +431,9 @@ class _Entries(ProbeHandler):
         """Bytes of the entries that nobody has requested."""
         return self._bytes
 
-    def next(self, session: ConsumerSession, permits: int) -> Future[MessageReceived]:
+    def next(self, session: ConsumerSession, permits: int) -> Future[Frame]:
         """Return the future of the next entry; request `permits` messages if there is none."""
-        entry: Future[MessageReceived] = Future()
+        entry: Future[Frame] = Future()
         entry.set_running_or_notify_cancel()
         with self._lock:
             self._waiting = entry
@@ -492,17 +460,17 @@ class _Entries(ProbeHandler):
             waiting.set_result(found)
         return True
 
-    def _take(self) -> MessageReceived | PulsarError:
+    def _take(self) -> Frame | PulsarError:
         block = self._blocks[0]
         try:
-            message, self._at = block.message(max(self._at, block.start))
+            frame, self._at = block.frame(max(self._at, block.start))
         except PulsarError as error:
             return error
         if self._at >= block.stop:
             self._blocks.popleft()
             self._bytes -= block.size
             self._at = 0
-        return message
+        return frame
 
     def on_messages(self, block: MessageBlock) -> int:
         """Keep entries, or end if there is no room for them; have the next ones at once."""
@@ -563,17 +531,15 @@ def _first_entry(
         if end <= max(passed, done):
             return _Answer(None, 1 if end <= passed else needed)
         try:
-            message: MessageReceived = yield Within(
-                entries.next(session, permits), patience.seconds
-            )
+            frame: Frame = yield Within(entries.next(session, permits), patience.seconds)
         except OperationTimeout:
             raise patience.timed_out() from None
-        found = _describe(message, position)
+        found = _describe(frame, position)
         # A position's index can be beyond the end of its entry, batched or not.
         if found.stop > position and found.start.batch_index < found.messages:
             break
         # The position is after that entry's last message: take the next entry.
-        message_id = message.command.message_id
+        message_id = frame.command.message.message_id
         passed = max(passed, Position(message_id.ledgerId, message_id.entryId + 1))
         permits = found.messages
         done, end = yield from unread_part(session, deadline)
@@ -583,27 +549,25 @@ def _first_entry(
     return _Answer(found, needed)
 
 
-def _describe(message: MessageReceived, position: Position) -> FoundEntry:
-    message_id = MessageIdAdv.from_pb(message.command.message_id)
+def _describe(frame: Frame, position: Position) -> FoundEntry:
+    found = frame.command.message.message_id
+    message_id = MessageIdAdv.from_pb(found)
     try:
-        check_id(message.command.message_id, is_stored=True)
-        parts = parse_payload(message.payload, verify=False)
+        check_id(found, is_stored=True)
+        entry = parse_payload(frame.payload, verify=False)
     except RemoteProtocolError as error:
         raise CorruptMessage(error.what, message_id=message_id) from error
-    metadata, stamp = parts.metadata, parts.broker_entry_metadata
+    metadata = entry.metadata
     messages = max(metadata.num_messages_in_batch, 1)
     ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-    batched = metadata.HasField("num_messages_in_batch")
-    has_time = stamp is not None and stamp.HasField("broker_timestamp")
-    has_index = stamp is not None and stamp.HasField("index")
     return FoundEntry(
         start=max(position, Position(ledger_id, entry_id)),
         stop=Position(ledger_id, entry_id, messages)
-        if batched
+        if entry.is_batch
         else Position(ledger_id, entry_id + 1),
         messages=messages,
-        size=len(message.payload),
+        size=entry.size,
         publish_time=metadata.publish_time,
-        broker_time=stamp.broker_timestamp if stamp is not None and has_time else None,
-        index=stamp.index if stamp is not None and has_index else None,
+        broker_time=entry.broker_time,
+        index=entry.index,
     )

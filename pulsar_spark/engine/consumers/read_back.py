@@ -16,23 +16,22 @@ from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, probe_request
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.probe import (
     EntryWait,
     ProbeHandler,
-    ask_all,
     unread_part,
 )
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, Within
+from pulsar_spark.engine.operations import Operation, Within, ask_all
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.validation import check_id
 
 _MAX_PERMITS = 2**31 - 1
@@ -255,18 +254,18 @@ class _Sightings(ProbeHandler):
     def on_messages(self, block: MessageBlock) -> int:
         """See entries, and have the next ones at once."""
         try:
-            for message in block.messages():
-                self._see(message)
+            for frame in block.frames():
+                self._see(frame)
         except RemoteProtocolError as error:
             self._end(error)
         self._serve()
         return 0
 
-    def _see(self, message: MessageReceived) -> None:
-        check_id(message.command.message_id, is_stored=True)
-        message_id = MessageIdAdv.from_pb(message.command.message_id)
-        entry = Position(message_id.ledger_id, message_id.entry_id)
-        messages = message_count(message)
+    def _see(self, frame: Frame) -> None:
+        message_id = frame.command.message.message_id
+        check_id(message_id, is_stored=True)
+        entry = Position(message_id.ledgerId, message_id.entryId)
+        messages = message_count(frame)
         with self._lock:
             self._received += 1
             self._permits -= messages
@@ -278,7 +277,7 @@ class _Sightings(ProbeHandler):
             if self._left and self._left[0] == entry:
                 self._answers[self._left.popleft()] = ReadBack.DELIVERED
             elif self._answers:
-                self._spare -= len(message.payload)
+                self._spare -= len(frame.payload)
 
     def _serve(self) -> None:
         with self._lock:

@@ -22,19 +22,20 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.gaps import Gap, Gaps, HeldBlocks, cursor_of, place_of
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_feed import Drive, ReaderFeed, wait_for_end
 from pulsar_spark.engine.consumers.receiver_queue import Ended, LastId, ReceiverQueue
 from pulsar_spark.engine.consumers.reframing import usual_frames
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -49,7 +50,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
-from pulsar_spark.protocol.frame_parts import MessageReceived
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import (
@@ -529,19 +530,19 @@ class EntryReader(Closing):
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Open one entry; None if nothing of it is wanted."""
         before, at = self.position, self._at
-        message: MessageReceived | None = None
+        frame: Frame | None = None
         try:
-            message, self._at = block.message(at)
+            frame, self._at = block.frame(at)
             if self._at == block.stop:
                 self._block = None
-            entry = self._decoder.decode(message)
+            entry = self._decoder.decode(frame)
             if entry is None and (chunk := self._decoder.last_chunk) is not None:
                 entry = self._find_message(chunk)
         except PulsarError as error:
             # An error that names no entry says that the id is impossible.
             is_final = error.message_id is not None and not self._consumer.can_pass(error)
-            if message is not None and is_final:
-                found = message.command.message_id
+            if frame is not None and is_final:
+                found = frame.command.message.message_id
                 self._behind_error = Position(found.ledgerId, found.entryId + 1)
             raise self._fail(error) from error.__cause__
         if self.position != before:
@@ -549,7 +550,7 @@ class EntryReader(Closing):
         elif self.finished:
             self._at = at
             self._finish(block)
-        self._consumed(before, self._decoder.messages, len(message.payload))
+        self._consumed(before, self._decoder.messages, len(frame.payload))
         return entry
 
     def _consumed(self, before: Position, messages: int, size: int) -> None:
@@ -647,7 +648,8 @@ class EntryReader(Closing):
 
     def _look_for_what_holds(self) -> None:
         """Log if an open transaction holds messages back; its own errors are ignored."""
-        attempt = Probe(self._pool).held_attempt(self.topic, Position(*self.position[:2]))
+        position = Position(*self.position[:2])
+        attempt = partial(Probe(self._pool).held_operation, self.topic, position)
         looked = self._start(retried(attempt), _HELD_LOOK_SECONDS)
         looked.add_done_callback(self._on_looked)
 
@@ -721,7 +723,7 @@ def _first_entries(
 
     If reading had not started, the first entry at or after `before` is one of them.
     """
-    frames = block.frames(at, stop)
+    frames = block.places(at, stop)
     first = bisect_left(frames, before[:2], key=lambda frame: place_of(block, frame)[:2])
     ledger_id = before.ledger_id if begun else None
     while first < len(frames):

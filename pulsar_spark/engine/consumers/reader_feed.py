@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from pulsar_spark.engine.attaching import FOREVER, Attaching
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
     unique_name,
 )
 from pulsar_spark.engine.consumers.receiver_queue import Ended, Permits, ReceiverQueue
-from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
@@ -103,7 +103,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self._sessions = 0
         self._budget = budget
         self._budget.join()
-        self._permits = Permits(options, 0, budget)
+        self._permits = Permits(options, budget)
         # The following are guarded by _lock.
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None

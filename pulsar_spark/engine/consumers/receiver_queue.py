@@ -121,7 +121,7 @@ class ReceiverQueue:
         except queue.Empty:
             return None
         if isinstance(item, MessageBlock):
-            self._taken += _size(item)
+            self._taken += memory_of(item)
         return item
 
     def expect(self, coming: int) -> None:
@@ -149,7 +149,7 @@ class ReceiverQueue:
         if self._ended:
             return 0
         block = block.alone()
-        size = _size(block)
+        size = memory_of(block)
         queued = self._put - self._taken
         if queued and queued + size > self._budget.share:
             self._end(Ended(overrun=True))
@@ -198,8 +198,9 @@ class _Pace:
             self._bytes, self._since = 0, now
 
 
-def _size(block: MessageBlock) -> int:
-    return block.memory + BLOCK_OVERHEAD
+def memory_of(block: MessageBlock) -> int:
+    """Return the bytes of memory that a queued block costs."""
+    return len(block.data) + BLOCK_OVERHEAD
 
 
 # Request half of the memory: entry sizes vary, and brokers may exceed permits a little.
@@ -219,13 +220,12 @@ class Permits:
     def __init__(
         self,
         options: ReaderOptions,
-        max_message_size: int,
         budget: ReceiverBudget,
         expected: int | None = None,
     ) -> None:
         self._options = options
         self._budget = budget
-        self._max_message_size = max_message_size
+        self._max_message_size = 0
         self._expected = expected
         self._bytes_per_message: float | None = None
         self._outstanding = 0

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
+from pulsar_spark.protocol.batches import UnpackedBatch, message_key
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.validation import as_text
@@ -33,15 +33,14 @@ def usual_frames(entry: ReceivedEntry) -> Iterator[bytes]:
         yield _frame(entry, entry.payload)
         messages: Sequence[pb.MessageMetadata | pb.SingleMessageMetadata] = [entry.metadata]
         if entry.is_batch:
-            batch = unpack_batch(entry.payload, entry.metadata.num_messages_in_batch)
+            batch = entry.unpack()
             yield _frame(entry, _laid_out(batch))
             messages = batch.metadata()
         for own in messages:
             message_key(own)
         raise CorruptMessage("an entry has fields that do not fit into a row")
     except PulsarError as error:
-        place = MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition)
-        raise error.with_context(topic=entry.topic, message_id=place) from None
+        raise error.with_context(topic=entry.topic, message_id=entry.message_id()) from None
 
 
 def _frame(entry: ReceivedEntry, payload: Buffer) -> bytes:
@@ -51,11 +50,11 @@ def _frame(entry: ReceivedEntry, payload: Buffer) -> bytes:
     message.redelivery_count = entry.redelivery_count % 2**32
     place = MessageIdAdv(entry.ledger_id, entry.entry_id, first_chunk=entry.first_chunk)
     message.message_id.CopyFrom(place.to_pb())
-    stamp, index = entry.broker_entry_metadata, None
-    if stamp is not None and stamp.HasField("index"):
-        index = pb.BrokerEntryMetadata(index=stamp.index).SerializeToString()
+    stamp = None
+    if entry.index is not None:
+        stamp = pb.BrokerEntryMetadata(index=entry.index).SerializeToString()
     metadata = _metadata(entry).SerializeToString()
-    return b"".join(encode_payload_command(command, metadata, payload, broker_entry_metadata=index))
+    return b"".join(encode_payload_command(command, metadata, payload, broker_entry_metadata=stamp))
 
 
 def _metadata(entry: ReceivedEntry) -> pb.MessageMetadata:

@@ -12,13 +12,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry, message_count
+from pulsar_spark.engine.consumers.entries import EntryDecoder, message_count
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.blocks import (
     FULL,
     LAST_MILLIS,
@@ -30,6 +29,7 @@ from pulsar_spark.protocol.blocks import (
     Place,
     Progress,
 )
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
@@ -83,7 +83,7 @@ class ReceivedRows:
         self.offsets = _numbers(columns.columns["value"][1], "i")
         """Where the payloads start and end in `payloads`."""
         self.payloads = bytes(columns.columns["value"][2])
-        self._opened: tuple[int, _OpenedEntry] | None = None
+        self._opened: tuple[int, ReceivedEntry] | None = None
 
     @property
     def size(self) -> int:
@@ -180,16 +180,13 @@ class ReceivedRows:
         column = self._columns["redelivery_count"]
         return any(_view(column[1], "i"))
 
-    def entry(self, row: int) -> ReceivedEntry:
-        """The entry of a message, from its frame."""
-        return self._open(row).entry
-
     def fields(self, row: int) -> pb.MessageMetadata | pb.SingleMessageMetadata:
         """A message's own metadata, from its frame."""
-        entry, batch = self._open(row)
-        if batch is None:
-            return entry.metadata
-        return batch.metadata_of(self.message_id(row).batch_index)
+        return self.entry(row).fields(self.batch_index(row))
+
+    def batch_index(self, row: int) -> int:
+        """The message's index in its batch, -1 outside of one."""
+        return self._places[2][row]
 
     @cached_property
     def _edges(self) -> tuple[list[int], list[int]]:
@@ -197,18 +194,19 @@ class ReceivedRows:
         ledgers, entries, _ = self._places
         groups = groupby(zip(ledgers, entries, strict=True))
         ends = list(accumulate(sum(1 for _ in rows) for _, rows in groups))
-        return ends, self._block().frames(0, len(self._frames))
+        return ends, self._block().places(0, len(self._frames))
 
-    def _open(self, row: int) -> _OpenedEntry:
+    def entry(self, row: int) -> ReceivedEntry:
+        """The entry of a message, from its frame."""
         ends, frames = self._edges
         number = bisect_right(ends, row)
         if self._opened is None or self._opened[0] != number:
-            message = self._block().message(frames[number])[0]
+            frame = self._block().frame(frames[number])[0]
             entry = EntryDecoder(
                 self.topic, EARLIEST_POSITION, None, _ANY_SIZE, in_order=False
-            ).decode(message)
+            ).decode(frame)
             assert entry is not None
-            self._opened = number, _OpenedEntry.of(entry)
+            self._opened = number, entry
         return self._opened[1]
 
     @cached_property
@@ -220,20 +218,6 @@ class ReceivedRows:
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)
-
-
-class _OpenedEntry(NamedTuple):
-    """An entry, and its messages if it is a batch."""
-
-    entry: ReceivedEntry
-    batch: UnpackedBatch | None
-
-    @classmethod
-    def of(cls, entry: ReceivedEntry) -> _OpenedEntry:
-        if not entry.is_batch:
-            return cls(entry, None)
-        count = entry.metadata.num_messages_in_batch
-        return cls(entry, unpack_batch(entry.payload, count))
 
 
 class RowDecoder:
@@ -317,7 +301,7 @@ class RowDecoder:
 def _messages_at(block: MessageBlock, at: int) -> int:
     """Return how many messages a frame claims to hold; 1 for a damaged one."""
     try:
-        return message_count(block.message(at)[0])
+        return message_count(block.frame(at)[0])
     except PulsarError:
         return 1
 

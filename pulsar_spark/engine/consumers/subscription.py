@@ -35,9 +35,10 @@ from pulsar_spark.engine.consumers.consumer_session import (
     durable_exists,
     probe_request,
 )
+from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
+from pulsar_spark.engine.operations import Operation, OperationFactory, ask_all
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, SubscriptionNotFound
 from pulsar_spark.logs import get_logger
@@ -192,9 +193,7 @@ class HeldSubscription(AttachedConsumer):
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
             attachment, commands.get_last_message_id, deadline
         )
-        done = None
-        if answer.HasField("consumer_mark_delete_position"):
-            done = acknowledged_up_to(answer.consumer_mark_delete_position)
+        done = cursor_of(answer)
         last = MessageIdAdv.from_pb(answer.last_message_id)
         if not attachment.confirmed and attachment.is_doubtful(last, known):
             yield from self._confirm(attachment, deadline)
@@ -220,7 +219,7 @@ class HeldSubscription(AttachedConsumer):
         with ConsumerSession(attachment.connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-        return acknowledged_up_to(answer.consumer_mark_delete_position)
+        return cursor_of(answer) or EARLIEST_POSITION
 
     def _confirm(self, attachment: Attachment, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
@@ -425,12 +424,8 @@ class SubscriptionSet:
         operation: Callable[[HeldSubscription], OperationFactory[T]],
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
-        factories = [retried(operation(self._consumers[name])) for name in names]
-        results = run_many(factories, self._timeout)
-        return {
-            name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
-            for name, result in zip(names, results, strict=True)
-        }
+        questions = [(name, retried(operation(self._consumers[name]))) for name in names]
+        return dict(zip(names, ask_all(questions, self._timeout), strict=True))
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -476,12 +471,3 @@ def _hides_deleted(last: MessageIdAdv, done: Position | None, before: Position) 
         and before != EARLIEST_POSITION
         and before.ledger_id < done.ledger_id
     )
-
-
-def acknowledged_up_to(marked: pb.MessageIdData) -> Position:
-    """Return the position after the last entry that a subscription has acknowledged.
-
-    `marked` is the broker's mark-delete position; its entry is -1 at a ledger's beginning.
-    """
-    done = MessageIdAdv.from_pb(marked)
-    return Position(done.ledger_id, done.entry_id + 1)

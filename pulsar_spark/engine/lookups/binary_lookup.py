@@ -1,24 +1,18 @@
 """Service discovery by the binary protocol: sends the requests of `Lookup` as commands.
 
-Pulsar binary protocol, "Service discovery". Each operation is one attempt. A broker gets at most
-MAX_IN_FLIGHT requests at a time.
+Pulsar binary protocol, "Service discovery". Each operation is one attempt.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress, too_many_redirects
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.lookup import (
-    ANY_DOMAIN,
-    RegisteredSchema,
-    topic_names,
-)
+from pulsar_spark.engine.lookups.service import ANY_DOMAIN, RegisteredSchema, topic_names
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol import commands
@@ -27,12 +21,6 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.protocol.versions import BINARY_LOOKUP, TOPICS_OF_NAMESPACE
 
-if TYPE_CHECKING:
-    from pulsar_spark.engine.context import ConnectionPool
-
-MAX_IN_FLIGHT = 64
-"""Requests about topics that one broker gets at a time: thousands at once help nobody."""
-
 WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
 """Brokers with this feature return a topic's partitions without creating the topic."""
 
@@ -40,13 +28,10 @@ _LookupType = pb.CommandLookupTopicResponse
 
 
 class BinaryLookupService:
-    """Sends requests over a pool's connections. Thread-safe; see `lookup.LookupService`."""
+    """Sends requests over a pool's connections. Thread-safe; see `service.LookupService`."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._limits: dict[BrokerAddress, _InFlightLimit] = {}
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
@@ -136,73 +121,16 @@ class BinaryLookupService:
             return None
         return RegisteredSchema(SchemaInfo.from_pb(answer.schema), answer.schema_version)
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
     def _asked(
         self,
         connection: ClientConnection,
         builder: Callable[[int], pb.BaseCommand],
         deadline: Deadline,
     ) -> Operation[Any]:
-        with self._lock:
-            limit = self._limits.setdefault(connection.address, _InFlightLimit())
-            limit.users += 1
-        turn = limit.take()
+        turn = connection.lookups.take()
         try:
             yield turn
-            return (
-                yield connection.request_async(
-                    builder, deadline.attempt(self._pool.options.operation_timeout)
-                )
-            )
+            timeout = deadline.attempt(self._pool.options.operation_timeout)
+            return (yield connection.request_async(builder, timeout))
         finally:
-            limit.give_back(turn)
-            with self._lock:
-                limit.users -= 1
-                if not limit.users:
-                    self._limits.pop(connection.address, None)
-
-
-class _InFlightLimit:
-    """At most MAX_IN_FLIGHT at a time; others wait, in order."""
-
-    def __init__(self) -> None:
-        self.users = 0
-        self._lock = threading.Lock()
-        # The following are guarded by _lock.
-        self._taken = 0
-        self._waiting: dict[Future[None], None] = {}
-        self._giving = False
-
-    def take(self) -> Future[None]:
-        """Return a future that completes when it is the caller's turn."""
-        turn: Future[None] = Future()
-        with self._lock:
-            if self._taken >= MAX_IN_FLIGHT:
-                self._waiting[turn] = None
-                return turn
-            self._taken += 1
-        turn.set_result(None)
-        return turn
-
-    def give_back(self, turn: Future[None]) -> None:
-        """End a turn, or the wait for it."""
-        with self._lock:
-            if turn in self._waiting:
-                del self._waiting[turn]
-                return
-            self._taken -= 1
-            if self._giving:
-                return
-            self._giving = True
-        # A turn may end before this returns: use a loop, not recursion.
-        while True:
-            with self._lock:
-                if self._taken >= MAX_IN_FLIGHT or not self._waiting:
-                    self._giving = False
-                    return
-                following = next(iter(self._waiting))
-                del self._waiting[following]
-                self._taken += 1
-            following.set_result(None)
+            connection.lookups.give_back(turn)

@@ -7,21 +7,19 @@ URL, and register schemas there too.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.http_client import HttpClient
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.lookup import RegisteredSchema, topic_names
+from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import RemoteProtocolError, TopicNotFound, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, key_value_data, type_of_name
 from pulsar_spark.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.context import ConnectionPool
 
 _MIB = 1024 * 1024
 _MAX_LOOKUP = 64 * 1024
@@ -32,11 +30,11 @@ _MAX_VERSION = 2**63
 
 
 class HttpLookupService:
-    """Asks the brokers' web service. Thread-safe; see `lookup.LookupService`."""
+    """Asks the brokers' web service. Thread-safe; see `service.LookupService`."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, client: HttpClient) -> None:
         self._pool = pool
-        self._client = HttpClient(pool.options, pool.auth)
+        self._client = client
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
@@ -91,10 +89,6 @@ class HttpLookupService:
             return None
         known_as = f"{name.namespace_name}/{quote_plus(name.local_name)}"
         return _registered(_fields(data, "a schema"), known_as)
-
-    def close(self) -> None:
-        """Close the connections; waiting operations fail."""
-        self._client.close()
 
     def _asked(
         self, target: str, asked: dict[str, str], deadline: Deadline, limit: int

@@ -7,13 +7,13 @@ told otherwise.
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
@@ -22,13 +22,12 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.operations import Operation, run, run_many, value_of
+from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
+from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
+from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
+from pulsar_spark.engine.operations import Operation, ask_all, run, value_of
 from pulsar_spark.engine.retry import retried
-from pulsar_spark.errors import (
-    InvalidTopicName,
-    PulsarError,
-    RemoteProtocolError,
-)
+from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -36,26 +35,11 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
-from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from pulsar_spark.engine.context import ConnectionPool
 
 T = TypeVar("T")
 
-PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
-ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
-
 MAX_PARTITIONS = 100_000
 """A larger number is an error: each partition costs the broker and us a consumer."""
-
-
-class RegisteredSchema(NamedTuple):
-    """A schema in the brokers' registry, with its version."""
-
-    schema: SchemaInfo
-    version: bytes
 
 
 class Extent(NamedTuple):
@@ -69,33 +53,6 @@ class Extent(NamedTuple):
     last: MessageIdAdv
 
 
-class LookupService(Protocol):
-    """Service discovery, one attempt per operation: binary protocol or REST."""
-
-    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation that finds the broker of a topic partition."""
-
-    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
-        """Return an operation that gets a topic's number of partitions, 0 if not partitioned.
-
-        With `create` a missing topic may be created; otherwise it is TopicNotFound.
-        """
-
-    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
-        """Return an operation that lists a namespace's topics as `topic_names` does.
-
-        `mode` is one of CommandGetTopicsOfNamespace.Mode.
-        """
-
-    def schema(
-        self, topic: str, version: bytes | None, deadline: Deadline
-    ) -> Operation[RegisteredSchema | None]:
-        """Return an operation that gets a version of a topic's schema, or the latest."""
-
-    def close(self) -> None:
-        """Release resources; waiting operations fail."""
-
-
 class Lookup:
     """Asks a pool's brokers. Has no state; thread-safe.
 
@@ -106,7 +63,9 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
-        self._service = pool.lookup_service
+        self._service: LookupService = (
+            BinaryLookupService(pool) if pool.http is None else HttpLookupService(pool, pool.http)
+        )
         self._timeout = pool.options.operation_timeout
 
     # --- brokers ------------------------------------------------------------------------------
@@ -155,17 +114,12 @@ class Lookup:
             raise RemoteProtocolError(f"the broker claims that the topic has {count} partitions")
         return count
 
-    def topics_of_namespace(self, namespace: str, pattern: str | None = None) -> list[str]:
+    def topics_of_namespace(self, namespace: str) -> list[str]:
         """Return the full names of the persistent topics of ``tenant/namespace``, sorted.
 
-        Partitions are replaced by their topic. `pattern` is a regular expression that must match
-        the whole name. The list contains system topics.
+        Partitions are replaced by their topic. The list contains system topics.
         """
-        names = run(retried(lambda end: self.topics_operation(namespace, end)), self._timeout)
-        if pattern is None:
-            return names
-        matches = re.compile(pattern).fullmatch
-        return [name for name in names if matches(name)]
+        return run(retried(lambda end: self.topics_operation(namespace, end)), self._timeout)
 
     def topics_operation(
         self, namespace: str, deadline: Deadline, mode: int = PERSISTENT
@@ -245,25 +199,8 @@ class Lookup:
     ) -> dict[str, T | PulsarError]:
         """As `ask`, about many topics at once."""
         names = list(dict.fromkeys(topics))
-
-        def factory(topic: str) -> Callable[[Deadline], Operation[T]]:
-            return retried(lambda end: attempt(topic, end))
-
-        results = run_many([factory(name) for name in names], self._timeout)
-        return {
-            name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
-            for name, result in zip(names, results, strict=True)
-        }
-
-
-def topic_names(named: Iterable[str]) -> list[str]:
-    """Return a broker's list of topics, sorted, with partitions replaced by their topic."""
-    names: set[str] = set()
-    for name in named:
-        # Skip invalid names, instead of failing for the others.
-        with contextlib.suppress(InvalidTopicName):
-            names.add(str(TopicName.parse(name).partitioned))
-    return sorted(names)
+        questions = [(name, retried(partial(attempt, name))) for name in names]
+        return dict(zip(names, ask_all(questions, self._timeout), strict=True))
 
 
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:

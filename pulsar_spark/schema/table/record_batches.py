@@ -11,20 +11,22 @@ import pyarrow as pa
 from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import (
     MAX_CELLS,
     binaries,
     booleans,
+    repeated,
     strings,
     widest_item,
     width,
 )
 from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.column_arrays import array_of
 from pulsar_spark.schema.table.metadata_columns import SOURCES
-from pulsar_spark.schema.table.names import KEY, VALUE
+from pulsar_spark.schema.table.names import KEY, PARTITION, TOPIC, VALUE
 from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
 
 logger = get_logger(__name__)
@@ -142,18 +144,18 @@ class RecordBatchBuilder:
 
         Raises CorruptMessage (and its kinds) for a value that cannot be decoded.
         """
-        batch = self._build(Messages(columns, self._topic, self._partition))
+        batch = self._build(columns)
         self.messages += columns.rows
         self.size += columns.nbytes
         if batch.num_rows:
             yield batch
 
-    def _build(self, messages: Messages) -> pa.RecordBatch:
-        found = self._decode(messages)
+    def _build(self, columns: blocks.Columns) -> pa.RecordBatch:
+        found = self._decode(columns)
         if found.bad and self._mode == FAILFAST:
-            raise self._undecodable(messages, found)
+            raise self._undecodable(columns, found)
         arrays = [
-            self._column(name, kind, messages, found)
+            self._column(name, kind, columns, found)
             for name, kind in zip(self._columns, self._schema.types, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -163,21 +165,28 @@ class RecordBatchBuilder:
             self.corrupt += len({undecodable.row for undecodable in found.bad})
         return batch
 
-    def _decode(self, messages: Messages) -> DecodedValues:
+    def _decode(self, columns: blocks.Columns) -> DecodedValues:
         if self._decoder is not None:
-            return self._decoder.decode(messages)
+            return self._decoder.decode(columns, self._topic)
         if not self._needs_values:
             return _NOTHING
-        raw = messages.values()
+        raw = array_of(columns, "value", pa.binary())
         return DecodedValues(raw, {VALUE: raw})
 
     def _column(
-        self, name: str, target: pa.DataType, messages: Messages, found: DecodedValues
+        self, name: str, target: pa.DataType, columns: blocks.Columns, found: DecodedValues
     ) -> pa.Array:
         column: Any = found.columns.get(name)
-        if column is None:
-            corrupt = name == CORRUPT
-            column = _corrupt_records(found, target) if corrupt else messages.column(name)
+        if column is not None:
+            pass
+        elif name == CORRUPT:
+            column = _corrupt_records(found, target)
+        elif name == TOPIC:
+            column = repeated(self._topic, pa.string(), columns.rows)
+        elif name == PARTITION:
+            column = repeated(self._partition, pa.int32(), columns.rows)
+        else:
+            column = array_of(columns, *SOURCES[name])
         # Spark's types may have other names for nested fields, and other offset widths.
         return column if column.type == target else column.cast(target)
 
@@ -195,18 +204,20 @@ class RecordBatchBuilder:
         self.dropped += len(dropped)
         return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
 
-    def _undecodable(self, messages: Messages, found: DecodedValues) -> PulsarError:
+    def _undecodable(self, columns: blocks.Columns, found: DecodedValues) -> PulsarError:
         assert self._schema_info is not None
         first, version = found.bad[0], found.bad_version
+        ledger_id, entry_id, index, size = columns.locate(first.row)
+        message_id = MessageIdAdv(ledger_id, entry_id, self._partition, index, size)
         if found.unreadable is not None:
-            return found.unreadable.with_context(message_id=messages.locate(first.row))
+            return found.unreadable.with_context(message_id=message_id)
         written = f" of schema version {version_number(version)}" if version else ""
         return CorruptMessage(
             f"a value{written} does not decode as {self._schema_info.type_name}: "
             f"{_field(first)}{first.reason}",
             "Read with valueFormat=raw, or set mode to PERMISSIVE or DROPMALFORMED.",
             topic=self._topic,
-            message_id=messages.locate(first.row),
+            message_id=message_id,
         )
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import VersionRuns
+from pulsar_spark.protocol.blocks import Columns, VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
 from pulsar_spark.schema.codec import (
@@ -31,7 +31,7 @@ from pulsar_spark.schema.codec import (
 )
 from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
-from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.column_arrays import array_of
 from pulsar_spark.schema.table.names import KEY
 
 Writers = Callable[[bytes], SchemaInfo]
@@ -78,24 +78,25 @@ class ValueDecoder:
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
         self._joint: dict[tuple[bytes, ...], JointDecoder | None] = {}
 
-    def decode(self, messages: Messages) -> DecodedValues:
+    def decode(self, columns: Columns, topic: str) -> DecodedValues:
         """Decode a record batch's values; raises as `writers`, except SchemaMismatch.
 
         A value cannot be decoded if its schema version was deleted, has another type than the
         query's, or cannot be resolved to the query's schema.
         """
-        groups = _Groups(messages.version_runs, messages.count)
-        decoders = [self._decoder(version, messages.topic) for version in groups.versions]
+        groups = _Groups(columns.version_runs, columns.rows)
+        decoders = [self._decoder(version, topic) for version in groups.versions]
         separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
-        raw, keys = messages.values(), messages.keys() if separated else None
+        raw = array_of(columns, "value", pa.binary())
+        keys = array_of(columns, "key", pa.binary()) if separated else None
         if len(decoders) == 1:
             return self._decode(groups.versions[0], decoders[0], raw, keys)
         joint = self._together(groups.versions, decoders)
         if joint is not None:
             decoded = joint.decode(raw, groups.numbers)
             bad_version = groups.version_of(decoded.bad[0].row) if decoded.bad else b""
-            columns = dict(zip(self.names, decoded.columns, strict=True))
-            return DecodedValues(raw, columns, decoded.bad, bad_version)
+            found = dict(zip(self.names, decoded.columns, strict=True))
+            return DecodedValues(raw, found, decoded.bad, bad_version)
         groups.split()
         pieces = []
         for version, decoder, rows in zip(groups.versions, decoders, groups.rows, strict=True):

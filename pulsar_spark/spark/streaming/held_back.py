@@ -53,7 +53,7 @@ class HeldWatch:
         resting.sort(key=lambda topic: self._looked.get(topic, 0.0))
         for topic in resting[:_AT_ONCE]:
             self._looked[topic] = now
-            attempt = self._probe.held_attempt(topic, self._ends[topic][0])
+            attempt = partial(self._probe.held_operation, topic, self._ends[topic][0])
             answer = start(attempt, _ANSWER_SECONDS, self._context.timers)
             answer.add_done_callback(partial(_log_held, topic))
 

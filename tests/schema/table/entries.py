@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.reader import take_opened
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.block_columns import COLUMNS
 from pulsar_spark.protocol.blocks import BlockOptions, Columns
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.implementation import make_decoder
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
-from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.schema.table.record_batches import RecordBatchBuilder
 
 TOPIC = "persistent://public/default/t-partition-3"
@@ -76,17 +74,11 @@ def _entry(
     metadata = pb.MessageMetadata(**fields)
     for key, value in properties:
         metadata.properties.add(key=key, value=value)
-    parts = SimpleNamespace(
-        metadata=metadata,
-        broker_entry_metadata=None if index is None else pb.BrokerEntryMetadata(index=index),
-    )
-    command = pb.CommandMessage(
-        consumer_id=0,
-        message_id=MessageIdAdv(7, entry_id, PARTITION).to_pb(),
-        redelivery_count=redelivery_count,
-    )
-    entry = ReceivedEntry(TOPIC, command, cast(Any, parts), payload, wanted, is_batch, len(payload))
-    entry.first_chunk = first_chunk
+    stamp = None if index is None else pb.BrokerEntryMetadata(index=index)
+    entry = ReceivedEntry(metadata, payload, broker_entry_metadata=stamp)
+    entry.topic, entry.wanted, entry.is_batch = TOPIC, wanted, is_batch
+    entry.ledger_id, entry.entry_id, entry.partition = 7, entry_id, PARTITION
+    entry.redelivery_count, entry.first_chunk = redelivery_count, first_chunk
     return entry
 
 
@@ -97,11 +89,11 @@ def columns_of(wanted: BlockOptions, *entries: ReceivedEntry) -> Iterator[Column
     """Yield what a decoder makes of opened entries; one of which a part is wanted comes last."""
     if entries and entries[-1].is_batch:
         last = entries[-1]
-        end = (last.ledger_id, last.entry_id, last.stop_index)
+        end = (last.ledger_id, last.entry_id, last.wanted.stop)
         wanted = BlockOptions(**{**_fields(wanted), "end": end})
     decoder = make_decoder(wanted, decompress)
     for entry in entries:
-        start = Position(entry.ledger_id, entry.entry_id, entry.first_index)
+        start = Position(entry.ledger_id, entry.entry_id, entry.wanted.start)
         yield from take_opened(entry, start, decoder)
     if (found := decoder.take()) is not None:
         yield found
@@ -111,11 +103,11 @@ def _fields(options: BlockOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in BlockOptions.__dataclass_fields__}
 
 
-def messages_of(*entries: ReceivedEntry) -> Messages:
+def rows_of(*entries: ReceivedEntry) -> Columns:
     """Return the messages of entries."""
     wanted = BlockOptions(TOPIC, PARTITION, frozenset(COLUMNS), None, 10**6, 10**9, _LIMIT)
     (found,) = columns_of(wanted, *entries)
-    return Messages(found, TOPIC, PARTITION)
+    return found
 
 
 def batches_of(builder: RecordBatchBuilder, *entries: ReceivedEntry) -> list[pa.RecordBatch]:

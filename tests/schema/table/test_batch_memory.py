@@ -58,7 +58,7 @@ _SCRIPT = """
     def entries():
         entry = batch([message(b"")])
         entry.payload = one * count
-        entry.metadata.num_messages_in_batch = entry.stop_index = count
+        entry.metadata.num_messages_in_batch, entry.wanted = count, range(count)
         schema = pa.schema(list(COLUMNS.items()))
         builder = RecordBatchBuilder(schema, Projection(tuple(COLUMNS)), TOPIC, 3)
         options = builder.block_options(None, 2**26)

@@ -10,19 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.table import names
-from tests.schema.table.entries import TOPIC, batch, message, messages_of, single
+from pulsar_spark.schema.table.metadata_columns import SOURCES
+from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
+from tests.schema.table.entries import PARTITION, TOPIC, batch, batches_of, message, single
+
+TYPES = {
+    names.VALUE: pa.binary(),
+    names.TOPIC: pa.string(),
+    names.PARTITION: pa.int32(),
+    **{name: kind for name, (_, kind) in SOURCES.items()},
+}
 
 
 def column(name: str, *entries: ReceivedEntry) -> list[Any]:
-    messages = messages_of(*entries)
-    array = messages.column(name)
-    array.validate(full=True)
-    assert len(array) == messages.count
-    return array.to_pylist()  # type: ignore[no-any-return]
+    schema = pa.schema({name: TYPES[name]})
+    builder = RecordBatchBuilder(schema, Projection((name,)), TOPIC, PARTITION, max_rows=10**6)
+    (found,) = batches_of(builder, *entries)
+    found.validate(full=True)
+    return found.column(0).to_pylist()  # type: ignore[no-any-return]
 
 
 MANY = 200
@@ -40,10 +49,7 @@ def test_values_of_single_messages_and_batches_come_in_order() -> None:
         single(memoryview(b"view")),  # type: ignore[arg-type]
     ]
     expected = [b"one", None, b"", b"a", None, b"", *(b"%d" % i for i in range(MANY)), b"view"]
-    array = messages_of(*entries).values()
-    array.validate(full=True)
-    assert array.type == pa.binary()
-    assert array.to_pylist() == expected
+    assert column(names.VALUE, *entries) == expected
 
 
 @pytest.mark.fault(60, 62, 95)
@@ -60,7 +66,7 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
         (i, None if i % 7 == 0 else b"%d" % i) for i in range(10, 190) if i % 7 == 0 or i % 5 != 0
     ]
     entry = batch(messages, wanted=range(10, 190))
-    assert messages_of(entry).values().to_pylist() == [value for _, value in expected]
+    assert column(names.VALUE, entry) == [value for _, value in expected]
     assert column(names.BATCH_INDEX, entry) == [index for index, _ in expected]
     assert column(names.MESSAGE_ID, entry) == [
         MessageIdAdv(7, 0, 3, index, MANY).serialize() for index, _ in expected
@@ -71,7 +77,7 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
 def test_a_batch_of_more_messages_than_are_prepared_for() -> None:
     count = 20_001
     entry = batch([message(b"x")] * count)
-    assert messages_of(entry).values().to_pylist() == [b"x"] * count
+    assert column(names.VALUE, entry) == [b"x"] * count
     assert (
         column(names.MESSAGE_ID, entry)[-1] == MessageIdAdv(7, 0, 3, count - 1, count).serialize()
     )
@@ -222,9 +228,9 @@ def test_any_batches_give_their_payloads_and_ids(
         )
         for number, batch_payloads in enumerate(payloads)
     ]
-    messages = messages_of(*entries)
-    assert messages.values().to_pylist() == [payload for part in payloads for payload in part]
-    assert messages.column(names.MESSAGE_ID).to_pylist() == [
+    expected = [payload for part in payloads for payload in part]
+    assert column(names.VALUE, *entries) == expected
+    assert column(names.MESSAGE_ID, *entries) == [
         MessageIdAdv(7, number, 3, row, len(part)).serialize()
         for number, part in enumerate(payloads)
         for row in range(len(part))

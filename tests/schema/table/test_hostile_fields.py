@@ -12,11 +12,11 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
-from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frame_parts import MessageReceived
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
@@ -48,28 +48,24 @@ def entry_bytes(rng: random.Random) -> bytes:
     return stored
 
 
-def received(rng: random.Random, stored: bytes) -> MessageReceived:
+def received(rng: random.Random, stored: bytes) -> Frame:
     message_id = pb.MessageIdData(ledgerId=5, entryId=7)
     with suppress(DecodeError):
         message_id.MergeFromString(hostile.fields(rng, pb.MessageIdData.DESCRIPTOR, 1))
     command = pb.CommandMessage(consumer_id=1, message_id=message_id)
     if rng.random() < 0.5:
         command.redelivery_count = rng.choice([0, 2**31 - 1, 2**31, 2**32 - 1])
-    return MessageReceived(command, memoryview(stored))
+    return frame_of(command, stored)
+
+
+def frame_of(command: pb.CommandMessage, stored: bytes) -> Frame:
+    base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=command)
+    return Frame(base, memoryview(stored))
 
 
 def look_at(entry: ReceivedEntry) -> None:
     """Call all accessors of a `Message`."""
-    found = MessageIdAdv(entry.ledger_id, entry.entry_id, 3)
-    message = Message(
-        TOPIC,
-        found,
-        b"",
-        entry.metadata,
-        None,
-        MessageValues(BytesSchema()),
-        entry.redelivery_count,
-    )
+    message = Message(entry, -1, MessageValues(BytesSchema()))
     for text in (message.producer_name(), message.partition_key(), *message.properties().values()):
         text.encode()
     for name in dir(message):
@@ -112,5 +108,5 @@ def test_an_id_that_no_message_has_is_damage_and_no_end(field: str, value: int) 
     command = pb.CommandMessage(consumer_id=1, message_id=message_id)
     decoder = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1000)
     with pytest.raises(PulsarError, match="is not a valid position of a message"):
-        decoder.decode(MessageReceived(command, memoryview(b"")))
+        decoder.decode(frame_of(command, b""))
     assert not decoder.finished

@@ -57,8 +57,8 @@ def of_entries(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordB
     """Open all entries."""
     opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
     decoder = make_decoder(target.block_options(None, 1 << 20), decompress)
-    for message in MessageBlock(3, stream, 0, len(stream), 0).messages():
-        if (found := opener.decode(message)) is not None:
+    for frame in MessageBlock(3, stream, 0, len(stream), 0).frames():
+        if (found := opener.decode(frame)) is not None:
             for columns in take_opened(found, EARLIEST_POSITION, decoder):
                 yield from target.build(columns)
     if (last := decoder.take()) is not None:
@@ -75,9 +75,9 @@ def of_blocks(target: RecordBatchBuilder, stream: bytes) -> Iterator[pa.RecordBa
         if status == FULL and (columns := decoder.take()) is not None:
             yield from target.build(columns)
         if status == SLOW:
-            message, at = MessageBlock(3, stream, at, len(stream), 0).message(at)
+            frame, at = MessageBlock(3, stream, at, len(stream), 0).frame(at)
             opener.position = EARLIEST_POSITION
-            if (found := opener.decode(message)) is not None:
+            if (found := opener.decode(frame)) is not None:
                 for columns in take_opened(found, Position(*position), decoder):
                     yield from target.build(columns)
             position = opener.position
@@ -148,7 +148,7 @@ def test_what_is_larger_than_a_decoder_decompresses_is_opened_for_it() -> None:
     decoder = make_decoder(builder(ALL).block_options(None, 1000), decompress)
     assert decoder.decode(large, 0, len(large), EARLIEST_POSITION)[1] == SLOW
     opener = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1 << 20)
-    opened = opener.decode(MessageBlock(3, large, 0, len(large), 0).message(0)[0])
+    opened = opener.decode(MessageBlock(3, large, 0, len(large), 0).frame(0)[0])
     assert opened is not None
     assert list(take_opened(opened, EARLIEST_POSITION, decoder)) == []
     taken = decoder.take()

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch, CorruptMessage
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.record_batches import (

@@ -16,7 +16,7 @@ from pulsar_spark.schema.avro.reading import AvroDecoder
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.primitives import PrimitiveDecoder
 from pulsar_spark.schema.table.value_decoder import ValueDecoder
-from tests.schema.table.entries import batch, message, messages_of, single
+from tests.schema.table.entries import TOPIC, batch, message, rows_of, single
 
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
 INT64 = SchemaInfo(pb.Schema.Int64, "INT64")
@@ -45,7 +45,7 @@ MIXED = (
 @pytest.mark.fault(64)
 def test_each_message_is_decoded_with_the_version_it_was_written_with() -> None:
     decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
-    found = decoder.decode(messages_of(*MIXED))
+    found = decoder.decode(rows_of(*MIXED), TOPIC)
     assert found.columns["value"].to_pylist() == [1, 2, None, 3, 4, 5, 6]
     assert len(found.raw) == 7
     assert not found.bad
@@ -61,7 +61,7 @@ def test_a_version_is_asked_for_once_and_none_for_messages_without() -> None:
     decoder = ValueDecoder(INT64, ["value"], ask)
     assert asked == []
     for _ in range(3):
-        decoder.decode(messages_of(*MIXED))
+        decoder.decode(rows_of(*MIXED), TOPIC)
     assert asked == [OLD, NEW]
 
 
@@ -72,7 +72,7 @@ def test_a_value_that_cannot_be_decoded_is_reported_with_its_row() -> None:
         batch([message(i64(4)), message(b"?")], schema_version=NEW),
         single(b"!", schema_version=OLD),
     )
-    found = decoder.decode(messages_of(*bad))
+    found = decoder.decode(rows_of(*bad), TOPIC)
     assert found.columns["value"].to_pylist() == [2, 3, 4, None, None]
     assert [item.row for item in found.bad] == [3, 4]
     assert all(isinstance(item, Undecodable) for item in found.bad)
@@ -82,7 +82,7 @@ def test_a_value_that_cannot_be_decoded_is_reported_with_its_row() -> None:
 @pytest.mark.fault(64)
 def test_no_value_decodes_of_a_version_that_cannot_become_the_querys() -> None:
     decoder = ValueDecoder(INT64, ["value"], lambda version: STRING)
-    found = decoder.decode(messages_of(*MIXED))
+    found = decoder.decode(rows_of(*MIXED), TOPIC)
     assert found.columns["value"].to_pylist() == [None, None, None, None, None, 5, None]
     assert [item.row for item in found.bad] == [0, 1, 3, 4, 6]
     assert isinstance(found.unreadable, SchemaMismatch)
@@ -95,7 +95,7 @@ def test_decoders_are_bounded_in_number() -> None:
     entries: list[Any] = [
         single(i32(number), schema_version=number.to_bytes(8, "big")) for number in range(300)
     ]
-    found = decoder.decode(messages_of(*entries))
+    found = decoder.decode(rows_of(*entries), TOPIC)
     assert found.columns["value"].to_pylist() == list(range(300))
     assert len(decoder._decoders) <= 100
 
@@ -114,7 +114,7 @@ def test_values_of_one_version_are_decoded_together_wherever_they_lie() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrimitiveDecoder, "decode", counted)
-        found = decoder.decode(messages_of(*entries))
+        found = decoder.decode(rows_of(*entries), TOPIC)
     assert calls == [50, 50]
     assert found.columns["value"].to_pylist() == list(range(100))
 
@@ -122,12 +122,13 @@ def test_values_of_one_version_are_decoded_together_wherever_they_lie() -> None:
 def test_of_versions_that_alternate_the_first_bad_value_tells_its_version() -> None:
     decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
     found = decoder.decode(
-        messages_of(
+        rows_of(
             single(i32(0), schema_version=OLD),
             single(b"new", schema_version=NEW),
             single(b"old", schema_version=OLD),
             single(i64(3), schema_version=NEW),
-        )
+        ),
+        TOPIC,
     )
     assert found.columns["value"].to_pylist() == [0, None, None, 3]
     assert [item.row for item in found.bad] == [1, 2]
@@ -158,7 +159,7 @@ def test_avro_values_of_versions_in_turn_are_decoded_in_one_call() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AvroDecoder, "decode", counted)
-        found = decoder.decode(messages_of(*entries))
+        found = decoder.decode(rows_of(*entries), TOPIC)
     assert calls == [100]
     assert found.columns["a"].to_pylist() == [3, 1, 3, None] + [3, 1] * 48
     assert found.columns["b"].to_pylist() == [None, 2, None, None] + [None, 2] * 48

@@ -1,0 +1,59 @@
+"""What lookups ask of a service, which is a broker or the brokers' web service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.errors import InvalidTopicName
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+
+PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
+ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema in the brokers' registry, with its version."""
+
+    schema: SchemaInfo
+    version: bytes
+
+
+class LookupService(Protocol):
+    """Service discovery, one attempt per operation: binary protocol or REST."""
+
+    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
+        """Return an operation that finds the broker of a topic partition."""
+
+    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
+        """Return an operation that gets a topic's number of partitions, 0 if not partitioned.
+
+        With `create` a missing topic may be created; otherwise it is TopicNotFound.
+        """
+
+    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
+        """Return an operation that lists a namespace's topics as `topic_names` does.
+
+        `mode` is one of CommandGetTopicsOfNamespace.Mode.
+        """
+
+    def schema(
+        self, topic: str, version: bytes | None, deadline: Deadline
+    ) -> Operation[RegisteredSchema | None]:
+        """Return an operation that gets a version of a topic's schema, or the latest."""
+
+
+def topic_names(named: Iterable[str]) -> list[str]:
+    """Return a broker's list of topics, sorted, with partitions replaced by their topic."""
+    names: set[str] = set()
+    for name in named:
+        # Skip invalid names, instead of failing for the others.
+        with contextlib.suppress(InvalidTopicName):
+            names.add(str(TopicName.parse(name).partitioned))
+    return sorted(names)
