@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, final
 
 __all__ = [
     "CONTRACT",
+    "AvroDecoder",
     "BlockDecoder",
     "Columns",
     "Memory",
@@ -38,6 +39,19 @@ def hash_values(
 ) -> bytes: ...
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
+
+@final
+class AvroDecoder:
+    def __new__(
+        cls, kind: Any, plans: Sequence[Any], empty_items: int, cells: int
+    ) -> AvroDecoder: ...
+    def decode(
+        self,
+        data: bytes,
+        edges: memoryview[int],
+        valid: bytes | None = None,
+        versions: bytes | None = None,
+    ) -> tuple[tuple[Any, ...], list[int]]: ...
 
 @final
 class BlockDecoder:

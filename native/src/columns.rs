@@ -21,7 +21,7 @@ pub struct Validity {
 
 impl Validity {
     #[inline]
-    fn push(&mut self, valid: bool) {
+    pub fn push(&mut self, valid: bool) {
         if !valid && self.nulls == 0 {
             self.bits.clear();
             self.bits.resize(self.len / 8, 0xff);
@@ -42,7 +42,8 @@ impl Validity {
         self.len += 1;
     }
 
-    fn truncate(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
+        let len = len.min(self.len);
         if self.nulls > 0 {
             let is_null = |row: &usize| self.bits[row / 8] >> (row % 8) & 1 == 0;
             self.nulls -= (len..self.len).filter(is_null).count();
@@ -59,7 +60,7 @@ impl Validity {
         (self.nulls > 0).then_some(&self.bits)
     }
 
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Validity { bits: std::mem::take(&mut self.bits), len: 0, nulls: 0 };
     }
 }
@@ -163,15 +164,14 @@ impl Binary {
         Ok(())
     }
 
-    fn truncate(&mut self, rows: usize) {
+    pub fn truncate(&mut self, rows: usize) {
         self.offsets.truncate(rows + 1);
         let end = self.offsets[self.offsets.len() - 1];
         self.data.truncate(end as usize);
-        // A row may have been given up between its offset and its bit.
-        self.validity.truncate(rows.min(self.validity.len));
+        self.validity.truncate(rows);
     }
 
-    fn clear(&mut self, largest: usize) {
+    pub fn clear(&mut self, largest: usize) {
         self.offsets.clear();
         self.offsets.push(0);
         self.data.clear();
@@ -201,12 +201,12 @@ impl<T: Default + Copy> Fixed<T> {
         debug_assert_eq!(self.validity.nulls, 0);
     }
 
-    fn truncate(&mut self, rows: usize) {
+    pub fn truncate(&mut self, rows: usize) {
         self.data.truncate(rows);
-        self.validity.truncate(rows.min(self.validity.len));
+        self.validity.truncate(rows);
     }
 
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.data.clear();
         self.validity.clear();
     }

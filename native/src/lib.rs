@@ -4,11 +4,12 @@
 //!
 //! `wire` has numbers and sizes, `frame` what leads up to a payload, `batch` the messages in one,
 //! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together,
-//! `encode` goes the other way, `hashes` tells what a task has written, and `python` is what Python
-//! sees of it.
+//! `encode` goes the other way. `avro` reads typed values into the columns of `values`. `hashes` tells
+//! what a task has written, and `python` is what Python sees of it.
 
 #![forbid(unsafe_code)]
 
+pub mod avro;
 pub mod batch;
 pub mod columns;
 pub mod decode;
@@ -18,4 +19,7 @@ pub mod hashes;
 pub mod lz4;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_values;
+pub mod values;
 pub mod wire;

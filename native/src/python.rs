@@ -16,12 +16,13 @@ use crate::decode::{self, Options, Place};
 use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
 use crate::frame;
 use crate::hashes;
+use crate::python_values::AvroDecoder;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 11;
+const CONTRACT: u32 = 12;
 
-type Object = Py<PyAny>;
+pub(crate) type Object = Py<PyAny>;
 
 /// scan_messages(data, at, limit) -> (end, consumer_id, frames, last)
 ///
@@ -433,7 +434,7 @@ struct Messages<'py> {
 }
 
 /// Byte strings: Python's, of which some may be None, or those of a `ByteColumn` in one piece.
-enum Column<'py> {
+pub(crate) enum Column<'py> {
     Values(Vec<Option<Bound<'py, PyBytes>>>),
     Joined { data: Bound<'py, PyBytes>, edges: Vec<usize> },
 }
@@ -484,7 +485,7 @@ impl<'py> Column<'py> {
     }
 
     /// `edges` is a memoryview of numbers of 32 or 64 bits, the first of which is the data's start.
-    fn joined(data: Bound<'py, PyBytes>, edges: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn joined(data: Bound<'py, PyBytes>, edges: &Bound<'py, PyAny>) -> PyResult<Self> {
         let width: usize = edges.getattr(intern!(edges.py(), "itemsize"))?.extract()?;
         let edges = as_bytes(edges.call_method0(intern!(edges.py(), "tobytes"))?)?;
         let edges = column_edges(edges.as_bytes(), width, data.as_bytes().len());
@@ -511,7 +512,7 @@ impl<'py> Column<'py> {
         }
     }
 
-    fn slices(&self) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
+    pub(crate) fn slices(&self) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
         match self {
             Column::Values(values) => {
                 Box::new(values.iter().map(|item| item.as_ref().map(|item| item.as_bytes())))
@@ -602,14 +603,14 @@ impl<T: Plain> Values for Lent<T> {
     }
 }
 
-fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
+pub(crate) fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
     if size_of_val(&values[..]) < MIN_LENT {
         return Ok(T::copied(py, values)?.into_any().unbind());
     }
     Ok(Py::new(py, Memory { values: Box::new(values.lend()) })?.into_any())
 }
 
-fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
+pub(crate) fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
     let (offsets, data) = (buffer(py, &mut column.offsets)?, buffer(py, &mut column.data)?);
     let fields = (bits, offsets, data, column.validity.nulls);
@@ -640,7 +641,7 @@ fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Obj
 }
 
 /// What a buffer's values are; numbers are written in the machine's own order.
-trait Plain: Copy + Send + Sync + 'static {
+pub(crate) trait Plain: Copy + Send + Sync + 'static {
     const SIZE: usize;
 
     fn write(self, to: &mut [u8]);
@@ -687,6 +688,24 @@ impl Plain for u64 {
     }
 }
 
+impl Plain for u32 {
+    const SIZE: usize = 4;
+
+    #[inline]
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_ne_bytes());
+    }
+}
+
+impl Plain for u128 {
+    const SIZE: usize = 16;
+
+    #[inline]
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_ne_bytes());
+    }
+}
+
 impl Plain for i64 {
     const SIZE: usize = 8;
 
@@ -700,6 +719,7 @@ impl Plain for i64 {
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add("Progress", progress_type(module.py())?)?;
+    module.add_class::<AvroDecoder>()?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
     module.add_class::<Memory>()?;

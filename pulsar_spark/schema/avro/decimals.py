@@ -1,4 +1,4 @@
-"""Decimals of at most 64 bits as columns: numbers ↔ bytes, highest byte first.
+"""Decimals of at most 64 bits as columns: numbers → bytes, highest byte first.
 
 Avro 1.12 specification, Logical Types, Decimal: the unscaled number in two's complement, in as few
 bytes as possible or in a fixed number. Wider decimals are converted one by one.
@@ -34,11 +34,6 @@ def swapped(words: pa.Array) -> pa.Array:
     return words
 
 
-def from_words(words: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
-    """Return the numbers in the lowest bytes of words, 1 to 8 of them as `sizes` says."""
-    return pc.shift_right(swapped(words), pc.subtract(_64, pc.multiply(sizes, _EIGHT)))
-
-
 def to_words(numbers: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
     """Return words whose lowest bytes hold numbers; `sizes` has their number of bytes, 1 to 8."""
     return swapped(pc.shift_left(numbers, pc.subtract(_64, pc.multiply(sizes, _EIGHT))))
@@ -62,12 +57,6 @@ def beyond(numbers: pa.Array, digits: int) -> pa.Array:
     if digits > DIGITS:
         return pc.less(numbers, numbers)
     return pc.greater(pc.abs(numbers).view(pa.uint64()), number(10**digits - 1).cast(pa.uint64()))
-
-
-def decimals(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return decimals, without nulls, from unscaled numbers."""
-    whole = numbers.cast(pa.decimal128(19, 0))
-    return pa.Array.from_buffers(kind, len(numbers), [None, whole.buffers()[1]])
 
 
 def without_points(values: pa.Array) -> pa.Array:

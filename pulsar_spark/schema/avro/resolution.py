@@ -146,27 +146,6 @@ class Unresolvable:
     type: pa.DataType
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """Reads no bytes, gives the value that `plan` reads from `data`."""
-
-    plan: Plan
-    data: bytes
-
-    @property
-    def type(self) -> pa.DataType:
-        """The value's type."""
-        return self.plan.type
-
-
-@dataclass(frozen=True, slots=True)
-class ReadByVersion:
-    """A value whose plan depends on the number of the version it was written with."""
-
-    versions: tuple[Plan, ...]
-    type: pa.DataType
-
-
 Plan: TypeAlias = (
     ReadNull
     | ReadNumber
@@ -178,8 +157,6 @@ Plan: TypeAlias = (
     | ReadUnion
     | IntoMember
     | Unresolvable
-    | Constant
-    | ReadByVersion
 )
 """How to read a value; `type` is the resulting column's or part's type."""
 

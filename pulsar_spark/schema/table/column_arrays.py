@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pyarrow as pa
 
-from pulsar_spark.protocol.blocks import ArrowBuffer, BinaryColumn, Columns, FixedColumn
+from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn
+from pulsar_spark.schema.arrow.kernel_columns import arrow_buffer
 
 
 def array_of(columns: Columns, name: str, kind: pa.DataType) -> pa.Array:
@@ -37,10 +36,3 @@ def _fixed(column: FixedColumn, kind: pa.DataType, count: int) -> pa.Array:
 
 def _validity(bits: bytes | None) -> pa.Buffer | None:
     return None if bits is None else pa.py_buffer(bits)
-
-
-def arrow_buffer(data: ArrowBuffer) -> pa.Buffer:
-    """Return the same bytes as a buffer of Arrow's, without a copy."""
-    if isinstance(data, bytes | array):
-        return pa.py_buffer(data)
-    return pa.foreign_buffer(data.address, data.size, data)

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro import codec, reading
+from pulsar_spark.schema.avro import codec
 from tests.schema.avro.random_values import info
+from tests.schema.kernel import choose
 
 WHOLE = {"int": 32, "long": 64}
 FLOATING = {"float": "f", "double": "d"}
@@ -63,9 +64,9 @@ def both_ways(written: Any, read: Any, data: Sequence[bytes], field: str = "f") 
     """Return the column when read in columns, and when read one by one."""
     raw = pa.array(list(data), pa.binary())
     found = []
-    for limit in (0, 10**9):
+    for kernel in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "FEW", limit)
+            choose(patch, kernel=kernel)
             result = codec.decoder(info(written), info(read), [field]).decode(raw)
         assert not result.bad
         found.append(result.columns[0])

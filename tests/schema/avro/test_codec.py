@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import reading as avro_decoder
 from tests.schema.avro.random_values import Schemas, Values, decoded, encoded, info, rows
+from tests.schema.kernel import choose
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -24,8 +24,7 @@ def test_random_values_are_read_and_written_as_fastavro_does(
     values = Values(rng)
     # Both decoding paths, and chunks that end in between.
     count = 3200 if seed % 4 else 500
-    monkeypatch.setattr(avro_decoder, "FEW", 1 if seed % 4 else 10_000)
-    monkeypatch.setattr(avro_decoder, "MAX_ROWS", 1500 if seed % 2 else 16_384)
+    choose(monkeypatch, kernel=bool(seed % 4))
     data = encoded(tree, (values.of(tree) for _ in range(count)))
     wanted = decoded(tree, data)
 

@@ -14,19 +14,21 @@ import pytest
 
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import reading as avro_decoder
-from pulsar_spark.schema.avro.careful import MAX_EMPTY_ITEMS
+from pulsar_spark.schema.avro.reading import AvroDecoder
+from pulsar_spark.schema.avro.reference import MAX_EMPTY_ITEMS
 from pulsar_spark.schema.codec import Decoded
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
+from tests.schema.avro.test_resolution import Evolution
 from tests.schema.bits import assert_same_bits
+from tests.schema.kernel import choose
 
 ROWS = 300
 
 
-@pytest.fixture(params=["in columns", "one by one"])
+@pytest.fixture(params=["kernel", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decode values this way, however many there are."""
-    monkeypatch.setattr(avro_decoder, "FEW", 0 if request.param == "in columns" else 10**9)
+    """Decode values this way."""
+    choose(monkeypatch, kernel=request.param == "kernel")
     return str(request.param)
 
 
@@ -218,15 +220,53 @@ def test_both_ways_agree_on_any_bytes(seed: int, monkeypatch: pytest.MonkeyPatch
     values = Values(rng)
     data = [damaged(rng, item) for item in encoded(tree, (values.of(tree) for _ in range(400)))]
     names = avro_codec.arrow_schema(info(tree)).names
-    monkeypatch.setattr(avro_decoder, "FEW", 0)
+    choose(monkeypatch, kernel=True)
     first = decode(tree, data)
-    monkeypatch.setattr(avro_decoder, "FEW", 10**9)
+    choose(monkeypatch, kernel=False)
     second = decode(tree, data)
     assert first.bad == second.bad
     for one, other in zip(first.columns, second.columns, strict=True):
         one.validate(full=True)
         assert_same_bits(one, other)
     assert len(names) == len(first.columns)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("part", range(10))
+def test_both_ways_agree_on_a_million_values_of_other_versions(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 1000
+    for seed in range(100 * part, 100 * (part + 1)):
+        rng = Random(seed)
+        written = Schemas(rng, logical=seed % 2 > 0).record()
+        read = written if seed % 2 else Evolution(rng).of(written)
+        names = avro_codec.arrow_schema(info(read)).names
+        values = Values(rng)
+        data = encoded(written, (values.of(written) for _ in range(count)))
+        raw = pa.array([damaged(rng, item) for item in data], pa.binary())
+        found = []
+        for kernel in (True, False):
+            choose(monkeypatch, kernel=kernel)
+            found.append(avro_codec.decoder(info(written), info(read), names).decode(raw))
+        first, second = found
+        assert first.bad == second.bad, seed
+        for one, other in zip(first.columns, second.columns, strict=True):
+            one.validate(full=True)
+            assert_same_bits(one, other, f"seed {seed}: ")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_kernel_takes_whatever_is_well_formed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    tree = Schemas(rng).record()
+    values = Values(rng)
+    choose(monkeypatch, kernel=True)
+    monkeypatch.delattr(AvroDecoder, "_one_by_one")
+    assert not decode(tree, encoded(tree, (values.of(tree) for _ in range(50)))).bad
 
 
 def damaged(rng: Random, data: bytes) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import reading as avro_decoder
 from pulsar_spark.schema.codec import Decoded
 from tests.schema.avro.random_values import Schemas, Values, decoded, encoded, info, rows
+from tests.schema.kernel import choose
 
 
 def record(*fields: Any, name: str = "R") -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_random_versions_are_read_as_fastavro_does(
     reader = Evolution(rng).of(writer)
     values = Values(rng)
     count = 600 if seed % 2 else 250
-    monkeypatch.setattr(avro_decoder, "FEW", 1 if seed % 2 else 10_000)
+    choose(monkeypatch, kernel=bool(seed % 2))
     data = encoded(writer, (values.of(writer) for _ in range(count)))
     names = avro_codec.arrow_schema(info(reader)).names
     found = avro_codec.decoder(info(writer), info(reader), names).decode(pa.array(data))

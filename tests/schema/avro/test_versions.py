@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -11,27 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import reading
-from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.avro.resolution import (
-    Plan,
-    ReadByVersion,
-    ReadNumber,
-    ReadRecord,
-    resolve_columns,
-)
-from pulsar_spark.schema.avro.types import arrow_columns
-from pulsar_spark.schema.avro.versions import MAX_VERSIONS, joint_plan
+from pulsar_spark.schema.avro.reading import MAX_VERSIONS
 from pulsar_spark.schema.codec import Decoded, Joinable
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.avro.test_decoder import damaged
 from tests.schema.avro.test_resolution import Evolution, of, record
-
-
-def plans(reader: Any, *writers: Any) -> list[Plan]:
-    wanted = parse_definition(json.dumps(reader).encode())
-    written = [parse_definition(json.dumps(tree).encode()) for tree in writers]
-    return [resolve_columns(node, wanted, arrow_columns(wanted)) for node in written]
+from tests.schema.kernel import choose
 
 
 def decoders(reader: Any, *writers: Any) -> list[Any]:
@@ -50,21 +34,6 @@ ID, NAME = of("id", "long"), of("name", ["null", "string"], default=None)
 CITY, SIZE = of("city", "string", default="Basel"), of("size", "int", default=7)
 
 
-def test_fields_that_versions_have_in_common_are_read_in_one_step() -> None:
-    latest = record(ID, NAME, CITY, SIZE)
-    found = joint_plan(plans(latest, record(ID, SIZE), latest, record(ID, CITY, SIZE)))
-    assert isinstance(found, ReadRecord)
-    assert [step.name for step in found.steps] == ["id", "name", "city", "size"]
-    kinds = [type(step.plan) for step in found.steps]
-    assert kinds == [ReadNumber, ReadByVersion, ReadByVersion, ReadNumber]
-
-
-def test_equal_versions_have_the_plan_of_each() -> None:
-    latest = record(ID, CITY)
-    first, second = plans(latest, latest, latest)
-    assert joint_plan([first, second]) == first
-
-
 def test_missing_fields_are_null_or_their_default() -> None:
     latest = record(ID, NAME, CITY)
     found = decoders(latest, record(ID), record(ID, CITY), latest)
@@ -81,22 +50,12 @@ def test_missing_fields_are_null_or_their_default() -> None:
 
 def test_fields_in_another_order_are_read_version_by_version() -> None:
     latest, swapped = record(ID, CITY), record(CITY, ID)
-    assert isinstance(joint_plan(plans(latest, latest, swapped)), ReadByVersion)
     data = [
         *encoded(latest, [{"id": 1, "city": "a"}]),
         *encoded(swapped, [{"id": 2, "city": "b"}]),
     ]
     result = together(decoders(latest, latest, swapped), data, [0, 1])
     assert [column.to_pylist() for column in result.columns] == [[1, 2], ["a", "b"]]
-
-
-def test_of_nullable_records_only_the_fields_that_differ_are_read_by_version() -> None:
-    def nested(*fields: Any) -> dict[str, Any]:
-        return record(of("inner", ["null", record(*fields, name="Inner")], default=None))
-
-    latest = nested(ID, NAME, SIZE)
-    found = joint_plan(plans(latest, nested(ID, SIZE), latest))
-    assert repr(found).count("ReadByVersion") == 1
 
 
 def test_an_undecodable_value_is_reported_as_by_the_decoder_of_its_version() -> None:
@@ -116,10 +75,10 @@ def test_too_many_versions_are_not_read_together() -> None:
     assert found[0].together(found[1:]) is not None
 
 
-@pytest.mark.parametrize("in_columns", [True, False])
+@pytest.mark.parametrize("kernel", [True, False])
 @pytest.mark.parametrize("seed", range(30))
 def test_random_versions_read_together_give_what_each_decoder_gives(
-    seed: int, in_columns: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = Random(seed)
     writer = Schemas(rng, logical=False).record()
@@ -128,7 +87,7 @@ def test_random_versions_read_together_give_what_each_decoder_gives(
     fewer = {**latest, "fields": [f for f in fields if "default" not in f or rng.random() < 0.5]}
     shuffled = {**latest, "fields": rng.sample(fields, len(fields))}
     trees = [writer, latest, fewer, shuffled]
-    monkeypatch.setattr(reading, "FEW", 1 if in_columns else 10_000)
+    choose(monkeypatch, kernel=kernel)
     versions = [rng.randrange(len(trees)) for _ in range(120)]
     values = Values(rng)
     data: list[bytes | None] = [encoded(trees[v], [values.of(trees[v])])[0] for v in versions]

@@ -1,8 +1,8 @@
 """Avro values one by one: turns a plan into a function that reads a value from bytes.
 
-Avro 1.12 specification, Binary Encoding. This path reports exactly what is wrong and where;
-`avro/reading` uses it for values that it cannot decode as columns. Values have the form that
-`arrow/arrays` accepts.
+Avro 1.12 specification, Binary Encoding. The plain reference of the kernel's decoder
+(`native/src/avro.rs`), which it also tells what is wrong with a value and where. Values have the
+form that `arrow/arrays` accepts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import pyarrow as pa
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
 from pulsar_spark.schema.avro.resolution import (
-    Constant,
     IntoMember,
     Plan,
     ReadArray,
     ReadBytes,
-    ReadByVersion,
     ReadEnum,
     ReadMap,
     ReadNull,
@@ -46,13 +44,12 @@ _LONGEST = 63
 
 
 class ValueCursor:
-    """The current position in one value's bytes; `version` is the number of its version."""
+    """The current position in one value's bytes."""
 
-    __slots__ = ("cells", "data", "empty_items", "pos", "version")
+    __slots__ = ("cells", "data", "empty_items", "pos")
 
-    def __init__(self, data: bytes, version: int = 0) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.version = version
         self.pos = 0
         self.empty_items = 0
         self.cells = 0
@@ -61,9 +58,9 @@ class ValueCursor:
 Read: TypeAlias = Callable[[ValueCursor], Any]
 
 
-def read_value(read: Read, data: bytes, version: int = 0) -> Any:
+def read_value(read: Read, data: bytes) -> Any:
     """Return the value in some bytes; raises Mismatch, also for bytes after it."""
-    cursor = ValueCursor(data, version)
+    cursor = ValueCursor(data)
     value = read(cursor)
     if cursor.pos != len(data):
         raise Mismatch(f"{len(data) - cursor.pos} bytes follow the value")
@@ -96,12 +93,6 @@ def _composed(plan: Plan) -> Read:
             return _member(plan)
         case Unresolvable():
             return _unresolvable(plan.reason)
-        case Constant():
-            value = read_value(reader_of(plan.plan), plan.data)
-            return lambda _cursor: value
-        case ReadByVersion():
-            versions = [reader_of(version) for version in plan.versions]
-            return lambda cursor: versions[cursor.version](cursor)
     raise AssertionError(plan)
 
 

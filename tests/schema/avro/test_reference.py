@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro.careful import (
+from pulsar_spark.schema.avro.definition import parse_definition
+from pulsar_spark.schema.avro.reference import (
     Read,
     ValueCursor,
     read_long,
     read_value,
     reader_of,
 )
-from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.resolution import resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns
 from pulsar_spark.schema.codec import Mismatch

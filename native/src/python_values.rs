@@ -1,0 +1,248 @@
+//! What Python sees of typed values: a decoder of a format's plans, and the columns that it made.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
+use crate::columns::{Fixed, Validity};
+use crate::python::{binary_buffers, buffer, Column as Bytes, Object, Plain};
+use crate::values::{Column, Kind};
+
+/// Reads AVRO values into columns, by one plan for each version of the schema.
+///
+/// AvroDecoder(kind, plans, empty_items, cells): `kind` is the layout of the columns together, as a
+/// struct. A layout is its name, or a tuple of a name and its parts; a plan is a tuple of its name
+/// and its fields (`schema/avro/reading.py` makes both).
+#[pyclass(module = "pulsar_spark._kernel")]
+pub struct AvroDecoder {
+    plans: Vec<Plan>,
+    limits: Limits,
+    columns: Column,
+}
+
+#[pymethods]
+impl AvroDecoder {
+    #[new]
+    fn new(
+        kind: &Bound<'_, PyAny>,
+        plans: Vec<Bound<'_, PyAny>>,
+        empty_items: usize,
+        cells: usize,
+    ) -> PyResult<Self> {
+        let plans = plans.iter().map(plan_of).collect::<PyResult<_>>()?;
+        let columns = Column::new(&kind_of(kind)?);
+        Ok(AvroDecoder { plans, limits: Limits { empty_items, cells }, columns })
+    }
+
+    /// decode(data, edges, valid=None, versions=None) -> (columns, rows)
+    ///
+    /// Values are between their edges in the data. Without its byte in `valid` a row is null;
+    /// `versions` has a byte for each row, the number of its plan. Returns the columns' buffers, and
+    /// the rows that could not be read, which are null.
+    #[pyo3(signature = (data, edges, valid=None, versions=None))]
+    fn decode<'py>(
+        &mut self,
+        py: Python<'py>,
+        data: Bound<'py, PyBytes>,
+        edges: &Bound<'py, PyAny>,
+        valid: Option<&[u8]>,
+        versions: Option<&[u8]>,
+    ) -> PyResult<(Bound<'py, PyAny>, Vec<usize>)> {
+        let values = Bytes::joined(data, edges)?;
+        let values: Vec<&[u8]> = values.slices().flatten().collect();
+        let fits = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.len() == values.len());
+        if !fits(valid) || !fits(versions) {
+            return Err(PyValueError::new_err("there is a byte for each row"));
+        }
+        self.columns.clear();
+        let bad = py
+            .detach(|| catch_unwind(AssertUnwindSafe(|| self.read_all(&values, valid, versions))));
+        let bad =
+            bad.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
+        let bad = bad.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
+        Ok((exported(py, &mut self.columns)?.into_bound(py), bad))
+    }
+}
+
+impl AvroDecoder {
+    fn read_all(
+        &mut self,
+        values: &[&[u8]],
+        valid: Option<&[u8]>,
+        versions: Option<&[u8]>,
+    ) -> crate::wire::Result<Vec<usize>> {
+        let mut bad = Vec::new();
+        for (row, value) in values.iter().enumerate() {
+            if valid.is_some_and(|valid| valid[row] == 0) {
+                self.columns.push_null()?;
+                continue;
+            }
+            let plan = self.plans.get(versions.map_or(0, |numbers| usize::from(numbers[row])));
+            let read = plan.map(|plan| avro::read(plan, value, self.limits, &mut self.columns));
+            if read != Some(Ok(())) {
+                self.columns.truncate(row);
+                self.columns.push_null()?;
+                bad.push(row);
+            }
+        }
+        Ok(bad)
+    }
+}
+
+// --- what Python describes -------------------------------------------------------------------
+
+fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    if let Ok(parts) = given.cast::<PyTuple>() {
+        let inner = parts.get_item(1)?;
+        return Ok(match name_of(parts)?.as_str() {
+            "struct" => {
+                let kinds = inner.try_iter()?.map(|kind| kind_of(&kind?));
+                Kind::Struct(kinds.collect::<PyResult<_>>()?)
+            }
+            "list" => Kind::List(Box::new(kind_of(&inner)?)),
+            other => return Err(unknown(other)),
+        });
+    }
+    Ok(match given.extract::<String>()?.as_str() {
+        "null" => Kind::Null,
+        "boolean" => Kind::Boolean,
+        "fixed32" => Kind::Fixed32,
+        "fixed64" => Kind::Fixed64,
+        "fixed128" => Kind::Fixed128,
+        "binary" => Kind::Binary,
+        other => return Err(unknown(other)),
+    })
+}
+
+fn plan_of(given: &Bound<'_, PyAny>) -> PyResult<Plan> {
+    let fields = given.cast::<PyTuple>()?;
+    let field = |place| fields.get_item(place);
+    let boxed = |place| PyResult::Ok(Box::new(plan_of(&field(place)?)?));
+    let bounds =
+        || PyResult::Ok(Bounds { least: field(2)?.extract()?, fields: field(3)?.extract()? });
+    Ok(match name_of(fields)?.as_str() {
+        "null" => Plan::Null,
+        "number" => Plan::Number(Number {
+            written: match field(1)?.extract::<String>()?.as_str() {
+                "boolean" => Written::Boolean,
+                "int" => Written::Int,
+                "long" => Written::Long,
+                "float" => Written::Float,
+                "double" => Written::Double,
+                other => return Err(unknown(other)),
+            },
+            factor: field(2)?.extract()?,
+            divisor: field(3)?.extract()?,
+        }),
+        "bytes" => Plan::Bytes { size: field(1)?.extract()?, into: into_of(&field(2)?)? },
+        "enum" => Plan::Enum(field(1)?.extract()?),
+        "array" => Plan::Array { items: boxed(1)?, bounds: bounds()? },
+        "map" => Plan::Map { keys: into_of(&field(4)?)?, values: boxed(1)?, bounds: bounds()? },
+        "record" => Plan::Record(Record {
+            steps: each(&field(1)?, |step| Ok((plan_of(&step.get_item(0)?)?, at(step, 1)?)))?,
+            defaults: each(&field(2)?, |item| {
+                Ok((at(item, 0)?, plan_of(&item.get_item(1)?)?, at(item, 2)?))
+            })?,
+            missing: field(3)?.extract()?,
+        }),
+        "union" => Plan::Union(each(&field(1)?, plan_of_item)?),
+        "member" => Plan::Member { plan: boxed(1)?, member: field(2)?.extract()? },
+        "unresolvable" => Plan::Unresolvable,
+        other => return Err(unknown(other)),
+    })
+}
+
+fn plan_of_item(given: &Bound<'_, PyTuple>) -> PyResult<Plan> {
+    plan_of(given.as_any())
+}
+
+fn into_of(given: &Bound<'_, PyAny>) -> PyResult<Into> {
+    let fields = given.cast::<PyTuple>()?;
+    Ok(match name_of(fields)?.as_str() {
+        "raw" => Into::Raw,
+        "text" => Into::Text,
+        "uuid" => Into::Uuid,
+        "duration" => Into::Duration,
+        "decimal" => Into::Decimal {
+            factor: power(fields, 1)?,
+            divisor: power(fields, 2)?,
+            bound: power(fields, 3)?,
+        },
+        other => return Err(unknown(other)),
+    })
+}
+
+/// A power of ten, given its exponent; one beyond all decimals makes every value unusual.
+fn power(fields: &Bound<'_, PyTuple>, place: usize) -> PyResult<i128> {
+    Ok(10i128.checked_pow(at(fields, place)?).unwrap_or(i128::MAX))
+}
+
+fn each<T>(
+    given: &Bound<'_, PyAny>,
+    make: impl Fn(&Bound<'_, PyTuple>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    given.try_iter()?.map(|item| make(item?.cast::<PyTuple>()?)).collect()
+}
+
+fn at<'py, T: FromPyObjectOwned<'py>>(fields: &Bound<'py, PyTuple>, place: usize) -> PyResult<T> {
+    fields.get_item(place)?.extract().map_err(|error: T::Error| error.into())
+}
+
+fn name_of(fields: &Bound<'_, PyTuple>) -> PyResult<String> {
+    fields.get_item(0)?.extract()
+}
+
+fn unknown(name: &str) -> PyErr {
+    PyValueError::new_err(format!("{name} is not known"))
+}
+
+// --- what it gets ----------------------------------------------------------------------------
+
+/// The buffers of a column: its rows, validity, number of nulls, and what its kind has besides.
+fn exported(py: Python<'_>, column: &mut Column) -> PyResult<Object> {
+    let rows = column.rows();
+    let tuple = match column {
+        Column::Null(_) => (rows,).into_pyobject(py)?,
+        Column::Boolean(own) => {
+            let bits = PyBytes::new(py, &own.bits());
+            let (there, nulls) = nulls_of(py, &own.validity);
+            (rows, there, nulls, bits).into_pyobject(py)?
+        }
+        Column::Fixed32(own) => fixed(py, rows, own)?,
+        Column::Fixed64(own) => fixed(py, rows, own)?,
+        Column::Fixed128(own) => fixed(py, rows, own)?,
+        Column::Binary(own) => {
+            let (there, offsets, data, nulls): (Object, Object, Object, usize) =
+                binary_buffers(py, own)?.extract(py)?;
+            (rows, there, nulls, offsets, data).into_pyobject(py)?
+        }
+        Column::Struct(own) => {
+            let children = own.children.iter_mut().map(|child| exported(py, child));
+            let children = children.collect::<PyResult<Vec<_>>>()?;
+            let (there, nulls) = nulls_of(py, &own.validity);
+            (rows, there, nulls, children).into_pyobject(py)?
+        }
+        Column::List(own) => {
+            let (there, nulls) = nulls_of(py, &own.validity);
+            let offsets = buffer(py, &mut own.offsets)?;
+            (rows, there, nulls, offsets, exported(py, &mut own.items)?).into_pyobject(py)?
+        }
+    };
+    Ok(tuple.into_any().unbind())
+}
+
+fn fixed<'py, T: Plain>(
+    py: Python<'py>,
+    rows: usize,
+    column: &mut Fixed<T>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let (there, nulls) = nulls_of(py, &column.validity);
+    (rows, there, nulls, buffer(py, &mut column.data)?).into_pyobject(py)
+}
+
+fn nulls_of<'py>(py: Python<'py>, validity: &Validity) -> (Option<Bound<'py, PyBytes>>, usize) {
+    (validity.bits().map(|bits| PyBytes::new(py, bits)), validity.nulls)
+}

@@ -1,0 +1,232 @@
+//! Typed columns in the making, whatever the format of the values that they are read from.
+
+use crate::columns::{Binary, Buffer, Fixed, Validity};
+use crate::wire::{Result, Unusual};
+
+/// The layout of a column, by Arrow's types.
+pub enum Kind {
+    Null,
+    Boolean,
+    /// Numbers of 32, 64 and 128 bits, of any meaning.
+    Fixed32,
+    Fixed64,
+    Fixed128,
+    /// Bytes or text.
+    Binary,
+    Struct(Vec<Kind>),
+    /// A list; of a map, its pairs are structs.
+    List(Box<Kind>),
+}
+
+/// A column, laid out as Arrow has it.
+pub enum Column {
+    Null(usize),
+    Boolean(Booleans),
+    Fixed32(Fixed<u32>),
+    Fixed64(Fixed<u64>),
+    Fixed128(Fixed<u128>),
+    Binary(Binary),
+    Struct(Struct),
+    List(List),
+}
+
+#[derive(Default)]
+pub struct Booleans {
+    /// A byte for each row.
+    pub flags: Vec<u8>,
+    pub validity: Validity,
+}
+
+pub struct Struct {
+    pub rows: usize,
+    pub validity: Validity,
+    pub children: Vec<Column>,
+}
+
+pub struct List {
+    pub offsets: Buffer<i32>,
+    pub validity: Validity,
+    pub items: Box<Column>,
+}
+
+impl Column {
+    pub fn new(kind: &Kind) -> Self {
+        match kind {
+            Kind::Null => Column::Null(0),
+            Kind::Boolean => Column::Boolean(Booleans::default()),
+            Kind::Fixed32 => Column::Fixed32(Fixed::default()),
+            Kind::Fixed64 => Column::Fixed64(Fixed::default()),
+            Kind::Fixed128 => Column::Fixed128(Fixed::default()),
+            Kind::Binary => Column::Binary(Binary::default()),
+            Kind::Struct(kinds) => {
+                let children = kinds.iter().map(Column::new).collect();
+                Column::Struct(Struct { rows: 0, validity: Validity::default(), children })
+            }
+            Kind::List(kind) => {
+                let mut offsets = Buffer::default();
+                offsets.push(0);
+                let items = Box::new(Column::new(kind));
+                Column::List(List { offsets, validity: Validity::default(), items })
+            }
+        }
+    }
+
+    pub fn rows(&self) -> usize {
+        match self {
+            Column::Null(rows) => *rows,
+            Column::Boolean(column) => column.flags.len(),
+            Column::Fixed32(column) => column.data.len(),
+            Column::Fixed64(column) => column.data.len(),
+            Column::Fixed128(column) => column.data.len(),
+            Column::Binary(column) => column.rows(),
+            Column::Struct(column) => column.rows,
+            Column::List(column) => column.offsets.len() - 1,
+        }
+    }
+
+    /// Append a row without a value. Parts of a struct have none either.
+    pub fn push_null(&mut self) -> Result<()> {
+        match self {
+            Column::Null(rows) => *rows += 1,
+            Column::Boolean(column) => column.push(None),
+            Column::Fixed32(column) => column.push(None),
+            Column::Fixed64(column) => column.push(None),
+            Column::Fixed128(column) => column.push(None),
+            Column::Binary(column) => column.push(None)?,
+            Column::Struct(column) => {
+                for child in &mut column.children {
+                    child.push_null()?;
+                }
+                column.end(false);
+            }
+            Column::List(column) => column.end(false)?,
+        }
+        Ok(())
+    }
+
+    /// Keep the first rows only, whatever parts of another one were appended.
+    pub fn truncate(&mut self, rows: usize) {
+        match self {
+            Column::Null(own) => *own = rows.min(*own),
+            Column::Boolean(column) => {
+                column.flags.truncate(rows);
+                column.validity.truncate(rows);
+            }
+            Column::Fixed32(column) => column.truncate(rows),
+            Column::Fixed64(column) => column.truncate(rows),
+            Column::Fixed128(column) => column.truncate(rows),
+            Column::Binary(column) => column.truncate(rows),
+            Column::Struct(column) => {
+                column.rows = rows.min(column.rows);
+                column.validity.truncate(rows);
+                for child in &mut column.children {
+                    child.truncate(rows);
+                }
+            }
+            Column::List(column) => {
+                column.offsets.truncate(rows + 1);
+                column.validity.truncate(rows);
+                let items = column.offsets.last().map_or(0, |&items| items as usize);
+                column.items.truncate(items);
+            }
+        }
+    }
+
+    /// Begin anew; what was lent stays as it is.
+    pub fn clear(&mut self) {
+        match self {
+            Column::Null(rows) => *rows = 0,
+            Column::Boolean(column) => {
+                column.flags.clear();
+                column.validity.clear();
+            }
+            Column::Fixed32(column) => column.clear(),
+            Column::Fixed64(column) => column.clear(),
+            Column::Fixed128(column) => column.clear(),
+            Column::Binary(column) => column.clear(MAX_KEPT),
+            Column::Struct(column) => {
+                column.rows = 0;
+                column.validity.clear();
+                column.children.iter_mut().for_each(Column::clear);
+            }
+            Column::List(column) => {
+                column.offsets.clear();
+                column.offsets.push(0);
+                column.validity.clear();
+                column.items.clear();
+            }
+        }
+    }
+}
+
+/// Bytes of a column's memory that are kept for the next values.
+const MAX_KEPT: usize = 16 << 20;
+
+impl Booleans {
+    #[inline]
+    pub fn push(&mut self, value: Option<bool>) {
+        self.flags.push(u8::from(value.unwrap_or_default()));
+        self.validity.push(value.is_some());
+    }
+
+    /// The bitmap.
+    pub fn bits(&self) -> Vec<u8> {
+        let byte = |flags: &[u8]| flags.iter().rev().fold(0, |bits, flag| bits << 1 | flag);
+        self.flags.chunks(8).map(byte).collect()
+    }
+}
+
+impl Struct {
+    /// End the row whose parts were appended.
+    #[inline]
+    pub fn end(&mut self, valid: bool) {
+        self.rows += 1;
+        self.validity.push(valid);
+    }
+}
+
+impl List {
+    /// End the row whose items were appended.
+    #[inline]
+    pub fn end(&mut self, valid: bool) -> Result<()> {
+        self.offsets.push(i32::try_from(self.items.rows()).map_err(|_| Unusual)?);
+        self.validity.push(valid);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_appended_of_a_row_can_be_taken_back() {
+        let pair = Kind::Struct(vec![Kind::Binary, Kind::Boolean]);
+        let mut column =
+            Column::new(&Kind::Struct(vec![Kind::List(Box::new(pair)), Kind::Fixed64, Kind::Null]));
+        column.push_null().unwrap();
+        let Column::Struct(own) = &mut column else { panic!() };
+        let Column::List(list) = &mut own.children[0] else { panic!() };
+        let Column::Struct(item) = &mut *list.items else { panic!() };
+        let Column::Binary(text) = &mut item.children[0] else { panic!() };
+        text.push(Some(b"half")).unwrap();
+        column.truncate(1);
+        column.push_null().unwrap();
+        let Column::Struct(own) = &column else { panic!() };
+        assert_eq!(own.children.iter().map(Column::rows).collect::<Vec<_>>(), [2, 2, 2]);
+        let Column::List(list) = &own.children[0] else { panic!() };
+        assert_eq!(list.items.rows(), 0);
+        assert_eq!(own.validity.nulls, 2);
+        column.clear();
+        assert_eq!(column.rows(), 0);
+    }
+
+    #[test]
+    fn flags_become_bits_from_the_lowest_on() {
+        let mut column = Booleans::default();
+        for row in 0..9 {
+            column.push(Some(row % 3 == 0));
+        }
+        assert_eq!(column.bits(), [0b0100_1001, 0]);
+    }
+}
