@@ -51,7 +51,7 @@ class AvroDecoder:
         edges: memoryview[int],
         valid: bytes | None = None,
         versions: bytes | None = None,
-    ) -> tuple[tuple[Any, ...], list[int]]: ...
+    ) -> tuple[_Values, list[int]]: ...
 
 @final
 class BlockDecoder:

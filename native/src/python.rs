@@ -610,7 +610,7 @@ pub(crate) fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResu
     Ok(Py::new(py, Memory { values: Box::new(values.lend()) })?.into_any())
 }
 
-pub(crate) fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
+fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
     let (offsets, data) = (buffer(py, &mut column.offsets)?, buffer(py, &mut column.data)?);
     let fields = (bits, offsets, data, column.validity.nulls);
@@ -681,24 +681,6 @@ impl Plain for i32 {
 
 impl Plain for u64 {
     const SIZE: usize = 8;
-
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
-}
-
-impl Plain for u32 {
-    const SIZE: usize = 4;
-
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
-}
-
-impl Plain for u128 {
-    const SIZE: usize = 16;
 
     #[inline]
     fn write(self, to: &mut [u8]) {

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
-use crate::columns::{Fixed, Validity};
-use crate::python::{binary_buffers, buffer, Column as Bytes, Object, Plain};
-use crate::values::{Column, Kind};
+use crate::columns::Buffer;
+use crate::python::{buffer, Column as Bytes, Object};
+use crate::values::{put_message, Column, Kind};
 
 /// Reads AVRO values into columns, by one plan for each version of the schema.
 ///
@@ -21,6 +21,7 @@ pub struct AvroDecoder {
     plans: Vec<Plan>,
     limits: Limits,
     columns: Column,
+    message: Buffer<u8>,
 }
 
 #[pymethods]
@@ -34,14 +35,15 @@ impl AvroDecoder {
     ) -> PyResult<Self> {
         let plans = plans.iter().map(plan_of).collect::<PyResult<_>>()?;
         let columns = Column::new(&kind_of(kind)?);
-        Ok(AvroDecoder { plans, limits: Limits { empty_items, cells }, columns })
+        let limits = Limits { empty_items, cells };
+        Ok(AvroDecoder { plans, limits, columns, message: Buffer::default() })
     }
 
-    /// decode(data, edges, valid=None, versions=None) -> (columns, rows)
+    /// decode(data, edges, valid=None, versions=None) -> (message, rows)
     ///
     /// Values are between their edges in the data. Without its byte in `valid` a row is null;
-    /// `versions` has a byte for each row, the number of its plan. Returns the columns' buffers, and
-    /// the rows that could not be read, which are null.
+    /// `versions` has a byte for each row, the number of its plan. Returns the columns as a message of
+    /// Arrow's IPC format, and the rows that could not be read, which are null.
     #[pyo3(signature = (data, edges, valid=None, versions=None))]
     fn decode<'py>(
         &mut self,
@@ -50,7 +52,7 @@ impl AvroDecoder {
         edges: &Bound<'py, PyAny>,
         valid: Option<&[u8]>,
         versions: Option<&[u8]>,
-    ) -> PyResult<(Bound<'py, PyAny>, Vec<usize>)> {
+    ) -> PyResult<(Object, Vec<usize>)> {
         let values = Bytes::joined(data, edges)?;
         let values: Vec<&[u8]> = values.slices().flatten().collect();
         let fits = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.len() == values.len());
@@ -58,12 +60,16 @@ impl AvroDecoder {
             return Err(PyValueError::new_err("there is a byte for each row"));
         }
         self.columns.clear();
+        self.message.clear();
         let bad = py
             .detach(|| catch_unwind(AssertUnwindSafe(|| self.read_all(&values, valid, versions))));
         let bad =
             bad.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
         let bad = bad.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
-        Ok((exported(py, &mut self.columns)?.into_bound(py), bad))
+        if let Column::Struct(columns) = &self.columns {
+            py.detach(|| put_message(&mut self.message, columns));
+        }
+        Ok((buffer(py, &mut self.message)?, bad))
     }
 }
 
@@ -197,52 +203,4 @@ fn name_of(fields: &Bound<'_, PyTuple>) -> PyResult<String> {
 
 fn unknown(name: &str) -> PyErr {
     PyValueError::new_err(format!("{name} is not known"))
-}
-
-// --- what it gets ----------------------------------------------------------------------------
-
-/// The buffers of a column: its rows, validity, number of nulls, and what its kind has besides.
-fn exported(py: Python<'_>, column: &mut Column) -> PyResult<Object> {
-    let rows = column.rows();
-    let tuple = match column {
-        Column::Null(_) => (rows,).into_pyobject(py)?,
-        Column::Boolean(own) => {
-            let bits = PyBytes::new(py, &own.bits());
-            let (there, nulls) = nulls_of(py, &own.validity);
-            (rows, there, nulls, bits).into_pyobject(py)?
-        }
-        Column::Fixed32(own) => fixed(py, rows, own)?,
-        Column::Fixed64(own) => fixed(py, rows, own)?,
-        Column::Fixed128(own) => fixed(py, rows, own)?,
-        Column::Binary(own) => {
-            let (there, offsets, data, nulls): (Object, Object, Object, usize) =
-                binary_buffers(py, own)?.extract(py)?;
-            (rows, there, nulls, offsets, data).into_pyobject(py)?
-        }
-        Column::Struct(own) => {
-            let children = own.children.iter_mut().map(|child| exported(py, child));
-            let children = children.collect::<PyResult<Vec<_>>>()?;
-            let (there, nulls) = nulls_of(py, &own.validity);
-            (rows, there, nulls, children).into_pyobject(py)?
-        }
-        Column::List(own) => {
-            let (there, nulls) = nulls_of(py, &own.validity);
-            let offsets = buffer(py, &mut own.offsets)?;
-            (rows, there, nulls, offsets, exported(py, &mut own.items)?).into_pyobject(py)?
-        }
-    };
-    Ok(tuple.into_any().unbind())
-}
-
-fn fixed<'py, T: Plain>(
-    py: Python<'py>,
-    rows: usize,
-    column: &mut Fixed<T>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let (there, nulls) = nulls_of(py, &column.validity);
-    (rows, there, nulls, buffer(py, &mut column.data)?).into_pyobject(py)
-}
-
-fn nulls_of<'py>(py: Python<'py>, validity: &Validity) -> (Option<Bound<'py, PyBytes>>, usize) {
-    (validity.bits().map(|bits| PyBytes::new(py, bits)), validity.nulls)
 }

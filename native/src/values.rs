@@ -195,6 +195,168 @@ impl List {
     }
 }
 
+// --- as a message of Arrow -------------------------------------------------------------------
+
+/// Append the parts of a struct as a record batch: one message of Arrow's IPC format, which is made
+/// into arrays at once, however many there are (Arrow columnar format, Encapsulated message format).
+pub fn put_message(out: &mut Vec<u8>, columns: &Struct) {
+    let mut parts = Parts::default();
+    for column in &columns.children {
+        parts.count(column);
+    }
+    // Sizes before the body, which begins at a multiple of ALIGNED.
+    let metadata = (HEAD + 8 + 16 * (parts.nodes.len() + parts.buffers.len()) + 8)
+        .next_multiple_of(ALIGNED)
+        - 8;
+    out.extend(u32::MAX.to_le_bytes());
+    out.extend((metadata as u32).to_le_bytes());
+    let start = out.len();
+    parts.put(out, columns.rows);
+    out.resize(start + metadata, 0);
+    for column in &columns.children {
+        put_body(out, column);
+    }
+}
+
+/// Where the buffers of a message begin, as processors like it.
+const ALIGNED: usize = 64;
+/// Bytes of the metadata before the list of nodes.
+const HEAD: usize = 80;
+
+/// What the metadata of a message lists: rows and nulls of each array, place and size of each buffer.
+#[derive(Default)]
+struct Parts {
+    nodes: Vec<[i64; 2]>,
+    buffers: Vec<[i64; 2]>,
+    size: usize,
+}
+
+impl Parts {
+    fn count(&mut self, column: &Column) {
+        let validity = match column {
+            Column::Null(rows) => {
+                self.nodes.push([*rows as i64; 2]);
+                return;
+            }
+            Column::Boolean(column) => &column.validity,
+            Column::Fixed32(column) => &column.validity,
+            Column::Fixed64(column) => &column.validity,
+            Column::Fixed128(column) => &column.validity,
+            Column::Binary(column) => &column.validity,
+            Column::Struct(column) => &column.validity,
+            Column::List(column) => &column.validity,
+        };
+        self.nodes.push([column.rows() as i64, validity.nulls as i64]);
+        self.buffer(validity.bits().map_or(0, <[u8]>::len));
+        match column {
+            Column::Null(_) => {}
+            Column::Boolean(column) => self.buffer(column.flags.len().div_ceil(8)),
+            Column::Fixed32(column) => self.buffer(4 * column.data.len()),
+            Column::Fixed64(column) => self.buffer(8 * column.data.len()),
+            Column::Fixed128(column) => self.buffer(16 * column.data.len()),
+            Column::Binary(column) => {
+                self.buffer(4 * column.offsets.len());
+                self.buffer(column.data.len());
+            }
+            Column::Struct(column) => {
+                for child in &column.children {
+                    self.count(child);
+                }
+            }
+            Column::List(column) => {
+                self.buffer(4 * column.offsets.len());
+                self.count(&column.items);
+            }
+        }
+    }
+
+    fn buffer(&mut self, size: usize) {
+        self.buffers.push([self.size as i64, size as i64]);
+        self.size += size.next_multiple_of(ALIGNED);
+    }
+
+    /// Append the metadata: the tables Message and RecordBatch as flatbuffers, with their vtables
+    /// in front of them.
+    fn put(&self, out: &mut Vec<u8>, rows: usize) {
+        let mut put16 = |values: &[u16]| out.extend(values.iter().flat_map(|n| n.to_le_bytes()));
+        // The place of Message. Its vtable: sizes, places of version, kind, header, body's length.
+        put16(&[16, 0, 12, 20, 16, 18, 4, 8]);
+        // Message: the way to its vtable and to its header, the body's length, version 5, a batch.
+        put16(&[12, 0, 32, 0]);
+        out.extend((self.size as i64).to_le_bytes());
+        let mut put16 = |values: &[u16]| out.extend(values.iter().flat_map(|n| n.to_le_bytes()));
+        put16(&[4, 3, 0, 0]);
+        // RecordBatch's vtable: sizes, places of length, nodes, buffers. The way to it, the length.
+        put16(&[10, 20, 4, 12, 16, 0, 12, 0]);
+        out.extend((rows as i64).to_le_bytes());
+        // The ways to both lists, each of which has its length before it.
+        let nodes = self.nodes.len() as u32;
+        for value in [12, 16 + 16 * nodes, 0, nodes] {
+            out.extend(value.to_le_bytes());
+        }
+        out.extend(self.nodes.iter().flatten().flat_map(|n| n.to_le_bytes()));
+        out.extend([0; 4]);
+        out.extend((self.buffers.len() as u32).to_le_bytes());
+        out.extend(self.buffers.iter().flatten().flat_map(|n| n.to_le_bytes()));
+    }
+}
+
+/// Append the buffers of a column, in the order in which they were counted.
+fn put_body(out: &mut Vec<u8>, column: &Column) {
+    match column {
+        Column::Null(_) => {}
+        Column::Boolean(column) => {
+            put_bits(out, &column.validity);
+            put_bytes(out, &column.bits());
+        }
+        Column::Fixed32(column) => {
+            put_bits(out, &column.validity);
+            put_numbers(out, &column.data, |value| value.to_le_bytes());
+        }
+        Column::Fixed64(column) => {
+            put_bits(out, &column.validity);
+            put_numbers(out, &column.data, |value| value.to_le_bytes());
+        }
+        Column::Fixed128(column) => {
+            put_bits(out, &column.validity);
+            put_numbers(out, &column.data, |value| value.to_le_bytes());
+        }
+        Column::Binary(column) => {
+            put_bits(out, &column.validity);
+            put_numbers(out, &column.offsets, |value| value.to_le_bytes());
+            put_bytes(out, &column.data);
+        }
+        Column::Struct(column) => {
+            put_bits(out, &column.validity);
+            for child in &column.children {
+                put_body(out, child);
+            }
+        }
+        Column::List(column) => {
+            put_bits(out, &column.validity);
+            put_numbers(out, &column.offsets, |value| value.to_le_bytes());
+            put_body(out, &column.items);
+        }
+    }
+}
+
+fn put_bits(out: &mut Vec<u8>, validity: &Validity) {
+    put_bytes(out, validity.bits().unwrap_or_default());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(bytes);
+    out.resize(out.len() + bytes.len().next_multiple_of(ALIGNED) - bytes.len(), 0);
+}
+
+fn put_numbers<T: Copy, const N: usize>(out: &mut Vec<u8>, values: &[T], bytes: fn(T) -> [u8; N]) {
+    let start = out.len();
+    out.resize(start + (N * values.len()).next_multiple_of(ALIGNED), 0);
+    for (to, value) in out[start..].chunks_exact_mut(N).zip(values) {
+        to.copy_from_slice(&bytes(*value));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

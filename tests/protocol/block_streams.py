@@ -31,7 +31,7 @@ from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import as_text
-from pulsar_spark.schema.table.column_arrays import arrow_buffer
+from pulsar_spark.schema.arrow.kernel_columns import arrow_buffer
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3

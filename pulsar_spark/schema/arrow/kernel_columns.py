@@ -23,22 +23,10 @@ def layout(kind: pa.DataType) -> str | tuple[str, Any]:
     return flat.get(kind) or f"fixed{kind.bit_width}"
 
 
-def column_of(kind: pa.DataType, made: tuple[Any, ...]) -> pa.Array:
-    """Return the array of a type whose buffers the kernel has made."""
-    if pa.types.is_null(kind):
-        return pa.nulls(made[0], kind)
-    rows, there, nulls, *rest = made
-    buffers = [None if there is None else pa.py_buffer(there)]
-    children = []
-    if pa.types.is_struct(kind):
-        children = [column_of(field.type, own) for field, own in zip(kind, rest[0], strict=True)]
-    elif pa.types.is_nested(kind):
-        inner = pair_type(kind) if pa.types.is_map(kind) else kind.value_type
-        buffers.append(arrow_buffer(rest[0]))
-        children = [column_of(inner, rest[1])]
-    else:
-        buffers += map(arrow_buffer, rest)
-    return pa.Array.from_buffers(kind, rows, buffers, nulls, children=children or None)
+def columns_of(schema: pa.Schema, message: ArrowBuffer) -> list[pa.Array]:
+    """Return the columns in a message of Arrow's IPC format."""
+    batch = pa.ipc.read_record_batch(arrow_buffer(message), schema)
+    return batch.columns  # type: ignore[no-any-return]
 
 
 def arrow_buffer(data: ArrowBuffer) -> pa.Buffer:

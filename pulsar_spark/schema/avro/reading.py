@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, widest_item
-from pulsar_spark.schema.arrow.kernel_columns import column_of, layout
+from pulsar_spark.schema.arrow.kernel_columns import columns_of, layout
 from pulsar_spark.schema.avro.reference import MAX_EMPTY_ITEMS, Read, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     IntoMember,
@@ -46,6 +46,7 @@ class AvroDecoder:
     def __init__(self, *plans: Plan) -> None:
         self._plans = plans
         self._fields = list(plans[0].type)
+        self._schema = pa.schema(self._fields)
 
     def __reduce__(self) -> tuple[type[AvroDecoder], tuple[Plan, ...]]:
         return AvroDecoder, self._plans
@@ -75,13 +76,13 @@ class AvroDecoder:
             return self._one_by_one(raw, range(len(raw)), versions)
         _, offsets, data = raw.buffers()
         edges = memoryview(offsets).cast("i")[raw.offset : raw.offset + len(raw) + 1]
-        found, odd = self._kernel.decode(
+        message, odd = self._kernel.decode(
             (data or _NOTHING)[edges[0] : edges[-1]].to_pybytes(),
             edges,
             _bytes_of(raw.is_valid()) if raw.null_count else None,
             None if versions is None else _bytes_of(versions),
         )
-        columns = column_of(self._plans[0].type, found).flatten()
+        columns = columns_of(self._schema, message)
         if not odd:
             return Decoded(columns)
         again = self._one_by_one(raw, odd, versions)
