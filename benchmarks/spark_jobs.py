@@ -143,7 +143,7 @@ def plan(spark: SparkSession, *, options: Options) -> float:
 def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
     """Decode consecutive MESSAGE frames into the buffers of seven columns.
 
-    The answer has only the CPU, and the number of frames left to the careful path.
+    The answer has only the CPU, and the number of frames left to the opener.
     """
     from pulsar_spark.engine.codecs import decompress
     from pulsar_spark.protocol.blocks import DONE, BlockOptions

@@ -17,9 +17,9 @@ from tests.protocol.block_streams import (
     USUAL,
     MakeDecoder,
     blockwise,
-    careful,
     entry,
     metadata,
+    opened,
     options,
 )
 
@@ -179,7 +179,7 @@ def _shift_sizes(data: bytearray, layout: _Layout, at: int, by: int) -> int:
 
 
 def compare(make: MakeDecoder, random: Random, frames: int) -> None:
-    """Compare a decoder with the careful path on this many frames, most of them damaged."""
+    """Compare a decoder with the opener on this many frames, most of them damaged."""
     for first in range(0, frames, _STREAM):
         count = min(_STREAM, frames - first)
         stream: list[bytes] = []
@@ -200,13 +200,13 @@ def compare(make: MakeDecoder, random: Random, frames: int) -> None:
             start = Position(LEDGER, 40 * random.randrange(4), random.randrange(3))
         wanted = options(columns, **fields)
         joined = b"".join(stream)
-        blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))
+        blockwise(make, joined, wanted, start).same_as(opened(joined, wanted, start))
 
 
 def compare_compressed(make: MakeDecoder, random: Random, entries: int) -> tuple[int, int]:
-    """Compare a decoder with the careful path on LZ4 blocks, three damaged ones for each.
+    """Compare a decoder with the opener on LZ4 blocks, three damaged ones for each.
 
-    Return how many of those that are whole it left to the careful path, and how many damaged ones
+    Return how many of those that are whole it left to the opener, and how many damaged ones
     it took.
     """
     left = taken = 0
@@ -221,7 +221,7 @@ def compare_compressed(make: MakeDecoder, random: Random, entries: int) -> tuple
                 data[random.randrange(first, len(data))] = random.choice(_LZ4_BYTES)
             stream, wanted = checked(bytes(data)), options({"value"})
             found = blockwise(make, stream, wanted)
-            found.same_as(careful(stream, wanted, EARLIEST_POSITION))
+            found.same_as(opened(stream, wanted, EARLIEST_POSITION))
             if not copy:
                 left += len(found.slow)
             elif data != whole:
@@ -255,7 +255,7 @@ def compare_alike(make: MakeDecoder, random: Random, streams: int) -> None:
         start = Position(LEDGER, random.choice([0, 0, 110, 150]))
         columns = random.choice([USUAL, USUAL, _WITH_ORDERING_KEY, {"value", "key", "message_id"}])
         wanted, joined = options(columns, **fields), b"".join(stream)
-        blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))
+        blockwise(make, joined, wanted, start).same_as(opened(joined, wanted, start))
 
 
 def _alike(random: Random) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Streams of MESSAGE frames, and their rows from block decoders and from the careful path."""
+"""Streams of MESSAGE frames, and their rows from block decoders and opened one by one."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def frames(stream: bytes) -> list[bytes]:
 class Outcome:
     """The result of reading a stream: a table, errors by the offset of their frames, and more.
 
-    `messages` is the permits of all frames, `slow` the offsets of those on the careful path.
+    `messages` is the permits of all frames, `slow` the offsets of those that are opened.
     """
 
     columns: frozenset[str]
@@ -209,7 +209,7 @@ class Outcome:
                 assert column.type == theirs[name].type
 
 
-class _Careful:
+class _Opener:
     """The reference for decoders: all entries one by one, all messages one by one."""
 
     def __init__(self, wanted: BlockOptions, start: Position, outcome: Outcome) -> None:
@@ -329,10 +329,10 @@ def _signed(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def careful(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION) -> Outcome:
-    """Read a stream on the careful path."""
+def opened(stream: bytes, wanted: BlockOptions, start: Position = EARLIEST_POSITION) -> Outcome:
+    """Read a stream by opening each entry."""
     outcome = Outcome(wanted.columns)
-    path = _Careful(wanted, start, outcome)
+    path = _Opener(wanted, start, outcome)
     at = 0
     while at < len(stream):
         end = at + 4 + int.from_bytes(stream[at : at + 4], "big")
@@ -348,7 +348,7 @@ def blockwise(
 ) -> Outcome:
     """Read a stream in blocks; SLOW frames are opened first."""
     outcome = Outcome(wanted.columns)
-    path = _Careful(wanted, start, outcome)
+    path = _Opener(wanted, start, outcome)
     decoder = make(wanted, decompress)
     at, position = 0, start
     while True:

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.blocks import BlockDecoder, BlockOptions, Decompress
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder, SendEncoder, SendLimits
-from tests.protocol.block_streams import COLUMNS, Outcome, blockwise, careful, options
+from tests.protocol.block_streams import COLUMNS, Outcome, blockwise, opened, options
 
 
 class Implementation:
@@ -39,11 +39,11 @@ class Implementation:
         columns: Iterable[str] = COLUMNS,
         **fields: Any,
     ) -> Outcome:
-        """Read a stream, and assert that the careful path gives the same."""
+        """Read a stream, and assert that opening each entry gives the same."""
         wanted = options(columns, **fields)
         data = b"".join(stream)
         found = blockwise(self.make, data, wanted, start)
-        found.same_as(careful(data, wanted, start))
+        found.same_as(opened(data, wanted, start))
         return found
 
     def encoder(

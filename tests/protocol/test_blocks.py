@@ -1,4 +1,4 @@
-"""Decoding in blocks: both implementations give the rows and errors of the careful path."""
+"""Decoding in blocks: both implementations give what entries opened one by one give."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.protocol.block_streams import (
     USUAL,
     arrays,
     blockwise,
-    careful,
     entry,
     frames,
     metadata,
+    opened,
     options,
 )
 from tests.protocol.implementations import Implementation
@@ -183,7 +183,7 @@ def test_recorded_conversations_are_scanned(impl: Implementation, name: str) -> 
             at += len(part)
 
 
-# --- the usual shapes, of which none may need the careful path ----------------------------
+# --- the usual shapes, of which none may need to be opened ----------------------------
 
 BATCH = [metadata(b"a"), metadata(b""), metadata(b"c" * 300)]
 PROPERTIES = [("a", "1"), ("ü", "\0"), ("a", "2"), ("", "")]
@@ -496,7 +496,7 @@ def test_a_wrong_checksum_is_an_error_of_its_entry(impl: Implementation) -> None
         assert len(found.rows()) == 2
 
 
-def test_a_codec_that_cannot_is_for_the_careful_path_but_an_interrupt_is_not(
+def test_a_codec_that_cannot_is_for_the_opener_but_an_interrupt_is_not(
     impl: Implementation,
 ) -> None:
     data = entry(0, b"before") + entry(1, batch(20), codec=pb.ZLIB)
@@ -622,7 +622,7 @@ def test_what_a_batch_shares_counts_for_each_of_its_messages(
         max_bytes=20_000,
     )
     assert len(found.rows()) == 300
-    # Python leaves long names to the careful path.
+    # Python leaves long names to the opener.
     if not found.slow:
         assert max(found.sizes) == max(min(20_000 // (size + 13), 100), 1)
 
@@ -821,7 +821,7 @@ def test_columns_keep_their_values_while_later_ones_are_made(impl: Implementatio
         assert columns is not None
         if number % 3 < 2:
             kept.append(arrays(columns, COLUMNS))
-            expected.append(careful(data, options(COLUMNS)).table())
+            expected.append(opened(data, options(COLUMNS)).table())
     del columns, decoder
     for found, wanted in zip(kept, expected, strict=True):
         assert {name: found[name] for name in wanted} == wanted
@@ -909,18 +909,18 @@ def test_of_many_frames_alike_only_the_wanted_ones_are_taken(impl: Implementatio
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_bytes_give_what_the_careful_path_gives(impl: Implementation, seed: int) -> None:
+def test_any_bytes_give_what_the_opener_gives(impl: Implementation, seed: int) -> None:
     block_mutations.compare(impl.make, random.Random(seed), frames=8000)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_messages_that_are_alike_give_what_the_careful_path_gives(
+def test_messages_that_are_alike_give_what_the_opener_gives(
     impl: Implementation, seed: int
 ) -> None:
     block_mutations.compare_alike(impl.make, random.Random(seed), streams=150)
 
 
-def test_damaged_lz4_blocks_give_what_the_careful_path_gives(impl: Implementation) -> None:
+def test_damaged_lz4_blocks_give_what_the_opener_gives(impl: Implementation) -> None:
     left, taken = block_mutations.compare_compressed(impl.make, random.Random(5), entries=1500)
     assert left == 0
     # Most damage only changes literals, which no decoder can tell.
@@ -928,7 +928,7 @@ def test_damaged_lz4_blocks_give_what_the_careful_path_gives(impl: Implementatio
 
 
 @pytest.mark.slow
-def test_thousands_of_streams_that_are_alike_give_what_the_careful_path_gives(
+def test_thousands_of_streams_that_are_alike_give_what_the_opener_gives(
     impl: Implementation,
 ) -> None:
     block_mutations.compare_alike(impl.make, random.Random(78), streams=3000)
@@ -936,14 +936,14 @@ def test_thousands_of_streams_that_are_alike_give_what_the_careful_path_gives(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_million_damaged_frames_give_what_the_careful_path_gives(impl: Implementation) -> None:
+def test_a_million_damaged_frames_give_what_the_opener_gives(impl: Implementation) -> None:
     # The rest of a million is for the compiled one, in which damage could do more harm.
     count = 1_000_000 if impl.name == "native" else 100_000
     block_mutations.compare(impl.make, random.Random(77), frames=count)
 
 
 @pytest.mark.parametrize("name", golden.names())
-def test_recorded_entries_give_what_the_careful_path_gives(impl: Implementation, name: str) -> None:
+def test_recorded_entries_give_what_the_opener_gives(impl: Implementation, name: str) -> None:
     for connection in golden.manifest(name)["connections"]:
         data = golden.stream(connection, "broker")
         found = [part for part in frames(data) if part[9] == pb.BaseCommand.MESSAGE]

@@ -36,7 +36,7 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish, without_strings
-from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
+from pulsar_spark.schema.json.reference import converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
 _MOST_BYTES = 8 * 1024 * 1024

@@ -50,11 +50,11 @@ _ODD_VALUES = [
 _DIGITS = ["0", "1", "5", "9", "12345", "9" * 18, "9" * 37, "9" * 38, "1" + "0" * 38, "9" * 77]
 
 
-def decode(kind: Any, values: Sequence[bytes], *, carefully: bool = False) -> Decoded:
-    """Decode values of a record, one by one if `carefully`."""
+def decode(kind: Any, values: Sequence[bytes], *, one_by_one: bool = False) -> Decoded:
+    """Decode values of a record, one by one if that is asked for."""
     decoder = codec.decoder(info(kind), info(kind), [field["name"] for field in kind["fields"]])
     raw = pa.array(list(values), pa.binary())
-    if not carefully:
+    if not one_by_one:
         return decoder.decode(raw)
     with patch.object(JsonDecoder, "_together", side_effect=Refused):
         return decoder.decode(raw)
@@ -140,7 +140,7 @@ def main(seed: int, cases: int) -> None:
     for number in range(cases):
         definition, values = mutated_case(random.Random(f"{seed} {number}"))
         print(number, json.dumps(definition), values, flush=True)
-        together, alone = decode(definition, values), decode(definition, values, carefully=True)
+        together, alone = decode(definition, values), decode(definition, values, one_by_one=True)
         assert together.bad == alone.bad, (together.bad, alone.bad)
         for one, other in zip(together.columns, alone.columns, strict=True):
             one.validate(full=True)

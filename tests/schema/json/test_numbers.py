@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.careful import (
+from pulsar_spark.schema.json.reference import (
     NumberText,
     in_range,
     named,

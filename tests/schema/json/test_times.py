@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.careful import NumberText, to_date, to_moment, to_time_of_day
+from pulsar_spark.schema.json.reference import NumberText, to_date, to_moment, to_time_of_day
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

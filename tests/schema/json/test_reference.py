@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.careful import converter, parse, parse_roughly
+from pulsar_spark.schema.json.reference import converter, parse, parse_roughly
 from pulsar_spark.schema.json.types import Dialect, Shape, shape_of
 from tests.schema.json.cases import logical, record
 
