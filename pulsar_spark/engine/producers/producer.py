@@ -10,8 +10,8 @@ receive thread nor the timers wait for a sender: they call `send_due`, as does w
 ends its turn.
 
 One lock, `changed`, guards all: what waits, whose turn it is to send, the window, the session, and
-the order of what is queued on the connection. It is never held while anything blocks, encodes or
-calls back.
+the order of what is queued on the connection. It is never held while anything blocks or calls back,
+nor while anything is encoded, but for a batch that the broker refused and that is divided.
 """
 
 from __future__ import annotations
