@@ -19,12 +19,13 @@ from tests.engine.producing import (
     TOPIC,
     Results,
     Sent,
+    TopicScript,
     make,
     refuse,
     topic,
 )
 from tests.engine.scripted_broker import Session
-from tests.outgoing import send_batch, single
+from tests.outgoing import outgoing, send_batch, single
 from tests.support.waiting import finish, is_in, wait_until
 
 
@@ -160,3 +161,14 @@ def test_flush_waits_for_the_very_last_receipt_and_raises_its_error() -> None:
         with pytest.raises(NotAllowed):
             producer.flush()
         assert producer.counts.acknowledged == 99
+
+
+def test_a_batch_with_its_key_is_no_larger_than_the_broker_takes() -> None:
+    with topic(TopicScript(max_message_size=1000)) as (script, context, _):
+        producer = make(context)
+        keys = ["k" * 230, "l" * 230]
+        producer.send(outgoing([bytes(200), bytes(100)], keys), per_entry=2)
+        producer.close()
+        sizes = [sent.metadata.ByteSize() + len(sent.payload) for sent in script.sends]
+        assert max(sizes) <= 1000
+        assert sum(sent.command.num_messages for sent in script.sends) == 2
