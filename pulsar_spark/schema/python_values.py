@@ -39,6 +39,7 @@ from pulsar_spark.schema.avro.definition import (
     parse_definition,
 )
 from pulsar_spark.schema.avro.types import sole_type
+from pulsar_spark.schema.avro.value_writing import WriteValue, value_writer
 from pulsar_spark.schema.codec import (
     PLAIN,
     Mismatch,
@@ -71,31 +72,39 @@ class PythonEncoder:
     """
 
     def __init__(self, info: SchemaInfo) -> None:
-        codec = codec_of(info)
         node = definition_of(info)
         if node is None:
             raise SchemaMismatch(
                 f"values of the schema type {info.type_name} are not made of dicts",
                 "Give protobuf messages, with ProtobufNativeSchema.",
             )
-        self._columns = codec.arrow_schema(info)
-        self._is_record = isinstance(node, Record)
         self._convert = converter(node)
-        self._encoder = codec.encoder(info, self._columns)
+        self._write = value_writer(node) if info.type == pb.Schema.Avro else _by_column(info, node)
 
     def encode(self, value: Any) -> bytes:
         """Encode a value that is not None; raises Mismatch that names the field."""
-        found = self._convert(value)
-        cells = [found.get(name) for name in self._columns.names] if self._is_record else [found]
+        return self._write(self._convert(value))
+
+
+def _by_column(info: SchemaInfo, node: Node) -> WriteValue:
+    """Return a function that encodes one converted value by the schema's codec."""
+    codec = codec_of(info)
+    columns = codec.arrow_schema(info)
+    encoder = codec.encoder(info, columns)
+
+    def write(value: Any) -> bytes:
+        cells = [value.get(n) for n in columns.names] if isinstance(node, Record) else [value]
         arrays = []
-        for column, cell in zip(self._columns, cells, strict=True):
+        for column, cell in zip(columns, cells, strict=True):
             try:
                 arrays.append(pa.array([cell], column.type))
             except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
                 raise Mismatch(f"it cannot be written: {error}", column.name) from None
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
-        payload: bytes = self._encoder.encode(batch)[0].as_py()
+        batch = pa.RecordBatch.from_arrays(arrays, schema=columns)
+        payload: bytes = encoder.encode(batch)[0].as_py()
         return payload
+
+    return write
 
 
 def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | PythonPairDecoder:
