@@ -15,7 +15,6 @@ from pulsar_spark.schema.codec import Mismatch, codec_of
 from pulsar_spark.schema.python_values import PythonDecoder, converter
 from tests.schema.avro.random_values import Schemas, Values, encoded, info
 
-
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 
 
