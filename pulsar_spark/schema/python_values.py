@@ -79,15 +79,27 @@ class PythonEncoder:
                 "Give protobuf messages, with ProtobufNativeSchema.",
             )
         self._convert = converter(node)
-        self._write = value_writer(node) if info.type == pb.Schema.Avro else _by_column(info, node)
+        self._write = _writer(info, node)
 
     def encode(self, value: Any) -> bytes:
         """Encode a value that is not None; raises Mismatch that names the field."""
         return self._write(self._convert(value))
 
 
+def _writer(info: SchemaInfo, node: Node) -> WriteValue:
+    """Return the function that encodes one converted value."""
+    if info.type == pb.Schema.Avro:
+        return value_writer(node)
+    if info.type == pb.Schema.Json:
+        from pulsar_spark.schema.json.types import Dialect
+        from pulsar_spark.schema.json.value_writing import value_writer as text_writer
+
+        write = text_writer(node, Dialect.of(info))
+        return lambda value: write(value).encode()
+    return _by_column(info, node)
+
+
 def _by_column(info: SchemaInfo, node: Node) -> WriteValue:
-    """Return a function that encodes one converted value by the schema's codec."""
     codec = codec_of(info)
     columns = codec.arrow_schema(info)
     encoder = codec.encoder(info, columns)

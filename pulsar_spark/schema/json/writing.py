@@ -418,8 +418,11 @@ _LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
     JsonRule.TIME: _times_of_day,
 }
 
+TOO_LATE = "the time is beyond what 64 bits hold in the schema's unit"
+"""Why a time cannot be written."""
+
 _REASONS = {
     JsonRule.BYTES: "it is not UTF-8, and schemas of the Python client have bytes as UTF-8",
     JsonRule.DECIMAL: "it does not fit the precision and scale of the topic's schema",
-    JsonRule.MOMENT: "the time is beyond what 64 bits hold in the schema's unit",
+    JsonRule.MOMENT: TOO_LATE,
 }
