@@ -213,10 +213,13 @@ class _Parser:
     def _grow(self, count: int, depth: int, path: tuple[str, ...]) -> None:
         self._deepest = max(self._deepest, depth)
         if depth > MAX_NESTING:
-            raise _wrong(path, f"is nested more than {MAX_NESTING} levels deep")
+            levels = (
+                f"{MAX_NESTING} levels deep, of which a nullable struct, array or map takes two"
+            )
+            raise _beyond(path, f"is nested more than {levels}")
         self._count += count
         if self._count > MAX_TYPES:
-            raise _wrong(path, f"makes more than {MAX_TYPES} types, with all that it refers to")
+            raise _beyond(path, f"makes more than {MAX_TYPES} types, with all that it refers to")
 
     def _part(
         self, tree: dict[str, Any], key: str, namespace: str, path: tuple[str, ...], depth: int
@@ -399,8 +402,19 @@ def _shown(value: Any) -> str:
 
 
 def _wrong(path: tuple[str, ...], what: str) -> SchemaMismatch:
-    where = f"the field {_dotted(path)[:500]}" if path else "the definition"
-    return SchemaMismatch(f"the topic's Avro schema is damaged: {where} {what}", _REMEDY)
+    return SchemaMismatch(f"the topic's Avro schema is damaged: {_where(path)} {what}", _REMEDY)
+
+
+def _beyond(path: tuple[str, ...], what: str) -> SchemaMismatch:
+    """Return the error for a valid schema that is larger than this package takes."""
+    return SchemaMismatch(
+        f"the Avro schema is beyond what can be columns: {_where(path)} {what}",
+        "Write fewer levels and fields. What is on the topic can be read with valueFormat=raw.",
+    )
+
+
+def _where(path: tuple[str, ...]) -> str:
+    return f"the field {_dotted(path)[:500]}" if path else "the definition"
 
 
 _BOUNDS = {"int": 2**31, "long": 2**63}

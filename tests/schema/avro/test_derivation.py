@@ -103,3 +103,15 @@ def test_names_that_are_none_are_refused() -> None:
         match=r"'a-b' is not a valid name .*'c d' is not a valid namespace",
     ):
         define(COLUMNS, "a-b", "c d")
+
+
+def test_columns_that_are_nested_too_deep_say_so_and_are_not_called_damaged() -> None:
+    kind = pa.int32()
+    for _ in range(23):
+        kind = pa.struct([("f", kind)])
+    fits = pa.schema([("v", kind)])
+    avro_codec.encoder(avro_codec.definition(fits, "R"), fits)
+    deeper = pa.schema([("v", pa.struct([("f", kind)]))])
+    with pytest.raises(SchemaMismatch, match=r"v\.f\..* more than 48 levels deep") as raised:
+        avro_codec.encoder(avro_codec.definition(deeper, "R"), deeper)
+    assert "damaged" not in str(raised.value)
