@@ -224,6 +224,20 @@ def record_name(info: SchemaInfo) -> str | None:
     return name.rpartition(".")[2] if isinstance(name, str) else None
 
 
+def identity(info: SchemaInfo) -> object:
+    """Return what a schema is besides the names of its types: equal where values read alike."""
+    from pulsar_spark.schema.avro import definition
+
+    if info.type == pb.Schema.KeyValue:
+        try:
+            parts = split_key_value(info)
+        except PulsarError:
+            return info.type, info.schema_data
+        return identity(parts.key), identity(parts.value), parts.separated
+    record = _avro_record(info)
+    return info.type, info.schema_data if record is None else definition.without_names(record)
+
+
 def _avro_record(info: SchemaInfo) -> Record | None:
     """Return the record of an AVRO or JSON schema; None for other schemas."""
     if info.type not in (pb.Schema.Avro, pb.Schema.Json):

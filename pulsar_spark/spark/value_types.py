@@ -13,6 +13,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
 from pulsar_spark.schema.codec import (
     NO_SCHEMA,
+    identity,
     is_decoded,
     is_record,
     key_value_parts,
@@ -50,14 +51,14 @@ class ValueType:
 def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool) -> ValueType:
     """Return the type of the values of topics with these schemas.
 
-    Raises OptionError for topics with different schemas, unless they are allowed: then values are
-    bytes. Raises SchemaMismatch for a schema that cannot be converted to columns. Logs a warning if
-    values of some schema are not decoded.
+    Records that differ in name alone are one schema. Raises OptionError for topics with different
+    schemas, unless they are allowed: then values are bytes. Raises SchemaMismatch for a schema that
+    cannot be converted to columns. Logs a warning if values of some schema are not decoded.
     """
-    by_schema: dict[tuple[int, bytes], tuple[SchemaInfo, list[str]]] = {}
+    by_schema: dict[object, tuple[SchemaInfo, list[str]]] = {}
     for topic, found in schemas.items():
         schema = found or NO_SCHEMA
-        by_schema.setdefault((schema.type, schema.schema_data), (schema, []))[1].append(topic)
+        by_schema.setdefault(identity(schema), (schema, []))[1].append(topic)
     if len(by_schema) > 1:
         if not allow_different:
             described = "; ".join(
@@ -79,7 +80,7 @@ def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) ->
     """Raise SchemaMismatch for a topic whose schema does not match the query's columns.
 
     Values of another record would be read as rows of nulls, because missing fields are null.
-    Versions of one record have the same name and common fields.
+    Versions of one record have the same name and common fields; others the same fields.
     """
     for topic, schema in schemas.items():
         if schema is None or schema == wanted:
@@ -97,7 +98,7 @@ def _parts(schema: SchemaInfo) -> tuple[SchemaInfo, ...]:
 
 
 def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
-    if not is_record(found) or not is_record(wanted):
+    if not is_record(found) or not is_record(wanted) or identity(found) == identity(wanted):
         return
     name, wanted_name = record_name(found), record_name(wanted)
     what = f"the topic's values are records {name!r}, those of the query {wanted_name!r}"

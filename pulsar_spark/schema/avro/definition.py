@@ -154,6 +154,23 @@ def parse_definition(data: bytes) -> Node:
     return _Parser().parse(tree, "", (), 0)
 
 
+def without_names(node: Node) -> Node:
+    """Return a type without the names of its records, enums and fixed types."""
+    match node:
+        case Record():
+            fields = [replace(each, type=without_names(each.type)) for each in node.fields]
+            return Record("", tuple(fields))
+        case Array():
+            return Array(without_names(node.items))
+        case Map():
+            return Map(without_names(node.values))
+        case UnionOf():
+            return UnionOf(tuple(map(without_names, node.members)))
+        case Enum() | Fixed():
+            return replace(node, name="")
+    return node
+
+
 _REMEDY = "Have the topic's schema corrected, or read the values with valueFormat=raw."
 
 

@@ -611,11 +611,32 @@ def test_a_topic_of_another_record_is_refused_by_name(
 def test_pairs_of_another_record_are_refused_by_name(broker: EmbeddedBroker) -> None:
     for number, record in enumerate(("Order", "User")):
         broker.create_topic(f"t-{number}")
-        set_schema(
-            broker,
-            f"t-{number}",
-            join_key_value(STRING, _avro("a", record=record), separated=False),
-        )
+        own = _avro("a", *["b"] * number, record=record)
+        set_schema(broker, f"t-{number}", join_key_value(STRING, own, separated=False))
     assert _of_query(broker, "a", topic="t-0") == ["a"]
     with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'"):
         _of_query(broker, "a", topicsPattern="t-.*")
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+def test_records_that_differ_in_name_alone_are_one_schema(
+    broker: EmbeddedBroker, kind: int, pairs: bool
+) -> None:
+    for name in ("alice", "bob"):
+        broker.create_topic(name)
+        inner = f'{{"type":"record","name":"{name}_in","fields":[{{"name":"x","type":"long"}}]}}'
+        fields = f'[{{"name":"a","type":"int"}},{{"name":"b","type":{inner}}}]'
+        data = f'{{"type":"record","name":"{name}","namespace":"of.{name}","fields":{fields}}}'
+        schema = SchemaInfo(kind, name, data.encode())
+        set_schema(
+            broker, name, join_key_value(STRING, schema, separated=True) if pairs else schema
+        )
+    for options in ({"topics": "alice,bob"}, {"topicsPattern": "alice|bob"}):
+        parsed = parse_read_options({"service.url": broker.service_url, **options})
+        with ClientContext(parsed.client) as context:
+            planner = Planner(context, parsed)
+            found = planner.value_type(planner.topics())
+        assert found.fields.names == ["a", "b"]
+    # A running query of a pattern meets a topic that was made after it had begun.
+    assert _of_query(broker, "a", topicsPattern="alice|bob") == ["a", "b"]
