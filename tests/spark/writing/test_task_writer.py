@@ -52,6 +52,7 @@ from tests.support.waiting import finish, wait_until
 KINDS: dict[str, Any] = {
     "value": (BinaryType(), pa.binary()),
     "text": (StringType(), pa.string()),
+    "number": (LongType(), pa.int64()),
     "__key": (BinaryType(), pa.binary()),
     "__topic": (StringType(), pa.string()),
     "__orderingKey": (BinaryType(), pa.binary()),
@@ -198,6 +199,23 @@ def test_properties_and_event_times_are_written_by_the_column(
     ]
     times = [row["__eventTime"] and round(row["__eventTime"].timestamp() * 1000) for row in rows]
     assert times == columns["__eventTime"]
+
+
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_what_a_write_spread_over_topics_is_read_together(
+    broker: EmbeddedBroker, value_format: str
+) -> None:
+    for name in ("alice", "bob"):
+        broker.create_topic(name)
+    rows = {"__topic": ["alice", "bob", "alice"], "text": ["a", "b", "c"], "number": [1, 2, 3]}
+    write(broker, rows, {"valueFormat": value_format})
+    for options in ({"topics": "alice,bob"}, {"topicsPattern": "alice|bob"}):
+        found = read(broker, options)
+        assert sorted((row["text"], row["number"]) for row in found) == [
+            ("a", 1),
+            ("b", 2),
+            ("c", 3),
+        ]
 
 
 def test_delayed_messages_carry_their_time(broker: EmbeddedBroker) -> None:
