@@ -4,12 +4,12 @@ from typing import Any, NamedTuple, final
 
 __all__ = [
     "CONTRACT",
-    "AvroDecoder",
     "BlockDecoder",
     "Columns",
     "Memory",
     "Progress",
     "SendEncoder",
+    "ValueDecoder",
     "hash_values",
     "scan_messages",
     "scan_receipts",
@@ -39,19 +39,6 @@ def hash_values(
 ) -> bytes: ...
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
-
-@final
-class AvroDecoder:
-    def __new__(
-        cls, kind: Any, plans: Sequence[Any], empty_items: int, cells: int
-    ) -> AvroDecoder: ...
-    def decode(
-        self,
-        data: bytes,
-        edges: memoryview[int],
-        valid: bytes | None = None,
-        versions: bytes | None = None,
-    ) -> tuple[_Values, list[int]]: ...
 
 @final
 class BlockDecoder:
@@ -113,3 +100,16 @@ class Columns:
     @property
     def version_runs(self) -> tuple[list[bytes], bytes, bytes]: ...
     def locate(self, row: int) -> tuple[int, int, int, int]: ...
+
+@final
+class ValueDecoder:
+    def __new__(
+        cls, kind: Any, plans: Sequence[Any], cells: int, empty_items: int = 0
+    ) -> ValueDecoder: ...
+    def decode(
+        self,
+        data: bytes,
+        edges: memoryview[int],
+        valid: bytes | None = None,
+        versions: bytes | None = None,
+    ) -> tuple[_Values, list[int]]: ...

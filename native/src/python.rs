@@ -16,11 +16,11 @@ use crate::decode::{self, Options, Place};
 use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
 use crate::frame;
 use crate::hashes;
-use crate::python_values::AvroDecoder;
+use crate::python_values::ValueDecoder;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 12;
+const CONTRACT: u32 = 13;
 
 pub(crate) type Object = Py<PyAny>;
 
@@ -701,7 +701,7 @@ impl Plain for i64 {
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add("Progress", progress_type(module.py())?)?;
-    module.add_class::<AvroDecoder>()?;
+    module.add_class::<ValueDecoder>()?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
     module.add_class::<Memory>()?;

@@ -1,6 +1,7 @@
-//! What Python sees of typed values: a decoder of a format's plans, and the columns that it made.
+//! What Python sees of typed values: a decoder by plans of a format, and the columns that it made.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -8,35 +9,43 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
 use crate::columns::Buffer;
+use crate::protobuf::{self, Field, Form, Message, Value, Wire};
 use crate::python::{buffer, Column as Bytes, Object};
 use crate::values::{put_message, Column, Kind};
 
-/// Reads AVRO values into columns, by one plan for each version of the schema.
+/// Reads values into columns, by one plan for each version of the schema.
 ///
-/// AvroDecoder(kind, plans, empty_items, cells): `kind` is the layout of the columns together, as a
-/// struct. A layout is its name, or a tuple of a name and its parts; a plan is a tuple of its name
-/// and its fields (`schema/avro/reading.py` makes both).
+/// ValueDecoder(kind, plans, cells, empty_items=0): `kind` is the layout of the columns together, as
+/// a struct. A layout is its name, or a tuple of a name and its parts; a plan is a tuple of its name
+/// and its fields, and one of AVRO unless it is a "message" (`schema/avro/reading.py` and
+/// `schema/protobuf/reading.py` make them).
 #[pyclass(module = "pulsar_spark._kernel")]
-pub struct AvroDecoder {
-    plans: Vec<Plan>,
+pub struct ValueDecoder {
+    plans: Vec<AnyPlan>,
     limits: Limits,
     columns: Column,
     message: Buffer<u8>,
 }
 
+enum AnyPlan {
+    Avro(Plan),
+    Protobuf(Message),
+}
+
 #[pymethods]
-impl AvroDecoder {
+impl ValueDecoder {
     #[new]
+    #[pyo3(signature = (kind, plans, cells, empty_items=0))]
     fn new(
         kind: &Bound<'_, PyAny>,
         plans: Vec<Bound<'_, PyAny>>,
-        empty_items: usize,
         cells: usize,
+        empty_items: usize,
     ) -> PyResult<Self> {
-        let plans = plans.iter().map(plan_of).collect::<PyResult<_>>()?;
+        let plans = plans.iter().map(any_plan_of).collect::<PyResult<_>>()?;
         let columns = Column::new(&kind_of(kind)?);
         let limits = Limits { empty_items, cells };
-        Ok(AvroDecoder { plans, limits, columns, message: Buffer::default() })
+        Ok(ValueDecoder { plans, limits, columns, message: Buffer::default() })
     }
 
     /// decode(data, edges, valid=None, versions=None) -> (message, rows)
@@ -73,7 +82,7 @@ impl AvroDecoder {
     }
 }
 
-impl AvroDecoder {
+impl ValueDecoder {
     fn read_all(
         &mut self,
         values: &[&[u8]],
@@ -87,7 +96,11 @@ impl AvroDecoder {
                 continue;
             }
             let plan = self.plans.get(versions.map_or(0, |numbers| usize::from(numbers[row])));
-            let read = plan.map(|plan| avro::read(plan, value, self.limits, &mut self.columns));
+            let (columns, limits) = (&mut self.columns, self.limits);
+            let read = plan.map(|plan| match plan {
+                AnyPlan::Avro(plan) => avro::read(plan, value, limits, columns),
+                AnyPlan::Protobuf(plan) => protobuf::read(plan, value, limits.cells, columns),
+            });
             if read != Some(Ok(())) {
                 self.columns.truncate(row);
                 self.columns.push_null()?;
@@ -120,6 +133,14 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
         "fixed128" => Kind::Fixed128,
         "binary" => Kind::Binary,
         other => return Err(unknown(other)),
+    })
+}
+
+fn any_plan_of(given: &Bound<'_, PyAny>) -> PyResult<AnyPlan> {
+    let fields = given.cast::<PyTuple>()?;
+    Ok(match name_of(fields)?.as_str() {
+        "message" => AnyPlan::Protobuf(message_of(&fields.get_item(1)?, &enums_of(fields)?)?),
+        _ => AnyPlan::Avro(plan_of(given)?),
     })
 }
 
@@ -177,6 +198,86 @@ fn into_of(given: &Bound<'_, PyAny>) -> PyResult<Into> {
             divisor: power(fields, 2)?,
             bound: power(fields, 3)?,
         },
+        other => return Err(unknown(other)),
+    })
+}
+
+type Enums = Vec<Arc<protobuf::Names>>;
+
+/// Many fields can have the same enum, and an enum many names.
+fn enums_of(fields: &Bound<'_, PyTuple>) -> PyResult<Enums> {
+    let names: Vec<protobuf::Names> = at(fields, 2)?;
+    Ok(names.into_iter().map(Arc::new).collect())
+}
+
+fn message_of(given: &Bound<'_, PyAny>, enums: &Enums) -> PyResult<Message> {
+    let fields = each(given, |field| {
+        Ok(Field {
+            number: at(field, 0)?,
+            repeated: at(field, 1)?,
+            oneof: at(field, 2)?,
+            nullable: at(field, 3)?,
+            value: value_of(field.get_item(4)?.cast::<PyTuple>()?, enums)?,
+        })
+    })?;
+    Ok(Message::new(fields))
+}
+
+fn value_of(fields: &Bound<'_, PyTuple>, enums: &Enums) -> PyResult<Value> {
+    let text = |place| at::<String>(fields, place);
+    Ok(match name_of(fields)?.as_str() {
+        "number" => Value::Number {
+            written: wire_of(&text(1)?)?,
+            into: number_of(&fields.get_item(2)?, enums)?,
+            absent: at(fields, 3)?,
+        },
+        "text" => Value::Bytes { is_text: true, absent: at(fields, 1)? },
+        "bytes" => Value::Bytes { is_text: false, absent: at(fields, 1)? },
+        "message" => Value::Message {
+            message: message_of(&fields.get_item(2)?, enums)?,
+            form: match text(1)?.as_str() {
+                "struct" => Form::Struct,
+                "pair" => Form::Pair,
+                "field" => Form::Field,
+                "truth" => Form::Truth,
+                "bytes" => Form::Bytes,
+                "timestamp" => Form::Timestamp,
+                "duration" => Form::Duration,
+                other => return Err(unknown(other)),
+            },
+            cells: at(fields, 3)?,
+        },
+        "noticed" => Value::Noticed(wire_of(&text(1)?)?),
+        "refused" => Value::Refused,
+        other => return Err(unknown(other)),
+    })
+}
+
+fn wire_of(name: &str) -> PyResult<Wire> {
+    Ok(match name {
+        "varint" => Wire::Varint,
+        "fixed64" => Wire::Fixed64,
+        "delimited" => Wire::Delimited,
+        "fixed32" => Wire::Fixed32,
+        other => return Err(unknown(other)),
+    })
+}
+
+/// What numbers become; of an enum, its place is given.
+fn number_of(given: &Bound<'_, PyAny>, enums: &Enums) -> PyResult<protobuf::Number> {
+    use protobuf::Number;
+    let Ok(name) = given.extract::<String>() else {
+        let names = enums.get(given.extract::<usize>()?);
+        return Ok(Number::Name(names.ok_or_else(|| unknown("the enum"))?.clone()));
+    };
+    Ok(match name.as_str() {
+        "int" => Number::Int,
+        "unsigned" => Number::Unsigned,
+        "long" => Number::Long,
+        "decimal" => Number::Decimal,
+        "zigzag int" => Number::ZigzagInt,
+        "zigzag long" => Number::ZigzagLong,
+        "truth" => Number::Truth,
         other => return Err(unknown(other)),
     })
 }

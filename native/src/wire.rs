@@ -99,10 +99,21 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
         let size = usize::try_from(self.shortest()?).map_err(|_| Unusual)?;
+        self.take(size)
+    }
+
+    #[inline]
+    fn take(&mut self, size: usize) -> Result<&'a [u8]> {
         let end = self.at.checked_add(size).ok_or(Unusual)?;
         let found = self.data.get(self.at..end).ok_or(Unusual)?;
         self.at = end;
         Ok(found)
+    }
+
+    /// As many bytes.
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| Unusual)
     }
 
     /// The next field: its tag, and its value as it is written, with its size.

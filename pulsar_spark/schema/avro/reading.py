@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, widest_item
-from pulsar_spark.schema.arrow.kernel_columns import columns_of, layout
+from pulsar_spark.schema.arrow.kernel_columns import layout, read_in_kernel
 from pulsar_spark.schema.avro.reference import MAX_EMPTY_ITEMS, Read, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     IntoMember,
@@ -33,8 +33,6 @@ from pulsar_spark.schema.codec import Decoded, Decoder, JointDecoder, Mismatch, 
 
 MAX_VERSIONS = 256
 """The most versions whose values are decoded together."""
-_INT64 = pa.int64()
-_UINT8 = pa.uint8()
 
 
 class AvroDecoder:
@@ -61,7 +59,7 @@ class AvroDecoder:
             return None
         plans = list(map(_described, self._plans))
         kind = layout(self._plans[0].type)
-        return implementation.native.AvroDecoder(kind, plans, MAX_EMPTY_ITEMS, MAX_CELLS)
+        return implementation.native.ValueDecoder(kind, plans, MAX_CELLS, MAX_EMPTY_ITEMS)
 
     def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
         """Return a decoder for values of all these decoders' versions, if there can be one."""
@@ -73,37 +71,15 @@ class AvroDecoder:
     def decode(self, raw: pa.Array, versions: pa.Array | None = None) -> Decoded:
         """Decode a binary array; null is a null value. `versions` are numbers, as int32."""
         if self._kernel is None or not len(raw):
-            return self._one_by_one(raw, range(len(raw)), versions)
-        _, offsets, data = raw.buffers()
-        edges = memoryview(offsets).cast("i")[raw.offset : raw.offset + len(raw) + 1]
-        message, odd = self._kernel.decode(
-            (data or _NOTHING)[edges[0] : edges[-1]].to_pybytes(),
-            edges,
-            _bytes_of(raw.is_valid()) if raw.null_count else None,
-            None if versions is None else _bytes_of(versions),
-        )
-        columns = columns_of(self._schema, message)
-        if not odd:
-            return Decoded(columns)
-        again = self._one_by_one(raw, odd, versions)
-        places = list(range(len(raw)))
-        for place, row in enumerate(odd, len(raw)):
-            places[row] = place
-        order = build_array(places, _INT64)
-        joined = [
-            pa.concat_arrays([column, other]).take(order)
-            for column, other in zip(columns, again.columns, strict=True)
-        ]
-        return Decoded(joined, again.bad)
+            return self._one_by_one(raw, versions)
+        return read_in_kernel(self._kernel, self._schema, raw, versions, self._one_by_one)
 
-    def _one_by_one(self, raw: pa.Array, rows: Sequence[int], versions: pa.Array | None) -> Decoded:
-        """Return the columns of some rows, and what is wrong with them."""
+    def _one_by_one(self, raw: pa.Array, versions: pa.Array | None) -> Decoded:
         missing = [None] * len(self._fields)
         values: list[Sequence[Any]] = []
         bad: list[Undecodable] = []
-        some = raw if len(rows) == len(raw) else raw.take(build_array(rows, _INT64))
         numbers = None if versions is None else versions.to_pylist()
-        for row, data in zip(rows, some.to_pylist(), strict=True):
+        for row, data in enumerate(raw.to_pylist()):
             value = None
             if data is not None:
                 read = self._reads[0 if numbers is None else numbers[row]]
@@ -118,16 +94,6 @@ class AvroDecoder:
             for column, field in zip(columns, self._fields, strict=True)
         ]
         return Decoded(built, bad)
-
-
-_NOTHING = pa.py_buffer(b"")
-
-
-def _bytes_of(numbers: pa.Array) -> bytes:
-    """Return numbers below 256, or truth values, as bytes."""
-    found = numbers.cast(_UINT8)
-    data: bytes = found.buffers()[1].slice(found.offset, len(found)).to_pybytes()
-    return data
 
 
 # --- plans for the kernel ---------------------------------------------------------------------

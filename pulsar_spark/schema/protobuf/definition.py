@@ -168,8 +168,9 @@ def _usable_default(kind: int, value: Any) -> Any:
     """Return a default from an Avro definition if it is valid for the type, otherwise None."""
     if kind in (Type.TYPE_DOUBLE, Type.TYPE_FLOAT):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # Doubles cannot hold integers of hundreds of digits.
-        return float(value) if is_number and value and abs(value) < 2**1023 else None
+        # Beyond it are infinity, and integers of hundreds of digits.
+        limit = 2**1023 if kind == Type.TYPE_DOUBLE else 2**127
+        return float(value) if is_number and value and abs(value) < limit else None
     if kind == Type.TYPE_BOOL:
         return True if value is True else None
     if kind == Type.TYPE_STRING:
@@ -352,12 +353,14 @@ class _Resolver:
         check_unique(name[1:], fields)
         if proto.options.map_entry:
             fields = _entry_fields(name[1:], fields)
+        form = _shape(name[1:], fields)
+        if form in (Form.TIMESTAMP, Form.DURATION):
+            # Whatever the syntax, the parts of a time are 0 where absent.
+            fields = tuple(replace(each, presence=Presence.IMPLICIT, oneof="") for each in fields)
         leaves = sum(each.message.leaves if each.message else 1 for each in fields) + 1
         if leaves > MAX_LEAVES:
             raise damaged(f"has more than {MAX_LEAVES} fields, at {'.'.join(path) or name[1:]}")
-        return MessageType(
-            name[1:], fields, _shape(name[1:], fields), proto.options.map_entry, leaves
-        )
+        return MessageType(name[1:], fields, form, proto.options.map_entry, leaves)
 
     def _field(
         self,
@@ -372,6 +375,8 @@ class _Resolver:
         repeated = proto.label == FieldDescriptorProto.LABEL_REPEATED
         if not proto.HasField("type"):
             raise damaged(f"gives the field {'.'.join(here)} no type")
+        # No compiler lets a oneof have repeated fields.
+        in_oneof = proto.HasField("oneof_index") and not repeated
         kind, message, enum = proto.type, None, None
         if kind in MESSAGES:
             message = self.message(_name(proto.type_name), here)
@@ -388,7 +393,7 @@ class _Resolver:
             presence=_presence(proto, rules, repeated),
             repeated=repeated,
             packed=repeated and _is_packed(proto, kind, rules),
-            oneof=oneofs.get(proto.oneof_index, "") if proto.HasField("oneof_index") else "",
+            oneof=oneofs.get(proto.oneof_index, "") if in_oneof else "",
             message=message,
             enum=enum,
         )

@@ -29,7 +29,7 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.arrow.varints import varints, zigzags
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.protobuf.reading import parents
+from pulsar_spark.schema.protobuf.reference import parents
 from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
     EnumType,

@@ -265,7 +265,7 @@ def test_the_kernel_takes_whatever_is_well_formed(
     tree = Schemas(rng).record()
     values = Values(rng)
     choose(monkeypatch, kernel=True)
-    monkeypatch.delattr(AvroDecoder, "_one_by_one")
+    monkeypatch.delattr(AvroDecoder, "_reads")
     assert not decode(tree, encoded(tree, (values.of(tree) for _ in range(50)))).bad
 
 

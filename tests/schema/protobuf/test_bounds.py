@@ -13,9 +13,12 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
+from pulsar_spark.schema.protobuf import reading as protobuf_reading
+from pulsar_spark.schema.protobuf import reference as protobuf_reference
 from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.types import MessageField, MessageType, Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     RandomSchema,
     add,
@@ -24,6 +27,12 @@ from tests.schema.protobuf.cases import (
     new_file,
     random_message,
 )
+
+
+@pytest.fixture(autouse=True, params=["kernel", "reference"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode values in both ways."""
+    choose(monkeypatch, kernel=request.param == "kernel")
 
 
 def by_hand(message: Any, fields: tuple[MessageField, ...]) -> int:
@@ -122,8 +131,8 @@ def test_a_value_that_would_take_all_memory_is_bad_and_leaves_the_others_alone()
 def test_a_value_with_as_much_as_is_allowed_is_read(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protobuf_bounds, "MAX_CELLS", limit)
-    monkeypatch.setattr("pulsar_spark.schema.protobuf.reading.MAX_CELLS", limit)
+    for module in (protobuf_bounds, protobuf_reading, protobuf_reference):
+        monkeypatch.setattr(module, "MAX_CELLS", limit)
     info = wide(1)
     fits = limit // parse(info).fields[1].message.leaves  # type: ignore[union-attr]
     values = [b"\x12\x00" * count for count in (fits, fits + 1, 0, fits)] * 5

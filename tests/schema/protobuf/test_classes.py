@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_spark.schema.protobuf.definition import parse
-from pulsar_spark.schema.protobuf.reading import FRAME_TAG, attribute, batch_class
+from pulsar_spark.schema.protobuf.reference import FRAME_TAG, attribute, batch_class
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.protobuf.cases import add, info_of, new_file
 

@@ -11,14 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf import reading as protobuf_decoder
+from pulsar_spark.schema.protobuf import reference as protobuf_decoder
 from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     add,
     add_map,
@@ -29,6 +30,13 @@ from tests.schema.protobuf.cases import (
     random_message,
     sorted_maps,
 )
+
+
+@pytest.fixture(autouse=True, params=["kernel", "reference"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode values in both ways."""
+    choose(monkeypatch, kernel=request.param == "kernel")
+
 
 FILE = new_file()
 _INNER = FILE.message_type.add(name="N")
@@ -134,7 +142,9 @@ def test_fields_of_another_wire_type_and_unknown_ones_are_passed_over() -> None:
     assert rows(decoded) == [expected_row(KIND(id=5))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_any_bytes_are_read_as_protobuf_does(values: list[bytes]) -> None:
     check_like_protobuf(list(values))

@@ -9,10 +9,17 @@ import pytest
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf import reading as protobuf_classes
-from pulsar_spark.schema.protobuf.reading import Place, nested, parents
+from pulsar_spark.schema.protobuf import reference as protobuf_classes
+from pulsar_spark.schema.protobuf.reference import Place, nested, parents
 from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
+
+
+@pytest.fixture(autouse=True, params=["kernel", "reference"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode values in both ways."""
+    choose(monkeypatch, kernel=request.param == "kernel")
 
 
 def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any], list[Any]]:
