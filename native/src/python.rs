@@ -603,11 +603,18 @@ impl<T: Plain> Values for Lent<T> {
     }
 }
 
-pub(crate) fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
+fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
     if size_of_val(&values[..]) < MIN_LENT {
         return Ok(T::copied(py, values)?.into_any().unbind());
     }
-    Ok(Py::new(py, Memory { values: Box::new(values.lend()) })?.into_any())
+    lent(py, values.lend())
+}
+
+pub(crate) fn lent<T: Plain>(py: Python<'_>, values: Lent<T>) -> PyResult<Object> {
+    if size_of_val(&values[..]) < MIN_LENT {
+        return Ok(T::copied(py, &values)?.into_any().unbind());
+    }
+    Ok(Py::new(py, Memory { values: Box::new(values) })?.into_any())
 }
 
 fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {

@@ -1,17 +1,18 @@
 //! What Python sees of typed values: a decoder by plans of a format, and the columns that it made.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
-use crate::columns::Buffer;
+use crate::columns::{Buffer, Lent};
 use crate::protobuf::{self, Field, Form, Message, Value, Wire};
-use crate::python::{buffer, Column as Bytes, Object};
+use crate::python::{lent, Column as Bytes, Object};
 use crate::values::{put_message, Column, Kind};
+use crate::wire::Result;
 
 /// Reads values into columns, by one plan for each version of the schema.
 ///
@@ -19,10 +20,17 @@ use crate::values::{put_message, Column, Kind};
 /// a struct. A layout is its name, or a tuple of a name and its parts; a plan is a tuple of its name
 /// and its fields, and one of AVRO unless it is a "message" (`schema/avro/reading.py` and
 /// `schema/protobuf/reading.py` make them).
-#[pyclass(module = "pulsar_spark._kernel")]
+///
+/// Threads can share one: they decode one after the other.
+#[pyclass(module = "pulsar_spark._kernel", frozen)]
 pub struct ValueDecoder {
     plans: Vec<AnyPlan>,
     limits: Limits,
+    made: Mutex<Made>,
+}
+
+/// What values are read into, and the message that it becomes; their memory is used again.
+struct Made {
     columns: Column,
     message: Buffer<u8>,
 }
@@ -45,7 +53,8 @@ impl ValueDecoder {
         let plans = plans.iter().map(any_plan_of).collect::<PyResult<_>>()?;
         let columns = Column::new(&kind_of(kind)?);
         let limits = Limits { empty_items, cells };
-        Ok(ValueDecoder { plans, limits, columns, message: Buffer::default() })
+        let made = Mutex::new(Made { columns, message: Buffer::default() });
+        Ok(ValueDecoder { plans, limits, made })
     }
 
     /// decode(data, edges, valid=None, versions=None) -> (message, rows)
@@ -55,7 +64,7 @@ impl ValueDecoder {
     /// Arrow's IPC format, and the rows that could not be read, which are null.
     #[pyo3(signature = (data, edges, valid=None, versions=None))]
     fn decode<'py>(
-        &mut self,
+        &self,
         py: Python<'py>,
         data: Bound<'py, PyBytes>,
         edges: &Bound<'py, PyAny>,
@@ -68,46 +77,54 @@ impl ValueDecoder {
         if !fits(valid) || !fits(versions) {
             return Err(PyValueError::new_err("there is a byte for each row"));
         }
-        self.columns.clear();
-        self.message.clear();
-        let bad = py
-            .detach(|| catch_unwind(AssertUnwindSafe(|| self.read_all(&values, valid, versions))));
-        let bad =
-            bad.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
-        let bad = bad.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
-        if let Column::Struct(columns) = &self.columns {
-            py.detach(|| put_message(&mut self.message, columns));
-        }
-        Ok((buffer(py, &mut self.message)?, bad))
+        // A thread that waits for another one does not hold the interpreter's lock.
+        let done = py.detach(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                made.decode(&self.plans, self.limits, &values, valid, versions)
+            }))
+        });
+        let done =
+            done.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
+        let (message, bad) =
+            done.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
+        Ok((lent(py, message)?, bad))
     }
 }
 
-impl ValueDecoder {
-    fn read_all(
+impl Made {
+    fn decode(
         &mut self,
+        plans: &[AnyPlan],
+        limits: Limits,
         values: &[&[u8]],
         valid: Option<&[u8]>,
         versions: Option<&[u8]>,
-    ) -> crate::wire::Result<Vec<usize>> {
+    ) -> Result<(Lent<u8>, Vec<usize>)> {
+        let Made { columns, message } = self;
+        columns.clear();
+        message.clear();
         let mut bad = Vec::new();
         for (row, value) in values.iter().enumerate() {
             if valid.is_some_and(|valid| valid[row] == 0) {
-                self.columns.push_null()?;
+                columns.push_null()?;
                 continue;
             }
-            let plan = self.plans.get(versions.map_or(0, |numbers| usize::from(numbers[row])));
-            let (columns, limits) = (&mut self.columns, self.limits);
+            let plan = plans.get(versions.map_or(0, |numbers| usize::from(numbers[row])));
             let read = plan.map(|plan| match plan {
                 AnyPlan::Avro(plan) => avro::read(plan, value, limits, columns),
                 AnyPlan::Protobuf(plan) => protobuf::read(plan, value, limits.cells, columns),
             });
             if read != Some(Ok(())) {
-                self.columns.truncate(row);
-                self.columns.push_null()?;
+                columns.truncate(row);
+                columns.push_null()?;
                 bad.push(row);
             }
         }
-        Ok(bad)
+        if let Column::Struct(columns) = columns {
+            put_message(message, columns);
+        }
+        Ok((message.lend(), bad))
     }
 }
 

@@ -6,6 +6,7 @@ import pickle
 import re
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -331,3 +332,19 @@ def test_a_decoder_can_be_pickled() -> None:
     decoder = pickle.loads(pickle.dumps(avro_codec.decoder(info(tree), info(tree), ["f1", "f0"])))
     found = decoder.decode(pa.array([zigzag(3) + zigzag(1) + zigzag(0)]))
     assert [column.to_pylist() for column in found.columns] == [["B"], [3]]
+
+
+def test_threads_can_share_a_decoder(way: str) -> None:
+    tree = record("long", array("string"))
+    data = [zigzag(number) + b"\x02\x02a\0" for number in range(5000)]
+    decoder = avro_codec.decoder(info(tree), info(tree), ["f0"])
+    raw = pa.array(data, pa.binary())
+
+    def decoded(start: int) -> list[int]:
+        found = [decoder.decode(raw.slice(start, 1000)).columns[0] for _ in range(20)]
+        return [column[0].as_py() for column in found]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(decoded, range(0, 4000, 100))) == [
+            [n] * 20 for n in range(0, 4000, 100)
+        ]

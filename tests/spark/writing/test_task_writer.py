@@ -207,7 +207,11 @@ def test_what_a_write_spread_over_topics_is_read_together(
 ) -> None:
     for name in ("alice", "bob"):
         broker.create_topic(name)
-    rows = {"__topic": ["alice", "bob", "alice"], "text": ["a", "b", "c"], "number": [1, 2, 3]}
+    rows: dict[str, list[Any]] = {
+        "__topic": ["alice", "bob", "alice"],
+        "text": ["a", "b", "c"],
+        "number": [1, 2, 3],
+    }
     write(broker, rows, {"valueFormat": value_format})
     for options in ({"topics": "alice,bob"}, {"topicsPattern": "alice|bob"}):
         found = read(broker, options)
