@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import context
-from pulsar_spark.engine.connections import addresses
+from pulsar_spark.engine.connections import addresses, pool
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
@@ -161,7 +160,7 @@ def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
         named.append(addresses.assigned_broker(*arguments))
         return named[-1]
 
-    monkeypatch.setattr(context, "assigned_broker", assigned_broker)
+    monkeypatch.setattr(pool, "assigned_broker", assigned_broker)
     topic = cluster.create_topic(cluster.unique_topic())
     with Traffic(cluster.service_url, topic) as traffic:
         for _ in range(4):
