@@ -18,7 +18,7 @@ from tests.support.real_cluster import RealCluster
 from tests.support.security import Security
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COORDINATORS = [
     f"persistent://pulsar/system/transaction_coordinator_assign-partition-{number}"
@@ -91,7 +91,7 @@ def test_batches_are_written_once_while_coordinators_move_and_are_killed(
     persist(sink, 4, partial(sink.writer().commit, list(written), 4))
     real_cluster.restore()
     # While all steps are taken. What a coordinator forgets is open until its time is up.
-    sink.options["transactionTimeout"] = "50s"
+    sink.options["transactionTimeout"] = "150s"
     stopped = threading.Event()
     moves: list[tuple[str, ...]] = []
 
