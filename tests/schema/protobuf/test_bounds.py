@@ -114,9 +114,9 @@ def test_a_value_that_would_take_all_memory_is_bad_and_leaves_the_others_alone()
     hostile = b"\x12\x00" * 2_500_000
     good = b"\x08\x05" + b"\x12\x02\x08\x07" * 3
     decoder = protobuf_codec.decoder(info, info, ["id", "ns"])
-    started = time.monotonic()
+    started = time.process_time()
     decoded = decoder.decode(pa.array([good, hostile, hostile + b"\x12", good], pa.binary()))
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
     ids, lists = decoded.columns
     assert ids.to_pylist() == [5, None, None, 5]
     assert [value and len(value) for value in lists.to_pylist()] == [3, None, None, 3]
