@@ -15,6 +15,7 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine import attaching
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import PulsarError, SinkStateError
@@ -497,8 +498,9 @@ def test_a_sink_of_an_earlier_version_is_found_by_its_checkpoint(
 
 @pytest.mark.fault(181)
 def test_a_sink_that_a_driver_is_writing_to_is_left_to_it(
-    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attaching, "BUSY_SECONDS", 1.0)
     sink = Sink(broker.service_url, "t", "orders")
     sink.run(0)
     options = parse_write_options(sink.options)
