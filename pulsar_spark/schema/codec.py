@@ -22,10 +22,10 @@ Each module has these functions:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -38,6 +38,8 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
+from pulsar_spark.schema.arrow.arrays import integers
+from pulsar_spark.schema.arrow.kernel_columns import read_in_kernel, with_rows
 
 if TYPE_CHECKING:
     from pulsar_spark.schema.avro.definition import Record
@@ -134,6 +136,29 @@ class Encoder(Protocol):
 
         Raises Mismatch for a value that the schema cannot hold.
         """
+
+
+Reference = Callable[[pa.Array, "pa.Array | None"], Decoded]
+"""Decodes values in Python, given the numbers of their versions if there are several."""
+
+
+def decode_by_kernel(
+    kernel: Any, schema: pa.Schema, raw: pa.Array, versions: pa.Array | None, reference: Reference
+) -> Decoded:
+    """Decode a binary array, which is not empty, by a decoder of the kernel.
+
+    `versions` are the numbers of the values' plans, as int32. The reference reads what the kernel
+    refuses: it knows what is wrong.
+    """
+    columns, refused = read_in_kernel(kernel, schema, raw, versions)
+    if not refused:
+        return Decoded(columns)
+    if len(refused) == len(raw):
+        return reference(raw, versions)
+    rows = integers(refused, pa.int64())
+    again = reference(raw.take(rows), None if versions is None else versions.take(rows))
+    bad = [replace(each, row=refused[each.row]) for each in again.bad]
+    return Decoded(with_rows(columns, len(raw), refused, again.columns), bad)
 
 
 NO_SCHEMA = SchemaInfo(BYTES)

@@ -99,3 +99,9 @@ def test_each_message_has_its_callback_and_those_without_any_have_one_together()
     assert submission.callbacks(1) == [third]
     submission = Submission(OutgoingMessages([b"1", b"2"]), per_entry=2, default=one)
     assert submission.callbacks(2) == [one]
+
+
+def test_nothing_is_given_back_for_messages_that_were_taken_meanwhile() -> None:
+    submission = Submission(OutgoingMessages([b"x"]), per_entry=1)
+    submission.take(1)
+    assert submission.give_back(1) == 0

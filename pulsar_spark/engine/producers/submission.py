@@ -146,8 +146,11 @@ class Submission:
         return self.messages.copy(self._at, self._at + size * entries), 0, size
 
     def give_back(self, count: int) -> int:
-        """Return how much memory is held for the next messages, and hold it no longer."""
-        freed = self.held * count // len(self) if count else 0
+        """Return how much memory is held for the next messages, and hold it no longer.
+
+        The end of the producer may have taken them meanwhile.
+        """
+        freed = self.held * count // len(self) if count and len(self) else 0
         self.held -= freed
         self.ahead = min(self.ahead, self.held)
         return freed

@@ -3,55 +3,49 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pulsar_spark.protocol.blocks import ArrowBuffer
 from pulsar_spark.schema.arrow.arrays import integers, pair_type
-from pulsar_spark.schema.codec import Decoded, Undecodable
 
-Decode = Callable[[pa.Array, "pa.Array | None"], Decoded]
-"""Decodes values, given the numbers of their versions if there are several."""
 _INT64 = pa.int64()
 _UINT8 = pa.uint8()
 _NOTHING = pa.py_buffer(b"")
 
 
 def read_in_kernel(
-    kernel: Any, schema: pa.Schema, raw: pa.Array, versions: pa.Array | None, reference: Decode
-) -> Decoded:
-    """Decode a binary array, which is not empty, by a decoder of the kernel.
+    kernel: Any, schema: pa.Schema, raw: pa.Array, versions: pa.Array | None
+) -> tuple[list[pa.Array], list[int]]:
+    """Return the columns of a binary array, and the rows that a decoder of the kernel refused.
 
-    `versions` are the numbers of the values' plans, as int32. The reference reads what the kernel
-    refuses.
+    The array is not empty. `versions` are the numbers of the values' plans, as int32.
     """
     _, offsets, data = raw.buffers()
     edges = memoryview(offsets).cast("i")[raw.offset : raw.offset + len(raw) + 1]
-    message, odd = kernel.decode(
+    message, refused = kernel.decode(
         (data or _NOTHING)[edges[0] : edges[-1]].to_pybytes(),
         edges,
         _bytes_of(raw.is_valid()) if raw.null_count else None,
         None if versions is None else _bytes_of(versions),
     )
-    columns = columns_of(schema, message)
-    if not odd:
-        return Decoded(columns)
-    if len(odd) == len(raw):
-        return reference(raw, versions)
-    rows = integers(odd, _INT64)
-    again = reference(raw.take(rows), None if versions is None else versions.take(rows))
-    places = list(range(len(raw)))
-    for place, row in enumerate(odd, len(raw)):
+    return columns_of(schema, message), refused
+
+
+def with_rows(
+    columns: Sequence[pa.Array], count: int, rows: Sequence[int], others: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """Return columns of `count` rows that have the values of others in these rows."""
+    places = list(range(count))
+    for place, row in enumerate(rows, count):
         places[row] = place
     order = integers(places, _INT64)
-    joined = [
+    return [
         pa.concat_arrays([column, other]).take(order)
-        for column, other in zip(columns, again.columns, strict=True)
+        for column, other in zip(columns, others, strict=True)
     ]
-    bad = [Undecodable(odd[each.row], each.field, each.reason) for each in again.bad]
-    return Decoded(joined, bad)
 
 
 def _bytes_of(numbers: pa.Array) -> bytes:

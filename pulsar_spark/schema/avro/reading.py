@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, widest_item
-from pulsar_spark.schema.arrow.kernel_columns import layout, read_in_kernel
+from pulsar_spark.schema.arrow.kernel_columns import layout
 from pulsar_spark.schema.avro.reference import MAX_EMPTY_ITEMS, Read, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     IntoMember,
@@ -29,7 +29,14 @@ from pulsar_spark.schema.avro.resolution import (
     ReadUnion,
     Unresolvable,
 )
-from pulsar_spark.schema.codec import Decoded, Decoder, JointDecoder, Mismatch, Undecodable
+from pulsar_spark.schema.codec import (
+    Decoded,
+    Decoder,
+    JointDecoder,
+    Mismatch,
+    Undecodable,
+    decode_by_kernel,
+)
 
 MAX_VERSIONS = 256
 """The most versions whose values are decoded together."""
@@ -72,7 +79,7 @@ class AvroDecoder:
         """Decode a binary array; null is a null value. `versions` are numbers, as int32."""
         if self._kernel is None or not len(raw):
             return self._one_by_one(raw, versions)
-        return read_in_kernel(self._kernel, self._schema, raw, versions, self._one_by_one)
+        return decode_by_kernel(self._kernel, self._schema, raw, versions, self._one_by_one)
 
     def _one_by_one(self, raw: pa.Array, versions: pa.Array | None) -> Decoded:
         missing = [None] * len(self._fields)

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
-from pulsar_spark.schema.arrow.kernel_columns import layout, read_in_kernel
-from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.arrow.kernel_columns import layout
+from pulsar_spark.schema.codec import Decoded, decode_by_kernel
 from pulsar_spark.schema.protobuf.reference import (
     ReferenceDecoder,
     default_of,
@@ -60,7 +60,7 @@ class ProtobufDecoder:
         """Decode a binary array; null is a null value."""
         if self._kernel is None or not len(raw):
             return self._reference.decode(raw)
-        return read_in_kernel(
+        return decode_by_kernel(
             self._kernel, self._schema, raw, None, lambda some, _: self._reference.decode(some)
         )
 
