@@ -4,7 +4,7 @@
 
 use crate::columns::check_text;
 use crate::values::Column;
-use crate::wire::{Result, Unusual};
+use crate::wire::{Reader, Result, Unusual};
 
 /// How to read a value, and what it becomes: `schema/avro/resolution.py` explains each.
 pub enum Plan {
@@ -90,14 +90,13 @@ pub struct Limits {
 
 /// Append a value to a column; if it is refused, the column has to be truncated.
 pub fn read(plan: &Plan, data: &[u8], limits: Limits, into: &mut Column) -> Result<()> {
-    let mut cursor = Cursor { data, at: 0, left: limits };
+    let mut cursor = Cursor { rest: Reader::new(data), left: limits };
     plan.read(&mut cursor, Some(into))?;
-    (cursor.at == data.len()).then_some(()).ok_or(Unusual)
+    cursor.rest.is_empty().then_some(()).ok_or(Unusual)
 }
 
 struct Cursor<'a> {
-    data: &'a [u8],
-    at: usize,
+    rest: Reader<'a>,
     left: Limits,
 }
 
@@ -105,44 +104,14 @@ impl<'a> Cursor<'a> {
     /// A whole number: zigzag, of at most 10 bytes and 64 bits.
     #[inline]
     fn long(&mut self) -> Result<i64> {
-        let first = *self.data.get(self.at).ok_or(Unusual)?;
-        self.at += 1;
-        let mut value = u64::from(first & 127);
-        if first > 127 {
-            value = self.more_digits(value)?;
-        }
+        let value = self.rest.number()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
-    }
-
-    fn more_digits(&mut self, mut value: u64) -> Result<u64> {
-        for place in 1..10 {
-            let digit = *self.data.get(self.at).ok_or(Unusual)?;
-            self.at += 1;
-            value |= u64::from(digit & 127) << (7 * place);
-            if digit < 128 {
-                return (place < 9 || digit < 2).then_some(value).ok_or(Unusual);
-            }
-        }
-        Err(Unusual)
-    }
-
-    #[inline]
-    fn take(&mut self, size: usize) -> Result<&'a [u8]> {
-        let end = self.at.checked_add(size).ok_or(Unusual)?;
-        let found = self.data.get(self.at..end).ok_or(Unusual)?;
-        self.at = end;
-        Ok(found)
     }
 
     #[inline]
     fn sized(&mut self) -> Result<&'a [u8]> {
         let size = usize::try_from(self.long()?).map_err(|_| Unusual)?;
-        self.take(size)
-    }
-
-    #[inline]
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        self.take(N)?.try_into().map_err(|_| Unusual)
+        self.rest.take(size)
     }
 
     /// The number of items in the next block, 0 at the end.
@@ -156,7 +125,7 @@ impl<'a> Cursor<'a> {
         let count = usize::try_from(count).map_err(|_| Unusual)?;
         let size = count.checked_mul(bounds.least).ok_or(Unusual)?;
         let cells = count.checked_mul(bounds.fields).ok_or(Unusual)?;
-        if size > self.data.len() - self.at {
+        if size > self.rest.len() {
             return Err(Unusual);
         }
         if bounds.least == 0 {
@@ -175,7 +144,7 @@ impl Plan {
             Plan::Number(number) => number.read(cursor, into),
             Plan::Bytes { size, into: what } => {
                 let bytes = match size {
-                    Some(size) => cursor.take(*size)?,
+                    Some(size) => cursor.rest.take(*size)?,
                     None => cursor.sized()?,
                 };
                 what.put(bytes, into)
@@ -226,7 +195,7 @@ impl Record {
         for (target, plan, data) in &self.defaults {
             let column = own.children.get_mut(*target).ok_or(Unusual)?;
             let unlimited = Limits { empty_items: usize::MAX, cells: usize::MAX };
-            let mut cursor = Cursor { data, at: 0, left: unlimited };
+            let mut cursor = Cursor { rest: Reader::new(data), left: unlimited };
             plan.read(&mut cursor, Some(column))?;
         }
         for target in &self.missing {
@@ -308,7 +277,7 @@ impl Number {
     fn read(self, cursor: &mut Cursor, into: Option<&mut Column>) -> Result<()> {
         match self.written {
             Written::Boolean => {
-                let [byte] = cursor.array()?;
+                let [byte] = cursor.rest.array()?;
                 match (byte, into) {
                     (0 | 1, None) => Ok(()),
                     (0 | 1, Some(Column::Boolean(column))) => {
@@ -325,9 +294,9 @@ impl Number {
                 }
                 self.put_whole(number, into)
             }
-            Written::Float => put_float(u32::from_le_bytes(cursor.array()?), into),
+            Written::Float => put_float(u32::from_le_bytes(cursor.rest.array()?), into),
             Written::Double => {
-                let bits = u64::from_le_bytes(cursor.array()?);
+                let bits = u64::from_le_bytes(cursor.rest.array()?);
                 match into {
                     None => Ok(()),
                     Some(Column::Fixed64(column)) => {

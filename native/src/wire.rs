@@ -25,6 +25,11 @@ impl<'a> Reader<'a> {
         self.at >= self.data.len()
     }
 
+    /// How many bytes are left.
+    pub fn len(&self) -> usize {
+        self.data.len() - self.at
+    }
+
     /// Whether the next byte is `tag`; then it is passed.
     #[inline]
     pub fn has(&mut self, tag: u8) -> bool {
@@ -103,7 +108,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn take(&mut self, size: usize) -> Result<&'a [u8]> {
+    pub fn take(&mut self, size: usize) -> Result<&'a [u8]> {
         let end = self.at.checked_add(size).ok_or(Unusual)?;
         let found = self.data.get(self.at..end).ok_or(Unusual)?;
         self.at = end;
