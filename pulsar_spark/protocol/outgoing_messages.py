@@ -9,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pulsar_spark.errors import InvalidRow, WrongType
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -113,33 +112,33 @@ def _check_long(value: int, what: str) -> None:
 
 def fields_in_batch(fields: bytes) -> pb.SingleMessageMetadata:
     """Return a message's fields as those that it has in a batch."""
-    own = pb.MessageMetadata.FromString(fields)
-    metadata = pb.SingleMessageMetadata(properties=own.properties)
-    if own.HasField("event_time"):
-        metadata.event_time = own.event_time
-    if own.HasField("ordering_key"):
-        metadata.ordering_key = own.ordering_key
-    for flag in _FLAGS:
-        if getattr(own, flag):
-            setattr(metadata, flag, True)
+    metadata = pb.SingleMessageMetadata()
+    _copy_fields(pb.MessageMetadata.FromString(fields), metadata)
     return metadata
 
 
 def fields_outside(metadata: pb.SingleMessageMetadata) -> tuple[bytes | None, bytes]:
     """Return the key and the fields of a message in a batch: the other way round."""
-    own = pb.MessageMetadata(properties=metadata.properties)
-    if metadata.HasField("event_time"):
-        own.event_time = metadata.event_time
-    if metadata.HasField("ordering_key"):
-        own.ordering_key = metadata.ordering_key
-    for flag in _FLAGS:
-        if getattr(metadata, flag):
-            setattr(own, flag, True)
+    own = pb.MessageMetadata()
+    _copy_fields(metadata, own)
     key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
     return key, own.SerializePartialToString()
 
 
-_FLAGS = ("partition_key_b64_encoded", "null_value", "null_partition_key")
+_Metadata: TypeAlias = pb.MessageMetadata | pb.SingleMessageMetadata
+
+
+def _copy_fields(metadata: _Metadata, into: _Metadata) -> None:
+    into.properties.extend(metadata.properties)
+    if metadata.HasField("event_time"):
+        into.event_time = metadata.event_time
+    if metadata.HasField("ordering_key"):
+        into.ordering_key = metadata.ordering_key
+    for flag in ("partition_key_b64_encoded", "null_value", "null_partition_key"):
+        if getattr(metadata, flag):
+            setattr(into, flag, True)
+
+
 # Fields that decide, beside the key, to which consumer of a Key_Shared subscription a message goes,
 # begin so: a flag with its value, and a tag.
 _IS_BASE64, _ORDERING_KEY = b"\x88\x01\x01", b"\x92\x01"
@@ -278,7 +277,7 @@ class OutgoingMessages:
             return len(self), False
         is_alone = self.alone[start]
         others = (at for at in range(start, len(self)) if self.alone[at] is not is_alone)
-        return next(islice(others, 1), len(self)), is_alone
+        return next(others, len(self)), is_alone
 
 
 def _group(key: bytes | None, fields: bytes) -> object:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pulsar_spark.errors import LocalProtocolError, MessageTooLarge
 from pulsar_spark.protocol import commands, implementation
@@ -33,6 +33,8 @@ from pulsar_spark.protocol.outgoing_messages import (
     fields_in_batch,
     fields_outside,
 )
+
+E = TypeVar("E")
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload; the first argument is the codec's number."""
@@ -290,20 +292,13 @@ def checked_ids(given: int | Sequence[int], count: int) -> Sequence[int]:
 def make_encoder(limits: SendLimits) -> SendEncoder:
     """Return a new encoder for a producer, compiled if possible."""
     implementation.log_implementation()
-    if implementation.native is None:
-        return _reference(limits)
-    encoder: SendEncoder = implementation.native.SendEncoder(
-        limits.producer_id,
-        limits.producer_name,
-        limits.common,
-        limits.compression,
-        limits.compress,
-    )
-    return encoder
+    native = implementation.native
+    encoder: type[SendEncoder] = PythonSendEncoder if native is None else native.SendEncoder
+    return _new(encoder, limits)
 
 
-def _reference(limits: SendLimits) -> PythonSendEncoder:
-    return PythonSendEncoder(
+def _new(kind: Callable[..., E], limits: SendLimits) -> E:
+    return kind(
         limits.producer_id,
         limits.producer_name,
         limits.common,
@@ -357,7 +352,7 @@ def encode_entry(
     part. Raises MessageTooLarge for an entry that exceeds the broker's maximum message size, and
     LocalProtocolError for ids that no messages can have.
     """
-    reference = _reference(limits)
+    reference = _new(PythonSendEncoder, limits)
     try:
         ids = checked_ids(first if messages.sequence_ids is None else messages.sequence_ids,
                           len(messages))  # fmt: skip
