@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,13 @@ MAX_PRECISION = 38
 
 UUID_TEXT = r"\A[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 """A UUID's text, as a regular expression for Arrow."""
+
+# What is wrong with values that cannot be written.
+NOT_A_UUID = "it is not a UUID"
+TOO_LATE = "the time is beyond what 64 bits hold in the schema's unit"
+WRONG_SIZE = "it does not have the {} bytes that the topic's schema asks for"
+WRONG_DURATION = "a part of the duration is not between 0 and 4294967295"
+_EPOCH = date(1970, 1, 1).toordinal()
 
 UTC = pa.timestamp("us", tz="UTC")
 LOCAL = pa.timestamp("us")
@@ -68,6 +76,11 @@ _LOGICAL = {
     "uuid": pa.string(),
     "duration": DURATION,
 }
+
+
+def day_of(value: date | int) -> int:
+    """Return a date as days since 1970; a number is that already."""
+    return value if isinstance(value, int) else value.toordinal() - _EPOCH
 
 
 def arrow_columns(node: Node, *, all_nullable: bool = False) -> pa.Schema:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import date
 from decimal import Decimal
 from struct import Struct
 from typing import Any, TypeAlias
@@ -28,13 +27,20 @@ from pulsar_spark.schema.avro.definition import (
     is_null,
 )
 from pulsar_spark.schema.avro.resolution import units
-from pulsar_spark.schema.avro.types import UUID_TEXT, sole_type
+from pulsar_spark.schema.avro.types import (
+    NOT_A_UUID,
+    TOO_LATE,
+    UUID_TEXT,
+    WRONG_DURATION,
+    WRONG_SIZE,
+    day_of,
+    sole_type,
+)
 from pulsar_spark.schema.codec import Mismatch
 
 WriteValue: TypeAlias = Callable[[Any], bytes]
 """Returns a value's bytes; raises Mismatch for one that the type cannot hold."""
 
-_EPOCH = date(1970, 1, 1).toordinal()
 _FLOAT, _DOUBLE, _DURATION = Struct("<f"), Struct("<d"), Struct("<3I")
 _UUID = re.compile(UUID_TEXT.replace(r"\z", r"\Z"))
 
@@ -134,7 +140,7 @@ def _leaf(node: Primitive | Fixed) -> WriteValue:
     if name == "uuid":
         return _uuid_text
     if name == "date":
-        return lambda value: zigzag(value if isinstance(value, int) else value.toordinal() - _EPOCH)
+        return lambda value: zigzag(day_of(value))
     return _PRIMITIVES[node.kind] if logical is None else _scaled(logical)
 
 
@@ -161,7 +167,7 @@ def _scaled(logical: Logical) -> WriteValue:
     def write(value: int) -> bytes:
         scaled = value * divisor // factor
         if not -(2**63) <= scaled < 2**63:
-            raise Mismatch("the time is beyond what 64 bits hold in the schema's unit")
+            raise Mismatch(TOO_LATE)
         return zigzag(scaled)
 
     return write
@@ -170,7 +176,7 @@ def _scaled(logical: Logical) -> WriteValue:
 def _fixed(size: int) -> WriteValue:
     def write(value: bytes) -> bytes:
         if len(value) != size:
-            raise Mismatch(f"it does not have the {size} bytes that the topic's schema asks for")
+            raise Mismatch(WRONG_SIZE.format(size))
         return value
 
     return write
@@ -180,19 +186,19 @@ def _uuid(value: str) -> bytes:
     try:
         return UUID(value).bytes
     except ValueError:
-        raise Mismatch("it is not a UUID") from None
+        raise Mismatch(NOT_A_UUID) from None
 
 
 def _uuid_text(value: str) -> bytes:
     if _UUID.match(value) is None:
-        raise Mismatch("it is not a UUID")
+        raise Mismatch(NOT_A_UUID)
     return _sized(value.encode())
 
 
 def _duration(value: dict[str, int]) -> bytes:
     parts = [value[name] for name in ("months", "days", "milliseconds")]
     if not all(0 <= part < 2**32 for part in parts):
-        raise Mismatch("a part of the duration is not between 0 and 4294967295")
+        raise Mismatch(WRONG_DURATION)
     return _DURATION.pack(*parts)
 
 

@@ -48,7 +48,18 @@ from pulsar_spark.schema.avro.definition import (
     is_null,
 )
 from pulsar_spark.schema.avro.resolution import describe
-from pulsar_spark.schema.avro.types import DURATION, LOCAL, UTC, UUID_TEXT, is_nullable, usual_type
+from pulsar_spark.schema.avro.types import (
+    DURATION,
+    LOCAL,
+    NOT_A_UUID,
+    TOO_LATE,
+    UTC,
+    UUID_TEXT,
+    WRONG_DURATION,
+    WRONG_SIZE,
+    is_nullable,
+    usual_type,
+)
 from pulsar_spark.schema.codec import Mismatch
 
 _INT64 = pa.int64()
@@ -109,7 +120,7 @@ def write_scaled(factor: int, divisor: int) -> Write:
         if factor != 1:
             bound = 2**63 // factor
             wrong = outside(found, -bound, bound - 1)
-            refuse(wrong, "the time is beyond what 64 bits hold in the schema's unit")
+            refuse(wrong, TOO_LATE)
             found = pc.multiply(found, number(factor))
         if divisor != 1:
             found = floor_divide(found, divisor)
@@ -154,7 +165,7 @@ def write_fixed(size: int) -> Write:
 
     def write(values: pa.Array) -> pa.Array:
         wrong = pc.not_equal(pc.binary_length(values).cast(_INT64), number(size))
-        refuse(wrong, f"it does not have the {size} bytes that the topic's schema asks for")
+        refuse(wrong, WRONG_SIZE.format(size))
         return values
 
     return write
@@ -192,7 +203,7 @@ def write_uuid(values: pa.Array) -> pa.Array:
         try:
             return UUID(value).bytes
         except ValueError:
-            raise ValueError("it is not a UUID") from None
+            raise ValueError(NOT_A_UUID) from None
 
     return _one_by_one(values, convert)
 
@@ -200,7 +211,7 @@ def write_uuid(values: pa.Array) -> pa.Array:
 def write_uuid_text(values: pa.Array) -> pa.Array:
     """Write UUIDs, given as text, as text."""
     unfit = pc.invert(pc.match_substring_regex(values, UUID_TEXT))
-    refuse(unfit, "it is not a UUID")
+    refuse(unfit, NOT_A_UUID)
     return write_text(values)
 
 
@@ -210,7 +221,7 @@ def write_duration(values: pa.Array) -> pa.Array:
     def convert(value: dict[str, int | None]) -> bytes:
         parts = [number or 0 for number in value.values()]
         if not all(0 <= part < 2**32 for part in parts):
-            raise ValueError("a part of the duration is not between 0 and 4294967295")
+            raise ValueError(WRONG_DURATION)
         return b"".join(part.to_bytes(4, "little") for part in parts)
 
     return _one_by_one(values, convert)

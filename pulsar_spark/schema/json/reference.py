@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.schema.avro.types import day_of
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
@@ -95,7 +96,6 @@ def scaled_decimal(value: Any, shape: Shape) -> int:
     return whole
 
 
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROS_PER_DAY = 86_400_000_000
 _INT64 = range(-(2**63), 2**63)
 
@@ -157,7 +157,7 @@ def _fields(value: list[Any], least: int, most: int) -> list[int]:
 
 def _array_day(fields: list[int]) -> int:
     try:
-        return date(*fields).toordinal() - _EPOCH_DAY
+        return day_of(date(*fields))
     except (ValueError, OverflowError):
         raise Mismatch("it is an array that is not a date") from None
 
@@ -165,7 +165,7 @@ def _array_day(fields: list[int]) -> int:
 def _iso_day(text: str) -> int:
     try:
         if _DATE.fullmatch(text):
-            return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+            return day_of(date.fromisoformat(text))
     except ValueError:
         pass
     raise Mismatch("it is a string that is not an ISO date")

@@ -17,15 +17,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pulsar_spark.schema.avro import definition as avro
-from pulsar_spark.schema.avro.types import sole_type
+from pulsar_spark.schema.avro.types import TOO_LATE, day_of, sole_type
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
-from pulsar_spark.schema.json.writing import TOO_LATE, writer
+from pulsar_spark.schema.json.writing import writer
 
 WriteText: TypeAlias = Callable[[Any], str]
 """Returns a value's JSON; raises Mismatch for one that the type cannot hold."""
 
-_EPOCH = date(1970, 1, 1).toordinal()
 _LONGS = range(-(2**63), 2**63)
 _quoted: WriteText = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -148,7 +147,7 @@ def _decimal(value: Decimal) -> str:
 
 
 def _day(value: date | int) -> str:
-    return str(value if isinstance(value, int) else value.toordinal() - _EPOCH)
+    return str(day_of(value))
 
 
 _LEAVES: dict[JsonRule, WriteText] = {

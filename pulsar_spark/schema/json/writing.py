@@ -18,7 +18,14 @@ from pulsar_spark.schema.arrow.arithmetic import all_within, number, scaled
 from pulsar_spark.schema.arrow.arrays import binaries, offsets_of, spread, strings
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
-from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
+from pulsar_spark.schema.avro.types import (
+    NOT_A_UUID,
+    TOO_LATE,
+    UUID_TEXT,
+    WRONG_SIZE,
+    is_nullable,
+    sole_type,
+)
 from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
@@ -289,7 +296,7 @@ def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
 def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
     sizes = pc.binary_length(column)
     if pc.any(pc.not_equal(sizes, number(size, pa.int32()))).as_py():
-        raise Mismatch(f"it does not have the {size} bytes that the topic's schema asks for", path)
+        raise Mismatch(WRONG_SIZE.format(size), path)
     return column
 
 
@@ -297,7 +304,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
     # Bytes become such text.
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
-        raise Mismatch("it is not a UUID", path)
+        raise Mismatch(NOT_A_UUID, path)
     return column
 
 
@@ -418,7 +425,6 @@ _LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
     JsonRule.TIME: _times_of_day,
 }
 
-TOO_LATE = "the time is beyond what 64 bits hold in the schema's unit"
 """Why a time cannot be written."""
 
 _REASONS = {

@@ -21,6 +21,7 @@ from pulsar_spark.schema.codec import Decoded
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.avro.test_resolution import Evolution
 from tests.schema.bits import assert_same_bits
+from tests.schema.damage import damage
 from tests.schema.kernel import choose
 
 ROWS = 300
@@ -271,19 +272,7 @@ def test_the_kernel_takes_whatever_is_well_formed(
 
 
 def damaged(rng: Random, data: bytes) -> bytes:
-    found = bytearray(data)
-    for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2))):
-        place = rng.randrange(len(found) + 1)
-        match rng.randrange(4):
-            case 0:
-                del found[place:]
-            case 1:
-                found[place:place] = rng.randbytes(rng.randrange(1, 12))
-            case 2 if place < len(found):
-                found[place] ^= 1 << rng.randrange(8)
-            case _:
-                found += rng.randbytes(1)
-    return bytes(found)
+    return damage(rng, data, rng.choice((0, 0, 0, 0, 1, 1, 2)))
 
 
 @pytest.mark.fault(44)

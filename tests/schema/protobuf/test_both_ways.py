@@ -19,6 +19,7 @@ from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.reading import ProtobufDecoder
 from pulsar_spark.schema.protobuf.types import MessageField, Type
 from tests.schema.bits import assert_same_bits
+from tests.schema.damage import damage
 from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     RandomSchema,
@@ -123,19 +124,7 @@ class Noise:
 
 
 def damaged(rng: Random, data: bytes) -> bytes:
-    found = bytearray(data)
-    for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 2))):
-        place = rng.randrange(len(found) + 1)
-        match rng.randrange(4):
-            case 0:
-                del found[place:]
-            case 1:
-                found[place:place] = rng.randbytes(rng.randrange(1, 12))
-            case 2 if place < len(found):
-                found[place] ^= 1 << rng.randrange(8)
-            case _:
-                found += rng.randbytes(1)
-    return bytes(found)
+    return damage(rng, data, rng.choice((0, 0, 0, 0, 0, 1, 2)))
 
 
 class Case:
