@@ -77,4 +77,4 @@ def test_rows_are_seen_once_while_workers_drivers_and_brokers_are_killed(
     assert report.problems == []
     assert report.rows >= 100_000
     assert set(report.faults) == set(FAULTS)
-    assert 0 < report.longest_wait < report.seconds
+    assert report.longest_wait < report.seconds
