@@ -4,8 +4,8 @@
 //!
 //! `wire` has numbers and sizes, `frame` what leads up to a payload, `batch` the messages in one,
 //! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together,
-//! `encode` goes the other way. `avro` and `protobuf` read typed values into the columns of `values`.
-//! `hashes` tells what a task has written, and `python` is what Python sees of it.
+//! `encode` goes the other way. `avro`, `json` and `protobuf` read typed values into the columns of
+//! `values`. `hashes` tells what a task has written, and `python` is what Python sees of it.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod decode;
 pub mod encode;
 pub mod frame;
 pub mod hashes;
+pub mod json;
 pub mod lz4;
 pub mod protobuf;
 #[cfg(feature = "python")]

@@ -20,7 +20,7 @@ use crate::python_values::ValueDecoder;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 13;
+const CONTRACT: u32 = 14;
 
 pub(crate) type Object = Py<PyAny>;
 

@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
 use crate::columns::{Buffer, Lent};
+use crate::json;
 use crate::protobuf::{self, Field, Form, Message, Value, Wire};
 use crate::python::{lent, Column as Bytes, Object};
 use crate::values::{put_message, Column, Kind};
@@ -18,8 +19,8 @@ use crate::wire::Result;
 ///
 /// ValueDecoder(kind, plans, cells, empty_items=0): `kind` is the layout of the columns together, as
 /// a struct. A layout is its name, or a tuple of a name and its parts; a plan is a tuple of its name
-/// and its fields, and one of AVRO unless it is a "message" (`schema/avro/reading.py` and
-/// `schema/protobuf/reading.py` make them).
+/// and its fields, and one of AVRO unless it is a "message" or "json" (the `reading.py` of each
+/// format makes them).
 ///
 /// Threads can share one: they decode one after the other.
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
@@ -37,6 +38,7 @@ struct Made {
 
 enum AnyPlan {
     Avro(Plan),
+    Json(json::Value),
     Protobuf(Message),
 }
 
@@ -113,6 +115,7 @@ impl Made {
             let plan = plans.get(versions.map_or(0, |numbers| usize::from(numbers[row])));
             let read = plan.map(|plan| match plan {
                 AnyPlan::Avro(plan) => avro::read(plan, value, limits, columns),
+                AnyPlan::Json(plan) => json::read(plan, value, limits.cells, columns),
                 AnyPlan::Protobuf(plan) => protobuf::read(plan, value, limits.cells, columns),
             });
             if read != Some(Ok(())) {
@@ -157,7 +160,43 @@ fn any_plan_of(given: &Bound<'_, PyAny>) -> PyResult<AnyPlan> {
     let fields = given.cast::<PyTuple>()?;
     Ok(match name_of(fields)?.as_str() {
         "message" => AnyPlan::Protobuf(message_of(&fields.get_item(1)?, &enums_of(fields)?)?),
+        "json" => AnyPlan::Json(json::Value {
+            plan: json_plan_of(fields.get_item(1)?.cast::<PyTuple>()?)?,
+            is_whole: at(fields, 2)?,
+        }),
         _ => AnyPlan::Avro(plan_of(given)?),
+    })
+}
+
+fn json_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<json::Plan> {
+    use json::Plan;
+    let boxed = || PyResult::Ok(Box::new(json_plan_of(fields.get_item(1)?.cast::<PyTuple>()?)?));
+    Ok(match name_of(fields)?.as_str() {
+        "boolean" => Plan::Boolean,
+        "integer" => Plan::Integer,
+        "float" => Plan::Float,
+        "date" => Plan::Date,
+        "time" => Plan::Time {
+            form: match at::<String>(fields, 1)?.as_str() {
+                "utc" => json::TimeForm::Utc,
+                "java utc" => json::TimeForm::JavaUtc,
+                "local" => json::TimeForm::Local,
+                "of day" => json::TimeForm::OfDay,
+                other => return Err(unknown(other)),
+            },
+            factor: at(fields, 2)?,
+            divisor: at(fields, 3)?,
+        },
+        "decimal" => Plan::Decimal { scale: at(fields, 1)?, bound: power(fields, 2)? },
+        "text" => Plan::Text { numbers: at(fields, 1)?, truths: at(fields, 2)? },
+        "base64" => Plan::Base64,
+        "record" => Plan::Record(json::Record::new(each(&fields.get_item(1)?, |field| {
+            Ok((at(field, 0)?, json_plan_of(field.get_item(1)?.cast::<PyTuple>()?)?))
+        })?)),
+        "array" => Plan::Array { items: boxed()?, cells: at(fields, 2)? },
+        "map" => Plan::Map { values: boxed()?, cells: at(fields, 2)? },
+        "refused" => Plan::Refused,
+        other => return Err(unknown(other)),
     })
 }
 

@@ -22,10 +22,10 @@ Each module has these functions:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -38,8 +38,6 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
-from pulsar_spark.schema.arrow.arrays import integers
-from pulsar_spark.schema.arrow.kernel_columns import read_in_kernel, with_rows
 
 if TYPE_CHECKING:
     from pulsar_spark.schema.avro.definition import Record
@@ -136,29 +134,6 @@ class Encoder(Protocol):
 
         Raises Mismatch for a value that the schema cannot hold.
         """
-
-
-Reference = Callable[[pa.Array, "pa.Array | None"], Decoded]
-"""Decodes values in Python, given the numbers of their versions if there are several."""
-
-
-def decode_by_kernel(
-    kernel: Any, schema: pa.Schema, raw: pa.Array, versions: pa.Array | None, reference: Reference
-) -> Decoded:
-    """Decode a binary array, which is not empty, by a decoder of the kernel.
-
-    `versions` are the numbers of the values' plans, as int32. The reference reads what the kernel
-    refuses: it knows what is wrong.
-    """
-    columns, refused = read_in_kernel(kernel, schema, raw, versions)
-    if not refused:
-        return Decoded(columns)
-    if len(refused) == len(raw):
-        return reference(raw, versions)
-    rows = integers(refused, pa.int64())
-    again = reference(raw.take(rows), None if versions is None else versions.take(rows))
-    bad = [replace(each, row=refused[each.row]) for each in again.bad]
-    return Decoded(with_rows(columns, len(raw), refused, again.columns), bad)
 
 
 NO_SCHEMA = SchemaInfo(BYTES)
@@ -292,9 +267,10 @@ def codec_of(info: SchemaInfo) -> Codec:
 
         return avro_codec
     if kind == pb.Schema.Json:
+        from pulsar_spark.schema import declared
         from pulsar_spark.schema.json import codec as json_codec
 
-        return json_codec
+        return declared if isinstance(info, declared.DeclaredJson) else json_codec
     if kind in _PROTOBUF:
         from pulsar_spark.schema.protobuf import codec as protobuf_codec
 
@@ -305,13 +281,19 @@ def codec_of(info: SchemaInfo) -> Codec:
     )
 
 
-def decoder_of(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
+def decoder_of(
+    writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], *, as_java: bool = False
+) -> Decoder:
     """Return a decoder of `fields` of `reader` for values written with `writer`.
 
+    With `as_java`, JSON is read as Java's client does, even where that loses something.
     Raises SchemaMismatch if values of one cannot be read as the other.
     """
     check_types(writer, reader)
-    return codec_of(reader).decoder(writer, reader, fields)
+    codec = codec_of(reader)
+    if as_java and reader.type == pb.Schema.Json:
+        return codec.decoder(writer, reader, fields, as_java=True)  # type: ignore[call-arg]
+    return codec.decoder(writer, reader, fields)
 
 
 def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:

@@ -47,16 +47,25 @@ class PairDecoder:
     cannot be read as the other.
     """
 
-    def __init__(self, writer: SchemaInfo, reader: SchemaInfo, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        writer: SchemaInfo,
+        reader: SchemaInfo,
+        names: Sequence[str],
+        *,
+        as_java: bool = False,
+    ) -> None:
         check_types(writer, reader)
         written, wanted = key_value_parts(writer), key_value_parts(reader)
         self.separated = written.separated
         self._names = tuple(names)
         self._fields = [name for name in names if name != KEY]
         self._value = (
-            decoder_of(written.value, wanted.value, self._fields) if self._fields else None
+            decoder_of(written.value, wanted.value, self._fields, as_java=as_java)
+            if self._fields
+            else None
         )
-        self._key = _KeyDecoder(written.key, wanted.key) if KEY in names else None
+        self._key = _KeyDecoder(written.key, wanted.key, as_java) if KEY in names else None
 
     def decode(self, raw: pa.Array, keys: pa.Array | None) -> Decoded:
         """Decode payloads; `keys` are the message keys, needed if separated."""
@@ -78,10 +87,10 @@ class PairDecoder:
 class _KeyDecoder:
     """Decodes keys to one column: a struct if they are records."""
 
-    def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
+    def __init__(self, writer: SchemaInfo, reader: SchemaInfo, as_java: bool) -> None:
         self._schema = codec_of(reader).arrow_schema(reader)
         self._is_record = is_record(reader)
-        self._decoder = decoder_of(writer, reader, self._schema.names)
+        self._decoder = decoder_of(writer, reader, self._schema.names, as_java=as_java)
 
     def decode(self, raw: pa.Array) -> Decoded:
         decoded = self._decoder.decode(raw)

@@ -329,7 +329,7 @@ def _spark_name(kind: pa.DataType) -> str:
     if kind == _LOCAL_MICROS:
         return "timestamp_ntz"
     if pa.types.is_timestamp(kind):
-        return "timestamp"
+        return "timestamp_ltz"
     return {
         pa.int8(): "tinyint",
         pa.int16(): "smallint",

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.schema.declared import declared_json
 from pulsar_spark.schema.table import metadata_columns
 from pulsar_spark.schema.table.metadata_columns import MetadataColumn
-from pulsar_spark.schema.table.names import KEY, TOPIC, VALUE
+from pulsar_spark.schema.table.names import KEY, TOPIC
 from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
-from pulsar_spark.spark.compat import spark_type
+from pulsar_spark.spark.compat import arrow_schema, spark_type
+from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.value_types import ValueType
 
 _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."
@@ -51,6 +59,7 @@ METADATA_COLUMNS = _spark_columns(metadata_columns.METADATA_COLUMNS)
 POSITION_COLUMNS = _spark_columns(metadata_columns.POSITION_COLUMNS)
 """The columns that includeMetadata adds after them."""
 
+_TIMESTAMP = re.compile(r"\btimestamp\b(?!:)")
 _FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 
 
@@ -71,15 +80,67 @@ def read_schema(
     return StructType(fields)
 
 
+def given_type(options: ReadOptions) -> ValueType | None:
+    """Return the type of values whose format the options give, None if the topics' schemas decide.
+
+    Raises OptionError for JSON without the query's columns, or with one that JSON cannot have.
+    """
+    if options.value_format == "json":
+        if options.query is None:
+            raise OptionError(
+                "valueFormat=json needs the columns of the values",
+                "Give them with .schema(…), such as .schema('id long, name string'). If the topic "
+                "has a schema, valueFormat=auto reads by it.",
+            )
+        return _json_type(options.query, options.corrupt_column)
+    given = options.raw or options.value_schema is not None
+    return ValueType(options.value_schema) if given else None
+
+
+def _json_type(query: StructType, corrupt_column: str) -> ValueType:
+    """Return the type of JSON objects whose fields are the value columns of a query."""
+    _check_request(query)
+    others = _FIXED_NAMES | {corrupt_column.lower()}
+    fields = [field for field in query if field.name.lower() not in others]
+    return ValueType(declared_json(arrow_schema(_json_fields(fields, ""))))
+
+
+_FLAT_IN_JSON = (
+    *(BooleanType, NumericType, StringType, BinaryType),
+    *(DateType, TimestampType, TimestampNTZType),
+)
+
+
+def _json_fields(fields: Iterable[StructField], path: str) -> StructType:
+    """Return fields as they are read from JSON, which can leave out any part of a value."""
+    found = ((each.name, _read_from_json(each.dataType, path + each.name)) for each in fields)
+    return StructType([StructField(*each) for each in found])
+
+
+def _read_from_json(kind: DataType, path: str) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_read_from_json(kind.elementType, f"{path}[]"))
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return MapType(kind.keyType, _read_from_json(kind.valueType, f"{path}{{}}"))
+    if isinstance(kind, StructType):
+        return _json_fields(kind, f"{path}.")
+    if not isinstance(kind, _FLAT_IN_JSON):
+        raise OptionError(
+            f"the schema's column {path!r} is {kind.simpleString()}, which is not read from JSON",
+            "Declare it string, and convert it in the query.",
+        )
+    return kind
+
+
 def check_columns(
-    schema: StructType, corrupt_column: str, mode: str, *, raw: bool
+    schema: StructType, corrupt_column: str, mode: str, kind: ValueType | None = None
 ) -> tuple[str, ...]:
     """Return the names of the columns that the user's `schema` requests, as far as they are known.
 
-    The fields of values are only known with the topics, so a name that may be one is returned as
-    it is. Raises OptionError as `project`.
+    Without `kind` the fields of values are only known with the topics, so a name that may be one is
+    returned as it is. Raises OptionError as `project`.
     """
-    values = StructType().add(VALUE, BinaryType()) if raw else None
+    values = None if kind is None else _value_fields(kind)
     return _project(schema, values, None, corrupt_column, mode)
 
 
@@ -134,7 +195,7 @@ def _project(
 
 
 def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return two names that Spark treats as one, because case does not matter to it."""
+    """Return two names that are one where case does not matter, as in Spark by default."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
@@ -150,8 +211,8 @@ def _check_request(schema: StructType) -> None:
         raise OptionError("the schema has no columns", f"Name at least one, such as {TOPIC}.")
     if alike := names_alike(schema.names):
         raise OptionError(
-            f"the schema has the column {alike[1]!r} twice, by Spark's rule that case does not "
-            "matter",
+            f"the schema has the column {alike[1]!r} twice: case does not matter, whatever "
+            "spark.sql.caseSensitive says",
             "Name each column once.",
         )
 
@@ -193,8 +254,8 @@ def _value_fields(kind: ValueType) -> StructType:
             )
     if alike := names_alike(fields.names):
         raise SchemaMismatch(
-            f"the values have the fields {alike[0]!r} and {alike[1]!r}, which differ only in case, "
-            "and Spark treats them as one",
+            f"the values have the fields {alike[0]!r} and {alike[1]!r}, which differ only in case: "
+            "they cannot both be columns, whatever spark.sql.caseSensitive says",
             _REMEDY,
         )
     return StructType([StructField(field.name, field.dataType) for field in fields])
@@ -232,10 +293,15 @@ def _offer(name: str, known: list[str]) -> str:
 
 
 def _unfit(field: StructField, expected: str, *, value: bool = False) -> OptionError:
-    remedy = f"Declare it {expected}."
+    given = field.dataType.simpleString()
+    if given == expected:
+        return OptionError(
+            f"the schema's column {field.name!r} is {given} with parts that are NOT NULL, but they "
+            "can be null",
+            "Declare them nullable, and arrays and maps with containsNull.",
+        )
+    # With spark.sql.timestampType=TIMESTAMP_NTZ the word timestamp is timestamp_ntz.
+    remedy = f"Declare it {_TIMESTAMP.sub('timestamp_ltz', expected)}."
     if value:
-        remedy += " The topic's schema decides on it, or valueFormat=raw."
-    return OptionError(
-        f"the schema's column {field.name!r} is {field.dataType.simpleString()}, not {expected}",
-        remedy,
-    )
+        remedy += " The values' schema decides on it, or valueFormat=raw."
+    return OptionError(f"the schema's column {field.name!r} is {given}, not {expected}", remedy)

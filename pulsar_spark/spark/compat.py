@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import datasource
+from pyspark.sql import datasource, types
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, Row, StructType
@@ -23,6 +23,13 @@ else:
     ArrowStreamWriterBase = getattr(
         datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
     )
+
+INTERNAL_STRUCTS: tuple[type[DataType], ...] = tuple(
+    getattr(types, name)
+    for name in ("VariantType", "GeographyType", "GeometryType")
+    if hasattr(types, name)
+)
+"""Types without parts that Spark passes on as structs of its own, as far as Spark has them."""
 
 # The module whose forks are Spark's workers.
 _DAEMON = "pyspark.daemon"

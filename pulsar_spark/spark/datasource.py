@@ -22,6 +22,7 @@ from pulsar_spark.spark.options.redaction import warn_of_shown_secrets
 from pulsar_spark.spark.options.resolve import over_defaults
 from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.value_schema import schema_text, with_schema
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
@@ -44,6 +45,8 @@ class PulsarDataSource(DataSource):
     defaults = FormatDefaults()
     # Spark asks for the schema only if the user gives none, and pickles the data source afterwards.
     _inferred = False
+    # The content of the file in valueSchema, which is read once.
+    _value_schema: str | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         keep_modules()
@@ -59,13 +62,16 @@ class PulsarDataSource(DataSource):
         given = without_catalog_keys(self.options)
         # Spark does not see the defaults.
         warn_of_shown_secrets(given)
-        return over_defaults(given, self.defaults.options)
+        options = over_defaults(given, self.defaults.options)
+        return options if self._value_schema is None else with_schema(options, self._value_schema)
 
     def schema(self) -> StructType:
         """Return the schema from the topics' schemas and the options; asks the brokers."""
         self._inferred = True
         # Spark asks before it says whether it reads a batch or a stream.
-        return infer_schema(parse_read_options(self._all_options, Scope.READS))
+        options = parse_read_options(self._all_options, Scope.READS)
+        self._value_schema = schema_text(options.value_schema)
+        return infer_schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, for the columns of `schema`."""

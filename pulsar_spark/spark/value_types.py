@@ -13,6 +13,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
 from pulsar_spark.schema.codec import (
     NO_SCHEMA,
+    check_types,
     identity,
     is_decoded,
     is_record,
@@ -74,6 +75,33 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
         if schema.type != BYTES:
             return _decoded(schema, topics)
     return ValueType()
+
+
+_ALSO: Mapping[int, frozenset[int]] = {
+    pb.Schema.Json: frozenset((BYTES, pb.Schema.String)),
+    pb.Schema.String: frozenset((BYTES, pb.Schema.Json)),
+    pb.Schema.Avro: frozenset((BYTES,)),
+    pb.Schema.ProtobufNative: frozenset((BYTES,)),
+}
+"""The types of schemas that say nothing against a type that the user gives."""
+
+
+def written_with(found: SchemaInfo, given: SchemaInfo) -> SchemaInfo:
+    """Return the schema of values on a topic with the schema `found`, where the user gives one."""
+    return given if found.type in _ALSO[given.type] else found
+
+
+def check_given(schemas: Mapping[str, SchemaInfo | None], given: SchemaInfo) -> None:
+    """Raise OptionError for a topic whose values are of another type than the user gives."""
+    for topic, found in schemas.items():
+        try:
+            check_types(written_with(found or NO_SCHEMA, given), given)
+        except SchemaMismatch as error:
+            raise OptionError(
+                f"valueFormat does not fit the topic's schema: {error.what}",
+                "valueFormat=auto reads by the topic's schema, raw reads bytes.",
+                topic=topic,
+            ) from None
 
 
 def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:

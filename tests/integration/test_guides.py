@@ -341,6 +341,9 @@ def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder:
 
 def check_schemas(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
     assert names["bad"].count() == 0
+    assert sorted(float(row["price"]) for row in names["events"].collect()) == [
+        each * 1.5 for each in range(20)
+    ]
     rows = stored(spark, own.service_url, "orders")
     assert sorted(row["currency"] or "" for row in rows) == [""] * 20 + ["CHF"] * 20
     assert len(stored(spark, own.service_url, "expensive-orders")) == 13

@@ -65,7 +65,7 @@ def topic(broker: Embedded) -> str:
         ({"partitionsPerTopicPartition": "0"}, ("partitionsPerTopicPartition: '0'", "1")),
         ({"pollTimeout": "soon"}, ("pollTimeout: 'soon'", "30s")),
         ({"mode": "LAX"}, ("mode: 'LAX'", "FAILFAST")),
-        ({"valueFormat": "avro"}, ("valueFormat=avro is only for writes", "auto")),
+        ({"valueFormat": "avro"}, ("valueFormat=avro needs the option valueSchema", "auto")),
         ({"startingOffsets": "latest"}, ("startingOffsets cannot be 'latest'",)),
         ({"endingOffsets": "earliest"}, ("endingOffsets cannot be 'earliest'",)),
         ({"startingOffsets": "12:3"}, ("startingOffsets cannot be '12:3'", "JSON")),
@@ -132,8 +132,26 @@ def test_a_schema_that_does_not_fit_is_named(
         load(spark, broker, topic, schema="valeu binary").collect()
     with error("'value' is int, not binary", "valueFormat=raw"):
         load(spark, broker, topic, schema="value int").collect()
-    with error("'__publishTime' is bigint, not timestamp", "Declare it timestamp"):
+    with error("'__publishTime' is bigint, not timestamp", "Declare it timestamp_ltz"):
         load(spark, broker, topic, schema="value binary, __publishTime bigint").collect()
+
+
+def test_remedies_hold_with_other_settings_of_spark(
+    spark: SparkSession, broker: Embedded, topic: str
+) -> None:
+    settings = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.caseSensitive": "true"}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        with error("'__publishTime' is timestamp_ntz", "Declare it timestamp_ltz"):
+            load(spark, broker, topic, schema="__publishTime timestamp").collect()
+        schema = "value binary, __publishTime timestamp_ltz"
+        assert len(load(spark, broker, topic, schema=schema).collect()) == 2
+        with error("'Id' and 'ID' differ only in case", "spark.sql.caseSensitive"):
+            save(spark.sql("SELECT 1 Id, 2 ID"), broker, broker.create_topic())
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 def test_one_id_for_several_partitions_is_an_error(
@@ -187,6 +205,9 @@ def test_spark_itself_refuses_other_modes_than_append(
             ("one column of bytes", "value, other", "to write records"),
         ),
         ("1 a; INTERVAL 1 DAY b", {}, ("SchemaMismatch", "b")),
+        ("1 a; INTERVAL '1' MONTH b", {}, ("InvalidRow", "the column b is interval month")),
+        ("1 a; struct(array(parse_json('1')) c) b", {}, ("InvalidRow", "b.c[]", "to_json")),
+        ("1 a; map() b", {}, ("SchemaMismatch", "void", "b{}", "AS ARRAY<STRING>")),
         ("'x' __key", {}, ("no column is left for the value",)),
         ("struct(1 a) value", {"valueFormat": "string"}, ("value is struct<a:int>", "string")),
         ("'x' value", {"valueFormat": "raw"}, ("valueFormat=raw writes bytes", "value is string")),

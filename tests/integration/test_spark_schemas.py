@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from google.protobuf import any_pb2, source_context_pb2, type_pb2
 from google.protobuf.any_pb2 import Any as Any_
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.type_pb2 import Field, Option
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
@@ -29,6 +31,8 @@ from tests.integration.typed import Reading, copy_rows, plain, read
 from tests.outgoing import outgoing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
@@ -470,6 +474,81 @@ def test_keys_of_pairs_are_columns_and_back(
     wrong = spark.sql("SELECT 'k' AS __key, 'n' AS name")
     with pytest.raises(PySparkException, match="SchemaMismatch"):
         save(wrong, broker, topic)
+
+
+# --- topics without a schema ------------------------------------------------------------------
+
+
+def test_topics_without_a_schema_are_typed_by_the_options(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    definition = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    }
+    (tmp_path / "order.avsc").write_text(json.dumps(definition))
+    files = FileDescriptorSet()
+    for module in (any_pb2, source_context_pb2, type_pb2):
+        files.file.add().ParseFromString(module.DESCRIPTOR.serialized_pb)
+    (tmp_path / "type.desc").write_bytes(files.SerializeToString())
+
+    def avro(number: int) -> bytes:
+        data = BytesIO()
+        row = {"id": number, "name": f"n{number}"}
+        fastavro.schemaless_writer(data, fastavro.parse_schema(definition), row)
+        return data.getvalue()
+
+    encoders: dict[str, Callable[[int], bytes]] = {
+        "json": lambda number: json.dumps({"id": number, "name": f"n{number}"}).encode(),
+        "avro": avro,
+        "protobuf": lambda number: Field(number=number, name=f"n{number}").SerializeToString(),
+    }
+    columns: dict[str, str | None] = {
+        "json": "name string, id smallint, __key binary",
+        "avro": None,
+        "protobuf": "name string, number int, __key binary",
+    }
+    given: dict[str, dict[str, object]] = {
+        "json": {},
+        "avro": {"valueSchema": (tmp_path / "order.avsc").as_uri()},
+        "protobuf": {"valueSchema": tmp_path / "type.desc", "valueMessage": "Field"},
+    }
+    for value_format, encode in encoders.items():
+        topic = broker.create_topic()
+        with official(broker) as client:
+            producer = client.create_producer(topic)
+            for number in range(20):
+                producer.send(encode(number), partition_key="k")
+            producer.send(encode(20))
+        options = {"valueFormat": value_format, **given[value_format]}
+        frame = load(spark, broker, topic, options, schema=columns[value_format])
+        numbers = "number" if value_format == "protobuf" else "id"
+        rows = frame.select(numbers, "name", "__key").collect()
+        assert sorted((row[numbers], row["name"]) for row in rows) == [
+            (each, f"n{each}") for each in range(21)
+        ]
+        assert [bytes(row["__key"]) for row in rows if row["__key"] is not None] == [b"k"] * 20
+
+
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_what_has_no_type_or_no_fields_is_written(
+    spark: SparkSession, broker: Broker, value_format: str
+) -> None:
+    topic, nothing = broker.create_topic(), broker.create_topic()
+    options = {"valueFormat": value_format}
+    for columns in (
+        "1 id, array('a') list, map('k', struct(1 x)) pairs, struct(array(1) list, struct() e) s",
+        "2 id, array() list, map() pairs, struct(array() list, null e) s",
+    ):
+        save(spark.sql(f"SELECT {columns}"), broker, topic, options)
+    save(spark.sql("SELECT struct() value FROM range(3)"), broker, nothing, options)
+    rows = [[row[name] for name in ("list", "pairs", "s")] for row in read(broker, topic)]
+    assert rows == [
+        [["a"], {"k": {"x": 1}}, {"list": [1], "e": {}}],
+        [[], {}, {"list": [], "e": None}],
+    ]
+    assert len(read(broker, nothing)) == 3
 
 
 # --- streams ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 import pulsar_spark
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import fills_up_with_nulls
-from tests.spark.topics import full, store_many
+from tests.spark.topics import full, store, store_many
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -124,6 +124,13 @@ def test_a_view_has_its_options(
         f"OPTIONS (service.url URL, path '{full('orders')}')"
     )
     assert values(sql("SELECT * FROM named")) == ["new", *expected]
+    sql(
+        "CREATE TEMPORARY VIEW typed (value TINYINT) USING pulsar "
+        "OPTIONS (service.url URL, topic 'numbers', valueFormat 'json')"
+    )
+    own.create_topic("numbers")
+    store(own, "numbers", [b'{"value": 5}'])
+    assert [row["value"] for row in sql("SELECT * FROM typed")] == [5]
     sql("INSERT INTO named VALUES (binary('newer'))")
     again = spark.read.format("pulsar").option("service.url", own.service_url).load("orders")
     assert values(again.collect()) == ["new", "newer", *expected]

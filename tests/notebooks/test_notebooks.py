@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -37,8 +39,14 @@ def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("default", "error:Non-unique cell id")
 @pytest.mark.xdist_group(groups.NOTEBOOKS)
-def test_the_notebooks_run_twice_in_a_row_on_one_cluster(real_broker: RealBroker) -> None:
-    execute([read(path) for path in NOTEBOOKS] * 2, real_broker.service_url)
+def test_the_notebooks_run_on_a_cluster(real_broker: RealBroker) -> None:
+    execute([read(path) for path in NOTEBOOKS], real_broker.service_url)
+
+
+def test_a_notebook_that_runs_again_on_a_cluster_has_another_topic() -> None:
+    for path in NOTEBOOKS:
+        code = "".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
+        assert re.search(r"^topic = f.*\{uuid\.uuid4\(\)", code, re.MULTILINE), path.stem
 
 
 def test_all_notebooks_are_there_and_none_is_committed_with_outputs() -> None:

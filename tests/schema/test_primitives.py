@@ -239,7 +239,7 @@ def test_columns_that_do_not_fit_are_refused_with_what_to_do() -> None:
     with pytest.raises(SchemaMismatch, match="columns to write are: a, b"):
         primitives.encoder(info, pa.schema([("a", pa.int32()), ("b", pa.int32())]))
     stamps = SchemaInfo(pb.Schema.Instant)
-    with pytest.raises(SchemaMismatch, match="Cast the column to timestamp"):
+    with pytest.raises(SchemaMismatch, match="Cast the column to timestamp_ltz"):
         primitives.encoder(stamps, pa.schema([("n", LOCAL_MICROS)]))
     primitives.encoder(stamps, pa.schema([("n", pa.timestamp("us", tz="Europe/Berlin"))]))
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -74,7 +75,7 @@ def test_a_column_that_is_requested_twice_is_an_error(names: tuple[str, str]) ->
     with pytest.raises(OptionError, match=twice):
         project(schema, ValueType(), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match=twice):
-        check_columns(schema, CORRUPT, FAILFAST, raw=False)
+        check_columns(schema, CORRUPT, FAILFAST)
 
 
 def test_a_request_of_no_column_is_an_error() -> None:
@@ -123,6 +124,7 @@ def test_the_column_of_corrupt_records_is_string_or_binary() -> None:
         (StructField("value", StringType()), "'value' is string, not binary"),
         (StructField("__topic", BinaryType()), "'__topic' is binary, not string"),
         (StructField("__publishTime", LongType()), "'__publishTime' is bigint, not timestamp"),
+        (StructField("__publishTime", TimestampNTZType()), "Declare it timestamp_ltz."),
         (StructField("__publish_time", TimestampType()), "Did you mean '__publishTime'?"),
         (StructField("colour", StringType()), "It offers: value"),
         (
@@ -141,11 +143,11 @@ def test_a_column_that_does_not_fit_is_named(field: StructField, told: str) -> N
 @pytest.mark.fault(99)
 def test_what_no_topic_can_offer_is_told_before_the_topics_are_known() -> None:
     unknown = StructType().add("colour", StringType()).add("__KEY", LongType())
-    assert check_columns(unknown, CORRUPT, FAILFAST, raw=False) == ("colour", "__key")
+    assert check_columns(unknown, CORRUPT, FAILFAST) == ("colour", "__key")
     with pytest.raises(OptionError, match="colour"):
-        check_columns(unknown, CORRUPT, FAILFAST, raw=True)
+        check_columns(unknown, CORRUPT, FAILFAST, ValueType())
     with pytest.raises(OptionError, match="'__topic' is bigint, not string"):
-        check_columns(StructType().add("__topic", LongType()), CORRUPT, FAILFAST, raw=False)
+        check_columns(StructType().add("__topic", LongType()), CORRUPT, FAILFAST)
 
 
 def avro(*names: str) -> ValueType:
@@ -184,7 +186,7 @@ def test_a_field_of_values_is_read_though_it_is_called_like_the_column_of_corrup
     schema = read_schema(kind, include_metadata=False)
     assert schema.fieldNames()[:2] == ["a", CORRUPT]
     for mode in (FAILFAST, DROPMALFORMED):
-        assert check_columns(schema, CORRUPT, mode, raw=False)[1] == CORRUPT
+        assert check_columns(schema, CORRUPT, mode)[1] == CORRUPT
         assert project(schema, kind, CORRUPT, mode)[1] == CORRUPT
         with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
             project(schema, kind, "__topic", mode)

@@ -56,6 +56,15 @@ const found = made => made.contentDocument.querySelectorAll(".md-search-result__
 
 
 @pytest.fixture(scope="module")
+def browser() -> str:
+    """The browser that is here; skips if there is none, before anything is built."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("there is no Chromium (Debian's package chromium)")
+    return found
+
+
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
     if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
@@ -99,11 +108,8 @@ def results(site: Path) -> Iterator[tuple[str, queue.Queue[str]]]:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_site_fits_phones_and_screens_and_its_search_finds_what_people_look_for(
-    site: Path, results: tuple[str, queue.Queue[str]], tmp_path: Path
+    browser: str, site: Path, results: tuple[str, queue.Queue[str]], tmp_path: Path
 ) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("there is no Chromium (Debian's package chromium)")
     found = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     pages = sorted(found - {"404.html"})
     script = HARNESS

@@ -9,11 +9,12 @@ import pyarrow as pa
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.avro.reading import AvroDecoder
+from pulsar_spark.schema.avro.reading import AvroPlan
 from pulsar_spark.schema.avro.resolution import resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
 from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.column_decoder import ColumnDecoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
@@ -32,7 +33,7 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
     written, wanted = parse_definition(writer.schema_data), parse_definition(reader.schema_data)
     columns = arrow_columns(wanted)
     chosen = pa.schema([columns.field(name) for name in fields])
-    return AvroDecoder(resolve_columns(written, wanted, chosen))
+    return ColumnDecoder(list(chosen), AvroPlan(resolve_columns(written, wanted, chosen)))
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:

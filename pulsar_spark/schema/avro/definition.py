@@ -135,11 +135,12 @@ def is_null(node: Node) -> bool:
     return isinstance(node, Primitive) and node.kind == "null"
 
 
-def parse_definition(data: bytes) -> Node:
+def parse_definition(data: bytes, *, characters: bool = False) -> Node:
     """Parse a definition.
 
-    Raises SchemaMismatch, with the path of the error, for an invalid definition, for one that is
-    too large or nested too deeply, and for recursive records.
+    With `characters`, Java's are strings, as they are in JSON; in Avro they are integers. Raises
+    SchemaMismatch, with the path of the error, for an invalid definition, for one that is too large
+    or nested too deeply, and for recursive records.
     """
     if len(data) > MAX_DEFINITION:
         raise SchemaMismatch(
@@ -151,7 +152,7 @@ def parse_definition(data: bytes) -> Node:
         raise SchemaMismatch(
             "the Avro definition is not JSON, or is nested too deeply", _REMEDY
         ) from None
-    return _Parser().parse(tree, "", (), 0)
+    return _Parser(characters).parse(tree, "", (), 0)
 
 
 def without_names(node: Node) -> Node:
@@ -185,7 +186,8 @@ class _Named(NamedTuple):
 class _Parser:
     """Parses one definition; knows the named types so far, complete or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, characters: bool) -> None:
+        self._characters = characters
         self._named: dict[str, _Named | None] = {}
         self._count = 0
         self._deepest = 0
@@ -225,13 +227,16 @@ class _Parser:
                 node = self._by_name(kind, namespace, path, depth)
                 if isinstance(node, Primitive):
                     node = replace(node, logical=_logical(tree, node.kind, 0))
+                if self._characters and tree.get("java-class") == "java.lang.Character":
+                    node = Primitive("string")
         return node
 
     def _grow(self, count: int, depth: int, path: tuple[str, ...]) -> None:
         self._deepest = max(self._deepest, depth)
         if depth > MAX_NESTING:
             levels = (
-                f"{MAX_NESTING} levels deep, of which a nullable struct, array or map takes two"
+                f"{MAX_NESTING} levels deep, of which a nullable struct, array or map takes two: "
+                f"{MAX_NESTING // 2 - 1} structs fit in each other"
             )
             raise _beyond(path, f"is nested more than {levels}")
         self._count += count

@@ -28,12 +28,7 @@ from pulsar_spark.schema.avro.resolution import (
     Unresolvable,
 )
 from pulsar_spark.schema.codec import Mismatch
-
-MAX_EMPTY_ITEMS = 1000
-"""Most items of arrays whose items take no bytes, such as nulls: no length limits their number.
-
-An item counts once per field.
-"""
+from pulsar_spark.schema.column_decoder import MAX_EMPTY_ITEMS
 
 _FLOAT = Struct("<f")
 _DOUBLE = Struct("<d")

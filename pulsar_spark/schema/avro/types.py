@@ -234,11 +234,29 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-class _Maker:
-    """Makes definitions of types; collects errors in `mismatches`."""
+def json_definition(columns: pa.Schema) -> bytes:
+    """Return the definition of JSON objects with the fields `columns`, of any names.
 
-    def __init__(self) -> None:
+    Raises SchemaMismatch that lists the columns whose type JSON lacks.
+    """
+    maker = _Maker(for_json=True)
+    record = maker.record(list(columns), "Value", "")
+    if maker.mismatches:
+        raise SchemaMismatch(
+            f"the columns cannot be read from JSON: {'; '.join(maker.mismatches[:50])}"
+        )
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+class _Maker:
+    """Makes definitions of types; collects errors in `mismatches`.
+
+    Objects that are read `for_json` may have fields of any name.
+    """
+
+    def __init__(self, *, for_json: bool = False) -> None:
         self.mismatches: list[str] = []
+        self._for_json = for_json
         self._names: set[str] = set()
 
     def record(self, fields: Sequence[pa.Field], name: str, path: str) -> dict[str, Any]:
@@ -248,7 +266,7 @@ class _Maker:
         seen = set()
         for field in fields:
             at = f"{path}.{field.name}" if path else field.name
-            if not _NAME.fullmatch(field.name):
+            if not self._for_json and not _NAME.fullmatch(field.name):
                 self.mismatches.append(f"the column {at!r} has a name that Avro does not allow")
             if field.name in seen:
                 self.mismatches.append(f"there are two columns {at!r}")
@@ -278,7 +296,8 @@ class _Maker:
         for known, definition in _PLAIN:
             if kind == known:
                 return definition
-        self.mismatches.append(f"the column {path!r} is {kind}, which Avro has no type for")
+        lacking = "JSON" if self._for_json else "Avro"
+        self.mismatches.append(f"the column {path!r} is {kind}, which {lacking} has no type for")
         return "null"
 
     def _unique(self, name: str) -> str:

@@ -641,7 +641,7 @@ def _advice(node: Node) -> str:
             logical = node.logical
             name = logical.name if logical else getattr(node, "kind", "bytes")
             if name.startswith("timestamp-"):
-                return "cast it to timestamp"
+                return "cast it to timestamp_ltz"
             if name.startswith("local-timestamp-"):
                 return "cast it to timestamp_ntz"
             advice = _ADVICE.get(name, f"cast it to {name}")

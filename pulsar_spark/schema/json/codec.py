@@ -8,6 +8,9 @@ Schema document instead, which does not say enough about numbers for columns.
   The value ``null`` is a null value.
 - Nothing is rounded: integers may be written as ``1.0`` or ``1e3``, but must be whole and in range;
   decimals must not exceed their scale. Floats and doubles are the nearest ones.
+- Values of another kind are taken where nothing is lost: ``"5"`` and ``"true"`` where the schema
+  has a number or a boolean, ``5`` and ``true`` where it has text. There, ``""`` is null. But where
+  a union has several types, the kind of a value says which it is.
 - A map's entries are sorted by key, because an object's fields have no order.
 - What numbers and texts mean depends on the client that defined the schema: see `json/types.py`.
 """
@@ -36,8 +39,9 @@ from pulsar_spark.schema.avro.definition import (
 )
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
 from pulsar_spark.schema.codec import Decoder, Encoder
-from pulsar_spark.schema.json.reading import JsonDecoder
-from pulsar_spark.schema.json.types import Dialect, Shape, field_shapes, shape_of
+from pulsar_spark.schema.column_decoder import ColumnDecoder
+from pulsar_spark.schema.json.reading import JsonPlan
+from pulsar_spark.schema.json.types import Dialect, field_shapes, shape_of
 from pulsar_spark.schema.json.writing import JsonEncoder
 from pulsar_spark.schema.table.names import VALUE
 
@@ -49,24 +53,28 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
     return arrow_columns(parse_json_definition(info), all_nullable=True)
 
 
-def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of `fields` for values written with `writer`."""
+def decoder(
+    writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], *, as_java: bool = False
+) -> Decoder:
+    """Return a decoder of `fields` for values written with `writer`.
+
+    With `as_java`, values of another kind are coerced as Java's client does, even if that loses
+    something: fractions of integers, and what follows the JSON.
+    """
     node = parse_json_definition(reader)
     source = _source(writer, reader, node)
-    dialect = Dialect.of(writer)
-    written: dict[str, Shape] = {}
-    if not isinstance(node, Record):
+    dialect = replace(Dialect.of(writer), coerces_as_java=as_java)
+    is_whole = not isinstance(node, Record)
+    if is_whole:
         shapes = {VALUE: shape_of(node, source, dialect)}
     else:
         shapes = field_shapes(node, source, dialect)
-        if isinstance(source, Record):
-            written = field_shapes(source, source, dialect)
     unknown = [name for name in fields if name not in shapes]
     if unknown:
         raise SchemaMismatch(f"the topic's JSON schema has no field {unknown[0]!r}")
     wanted = {name: shapes[name] for name in fields}
-    skipped = {n: shape for n, shape in {**shapes, **written}.items() if n not in wanted}
-    return JsonDecoder(wanted, skipped, whole=not isinstance(node, Record))
+    columns = [pa.field(name, shape.kind) for name, shape in wanted.items()]
+    return ColumnDecoder(columns, JsonPlan(wanted, is_whole, ends=not as_java))
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
@@ -96,7 +104,7 @@ def parse_json_definition(info: SchemaInfo) -> Node:
             "them, not an Avro record",
             f"{_REMEDY} Newer clients register a version with a record.",
         )
-    return _with_java_dates(parse_definition(info.schema_data))
+    return _with_java_dates(parse_definition(info.schema_data, characters=True))
 
 
 # Java's reflection makes these classes records without fields.

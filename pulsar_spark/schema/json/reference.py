@@ -1,7 +1,8 @@
-"""Parsed JSON values one by one: checked against their shape, and built into columns.
+"""JSON values one by one: parsed, checked against their shape, converted to a column's values.
 
-Exact for all of JSON: numbers that Python's types cannot hold arrive as text. Slow, but most rows
-never get here.
+The plain reference of the kernel's decoder (`native/src/json.rs`), which it also tells what is
+wrong with a value and where. Exact for all of JSON: numbers that Python's types cannot hold stay
+text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.schema.arrow.arrays import widest_item
 from pulsar_spark.schema.avro.types import day_of
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import JsonRule, Shape
@@ -65,7 +67,7 @@ def whole_number(value: Any, shape: Shape) -> int:
     if number is None or number.adjusted() > LONGEST_INTEGER:
         raise Mismatch("it is a number out of the range of its type")
     whole = int(number)
-    if whole != number:
+    if whole != number and not shape.coerces_as_java:
         raise Mismatch(f"it is a number with a fraction where the schema has {shape.rule.value}")
     return whole
 
@@ -212,57 +214,109 @@ def _parse_integer(text: str) -> int | NumberText:
     return int(text) if len(text) <= LONGEST_INTEGER and text != "-0" else NumberText(text)
 
 
-_MINUS_ZERO = re.compile(rb"-0(?![.0-9eE])")
 _PARSER = json.JSONDecoder(
     parse_float=NumberText, parse_int=_parse_integer, parse_constant=NumberText
 )
 
 
-def parse(value: bytes) -> Any:
+def parse(value: bytes, *, ends: bool = True) -> Any:
     """Parse JSON as Python's module does, but keep numbers exact.
 
-    Raises Mismatch for anything but one JSON document in UTF-8. RecursionError passes: the caller
-    decides whether a value is nested too deeply.
+    Raises Mismatch for anything but one JSON document in UTF-8; unless it `ends`, anything may
+    follow. RecursionError passes: the caller decides whether a value is nested too deeply.
     """
     try:
-        return _PARSER.decode(value.decode())
+        text = value.decode().removeprefix("\ufeff")
+        return _PARSER.decode(text) if ends else _PARSER.raw_decode(text.lstrip())[0]
     except UnicodeDecodeError as error:
         raise Mismatch(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise Mismatch(f"it is not JSON: {error.msg} at character {error.pos}") from None
 
 
-def parse_roughly(value: bytes) -> Any:
-    """Parse JSON as above, but faster, with floats that may be inexact.
+def converter(shape: Shape, *, exact: bool = False) -> Convert:
+    """Return the converter for values of a shape.
 
-    Converters refuse floats where they need exact numbers. Raises Mismatch for the same values, and
-    for integers of thousands of digits.
+    Unless `exact`, values of another kind are taken where nothing is lost: numbers and truth values
+    as text, and text as the number or truth value that it says; empty text is null.
     """
-    if b"-0" in value and _MINUS_ZERO.search(value):
-        return parse(value)
-    try:
-        return json.loads(value.decode())
-    except ValueError:
-        raise Mismatch("it is not JSON") from None
-
-
-def converter(shape: Shape) -> Convert:
-    """Return the converter for values of a shape."""
     make = _MAKERS.get(shape.rule)
-    if make is not None:
-        return make(shape)
     simple = _SIMPLE.get(shape.rule)
-    if simple is not None:
-        return simple
-    convert = _SHAPED[shape.rule]
-    return lambda value: convert(value, shape)
+    if make is not None:
+        convert = make(shape, exact)
+    elif simple is not None:
+        convert = simple
+    else:
+        shaped = _SHAPED[shape.rule]
+        convert = lambda value: shaped(value, shape)  # noqa: E731
+    if exact:
+        return convert
+    if shape.rule is JsonRule.TEXT:
+        return lambda value: convert(value if value.__class__ is str else _as_text(value))
+    says = _SAYS.get(shape.rule)
+    if says is None:
+        return convert
+
+    def coerced(value: Any) -> Any:
+        if value.__class__ is not str:
+            return convert(value)
+        return convert(says(value)) if value else None
+
+    return coerced
+
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number or truth value as it is written, anything else as it is."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | NumberText) else value
+
+
+def _truth(text: str) -> Any:
+    return text == "true" if text in ("true", "false") else text
+
+
+def _figure(text: str) -> Any:
+    """Return the number that a text says, anything else as it is."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    return NumberText(text) if found[2] or found[3] else _parse_integer(text)
+
+
+_SAYS: dict[JsonRule, Callable[[str], Any]] = {
+    JsonRule.BOOLEAN: _truth,
+    JsonRule.INTEGER: _figure,
+    JsonRule.FLOAT: _figure,
+    JsonRule.DECIMAL: str,
+    # Not a number: 20240229 is a date, too.
+    JsonRule.DATE: str,
+    JsonRule.MOMENT: str,
+    JsonRule.TIME: str,
+}
+"""What text stands for that is not empty."""
+
+
+def count_cells(value: Any, shape: Shape) -> int:
+    """Return how many fields the items of a value's lists have, counting absent ones."""
+    if shape.rule is JsonRule.RECORD and isinstance(value, dict):
+        return sum(map(count_cells, map(value.get, shape.names), shape.parts))
+    items: Any = value.values() if isinstance(value, dict) else value
+    if not shape.parts or shape.rule is JsonRule.UNION or not isinstance(value, dict | list):
+        return 0
+    inner = shape.parts[0]
+    within = sum(count_cells(item, inner) for item in items) if inner.parts else 0
+    return len(items) * widest_item(shape.kind) + within
 
 
 # --- types with parts ---------------------------------------------------------------------
 
 
-def _record(shape: Shape) -> Convert:
-    parts = [(n, converter(p)) for n, p in zip(shape.names, shape.parts, strict=True)]
+def _record(shape: Shape, exact: bool) -> Convert:
+    parts = [(n, converter(p, exact=exact)) for n, p in zip(shape.names, shape.parts, strict=True)]
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -283,8 +337,8 @@ def take(value: Mapping[str, Any], name: str, convert: Convert) -> Any:
         raise mismatch.within(name) from None
 
 
-def _array(shape: Shape) -> Convert:
-    part = converter(shape.parts[0])
+def _array(shape: Shape, exact: bool) -> Convert:
+    part = converter(shape.parts[0], exact=exact)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, list):
@@ -300,8 +354,8 @@ def _array(shape: Shape) -> Convert:
     return convert
 
 
-def _map(shape: Shape) -> Convert:
-    part = converter(shape.parts[0])
+def _map(shape: Shape, exact: bool) -> Convert:
+    part = converter(shape.parts[0], exact=exact)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -312,8 +366,28 @@ def _map(shape: Shape) -> Convert:
                 found.append((_text(key), None if item is None else part(item)))
             except Mismatch as mismatch:
                 raise mismatch.within(f"{{{key[:_MAX_SHOWN]!r}}}") from None
-        # An object's fields are unordered, so sort them, to get the same order on each path.
+        # An object's fields are unordered: sorted, they are the same however they are read.
         return sorted(found, key=_first)
+
+    return convert
+
+
+def _pairs(shape: Shape, exact: bool) -> Convert:
+    """Read a map whose keys are not text: an object, or an array of pairs."""
+    items = _array(shape, exact)
+    # What keys say stands in quotes.
+    key, value = (converter(part) for part in shape.parts[0].parts)
+
+    def convert(entries: Any) -> Any:
+        if not isinstance(entries, dict):
+            return items(entries)
+        found = []
+        for name, item in entries.items():
+            try:
+                found.append((key(name), None if item is None else value(item)))
+            except Mismatch as mismatch:
+                raise mismatch.within(f"{{{name[:_MAX_SHOWN]!r}}}") from None
+        return found
 
     return convert
 
@@ -322,8 +396,9 @@ def _first(pair: tuple[bytes, Any]) -> bytes:
     return pair[0]
 
 
-def _union(shape: Shape) -> Convert:
-    members = [(part, converter(part)) for part in shape.parts]
+def _union(shape: Shape, exact: bool) -> Convert:
+    # The value's kind says which member it is.
+    members = [(part, converter(part, exact=True)) for part in shape.parts]
 
     def convert(value: Any) -> Any:
         # Sorting is stable: of equally good members the first one is taken.
@@ -361,9 +436,11 @@ def _null(value: Any) -> Any:
     raise wrong(value, JsonRule.NULL)
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: Any, shape: Shape) -> bool:
     if isinstance(value, bool):
         return value
+    if shape.coerces_as_java and isinstance(value, int):
+        return value != 0
     raise wrong(value, JsonRule.BOOLEAN)
 
 
@@ -376,14 +453,12 @@ def _text(value: Any) -> bytes:
         raise Mismatch("it is a string with half of a surrogate pair") from None
 
 
-def _loose_text(value: Any) -> bytes:
+def _symbol(value: Any) -> bytes:
     """Return a string, or a number as it is written.
 
     The Python client writes an enum's values; only its symbols are known here.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return b"%d" % value
-    return value.encode() if isinstance(value, NumberText) else _text(value)
+    return _text(value if isinstance(value, bool) else _as_text(value))
 
 
 def _base64(value: Any) -> bytes:
@@ -407,7 +482,7 @@ def _float(value: Any) -> float:
         raise Mismatch("it is an integer that is too large for a double") from None
 
 
-def _floating(shape: Shape) -> Convert:
+def _floating(shape: Shape, exact: bool) -> Convert:
     code = "f" if pa.types.is_float32(shape.kind) else "d"
     return lambda value: array(code, [_float(value)]).tobytes()
 
@@ -419,16 +494,15 @@ def _integer(value: Any, shape: Shape) -> int:
 
 _SIMPLE: dict[JsonRule, Convert] = {
     JsonRule.NULL: _null,
-    JsonRule.BOOLEAN: _boolean,
     JsonRule.TEXT: _text,
     JsonRule.BYTES: _text,
-    JsonRule.ENUM: _loose_text,
-    JsonRule.LOOSE_TEXT: _loose_text,
+    JsonRule.ENUM: _symbol,
     JsonRule.BASE64: _base64,
 }
 
 
 _SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
+    JsonRule.BOOLEAN: _boolean,
     JsonRule.INTEGER: _integer,
     JsonRule.DECIMAL: scaled_decimal,
     JsonRule.DATE: to_date,
@@ -436,10 +510,11 @@ _SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
     JsonRule.TIME: to_time_of_day,
 }
 
-_MAKERS: dict[JsonRule, Callable[[Shape], Convert]] = {
+_MAKERS: dict[JsonRule, Callable[[Shape, bool], Convert]] = {
     JsonRule.RECORD: _record,
     JsonRule.ARRAY: _array,
     JsonRule.MAP: _map,
+    JsonRule.PAIRS: _pairs,
     JsonRule.UNION: _union,
     JsonRule.FLOAT: _floating,
 }

@@ -18,7 +18,6 @@ This decides whether bytes are base64 or text, and what a time with a point mean
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -40,7 +39,6 @@ class JsonRule(Enum):
     DECIMAL = "a decimal number"
     TEXT = "a string"
     ENUM = "a symbol"
-    LOOSE_TEXT = "a string or a number"
     BASE64 = "a string in base64"
     BYTES = "a string that stands for its UTF-8"
     DATE = "a number of days or an ISO date"
@@ -48,6 +46,7 @@ class JsonRule(Enum):
     TIME = "a whole number or an ISO time of day"
     RECORD = "an object"
     ARRAY = "an array"
+    PAIRS = "an object with keys of another type than text"
     MAP = "an object with values of one type"
     UNION = "one of several types"
 
@@ -56,36 +55,36 @@ class JsonRule(Enum):
 class Shape:
     """How to read values: `kind` is the column's type.
 
-    `wire` is the type that Arrow's JSON reader gives them before conversion to `kind`, None if it
-    cannot read them. With the rules MOMENT and TIME a number n is n × `times` ÷ `divided` in the
+    With the rules MOMENT and TIME a number n is n × `times` ÷ `divided` in the
     column's unit. `parts` are a record's fields, a union's members, or the item type of an array or
     map. `words` are an enum's symbols, or a record's required fields. With `java`, times are
-    written as in Java.
+    written as in Java; with `coerces_as_java`, it also takes what loses something.
     """
 
     rule: JsonRule
     kind: pa.DataType
-    wire: pa.DataType | None
     times: int = 1
     divided: int = 1
     parts: tuple[Shape, ...] = ()
     names: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
     java: bool = False
+    coerces_as_java: bool = False
 
 
 _JAVA_PROPERTY = "__jsr310ConversionEnabled"
-# Text in Avro, numbers in Jackson.
-_JAVA_NUMBER = re.compile(rb'"java-class"\s*:\s*"java\.math\.Big')
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Which client defined the schema, as far as that matters."""
+    """Which client defined the schema, as far as that matters, and who is to read it.
 
-    bytes_are_text: bool = False
+    Without `coerces_as_java`, a value of another kind is only taken where nothing is lost.
+    """
+
+    is_python: bool = False
     has_java_times: bool = False
-    texts_may_be_numbers: bool = False
+    coerces_as_java: bool = False
 
     @classmethod
     def of(cls, info: SchemaInfo) -> Dialect:
@@ -93,7 +92,7 @@ class Dialect:
         definition = info.schema_data
         is_java = _JAVA_PROPERTY in info.properties
         is_python = not is_java and definition.startswith(b"{\n ") and _is_indented(definition)
-        return cls(is_python, is_java, _JAVA_NUMBER.search(definition) is not None)
+        return cls(is_python, is_java)
 
 
 def _is_indented(definition: bytes) -> bool:
@@ -125,18 +124,27 @@ def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
             return _struct(JsonRule.RECORD, kind, list(fields.values()), required)
         case avro.UnionOf():
             members = [shape_of(member, member, dialect) for member in node.present]
-            return Shape(JsonRule.UNION, kind, None, parts=tuple(members), names=_names(kind))
+            return Shape(JsonRule.UNION, kind, parts=tuple(members), names=_names(kind))
         case avro.Array():
             inner = source.items if isinstance(source, avro.Array) else node.items
-            item = shape_of(node.items, inner, dialect)
-            wire = None if item.wire is None else pa.list_(pa.field("element", item.wire))
-            return Shape(JsonRule.ARRAY, kind, wire, parts=(item,))
+            rule = JsonRule.PAIRS if is_java_map(node) else JsonRule.ARRAY
+            return Shape(rule, kind, parts=(shape_of(node.items, inner, dialect),))
         case avro.Map():
             inner = source.values if isinstance(source, avro.Map) else node.values
-            return Shape(JsonRule.MAP, kind, None, parts=(shape_of(node.values, inner, dialect),))
+            return Shape(JsonRule.MAP, kind, parts=(shape_of(node.values, inner, dialect),))
         case avro.Enum():
-            return Shape(JsonRule.ENUM, kind, pa.string(), words=frozenset(node.symbols))
+            return Shape(JsonRule.ENUM, kind, words=frozenset(node.symbols))
     return _leaf(node, source, dialect)
+
+
+def is_java_map(node: avro.Array) -> bool:
+    """Whether this is how Avro's reflection defines Java's maps whose keys are not strings."""
+    pair = node.items
+    return (
+        isinstance(pair, avro.Record)
+        and pair.name.startswith("org.apache.avro.reflect.Pair")
+        and [field.name for field in pair.fields] == ["key", "value"]
+    )
 
 
 def _only(node: avro.Node) -> avro.Node:
@@ -152,10 +160,7 @@ def _names(kind: pa.DataType) -> tuple[str, ...]:
 def _struct(
     rule: JsonRule, kind: pa.DataType, parts: Sequence[Shape], required: frozenset[str]
 ) -> Shape:
-    names = _names(kind)
-    wires = [part.wire for part in parts]
-    wire = None if None in wires else pa.struct(list(zip(names, wires, strict=True)))
-    return Shape(rule, kind, wire, parts=tuple(parts), names=names, words=required)
+    return Shape(rule, kind, parts=tuple(parts), names=_names(kind), words=required)
 
 
 _UNITS = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
@@ -181,35 +186,24 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     if family in ("timestamp", "local-timestamp", "time") or name == "date":
         return _time(kind, family, _writers_unit(source, family) or unit, dialect)
     if name == "duration":
-        numbers = [Shape(JsonRule.INTEGER, pa.int64(), pa.int64()) for _ in _names(kind)]
+        numbers = [Shape(JsonRule.INTEGER, pa.int64()) for _ in _names(kind)]
         return _struct(JsonRule.RECORD, kind, numbers, frozenset(_names(kind)))
     if pa.types.is_binary(kind):
-        if dialect.bytes_are_text:
-            return Shape(JsonRule.BYTES, kind, kind)
-        return Shape(JsonRule.BASE64, kind, pa.string())
-    if dialect.texts_may_be_numbers and kind == pa.string():
-        return Shape(JsonRule.LOOSE_TEXT, kind, kind)
-    wire = kind
-    if pa.types.is_float32(kind):
-        # Through doubles, as on the row-by-row path.
-        wire = pa.float64()
-    elif pa.types.is_decimal(kind):
-        # Arrow's reader does not detect overflow of 128 bits.
-        wire = pa.decimal256(76, kind.scale)
-    return Shape(_LEAVES[name or _kind_name(node)], kind, wire)
+        if dialect.is_python:
+            return Shape(JsonRule.BYTES, kind)
+        return Shape(JsonRule.BASE64, kind)
+    return Shape(_LEAVES[name or _kind_name(node)], kind, coerces_as_java=dialect.coerces_as_java)
 
 
 def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     java = dialect.has_java_times
-    # Arrow's reader only takes whole numbers.
     if not family:
-        return Shape(JsonRule.DATE, kind, None if java else kind, java=java)
-    wire = None if java else pa.int64()
+        return Shape(JsonRule.DATE, kind, java=java)
     times, divided = _UNITS[unit]
     if family == "time":
         # These columns have nanoseconds, not microseconds.
-        return Shape(JsonRule.TIME, kind, wire, times * 1000, divided, java=java)
-    return Shape(JsonRule.MOMENT, kind, wire, times, divided, java=java)
+        return Shape(JsonRule.TIME, kind, times * 1000, divided, java=java)
+    return Shape(JsonRule.MOMENT, kind, times, divided, java=java)
 
 
 def _kind_name(node: avro.Primitive | avro.Fixed) -> str:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.types import TOO_LATE, day_of, sole_type
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
-from pulsar_spark.schema.json.writing import writer
+from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
+from pulsar_spark.schema.json.writing import OF_PYTHON, writer
 
 WriteText: TypeAlias = Callable[[Any], str]
 """Returns a value's JSON; raises Mismatch for one that the type cannot hold."""
@@ -42,6 +42,8 @@ def _present(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
     match node:
         case avro.Record():
             return _record(node, dialect, path)
+        case avro.Array() if is_java_map(node):
+            return _pairs(node.items, dialect, f"{path}[]")
         case avro.Array():
             item = value_writer(node.items, dialect, f"{path}[]")
             return lambda items: f"[{','.join(map(item, items))}]"
@@ -68,6 +70,23 @@ def _record(node: avro.Record, dialect: Dialect, path: str) -> WriteText:
     )
 
 
+def _pairs(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
+    assert isinstance(node, avro.Record)
+    key, value = (value_writer(each.type, dialect, f"{path}.{each.name}") for each in node.fields)
+
+    def write(pairs: Any) -> str:
+        texts = []
+        for pair in pairs:
+            if pair is None or pair["key"] is None:
+                raise Mismatch("a key is null, and JSON's are not", path)
+            name = key(pair["key"])
+            quoted = name if name.startswith('"') else f'"{name}"'
+            texts.append(f"{quoted}:{value(pair['value'])}")
+        return "{" + ",".join(texts) + "}"
+
+    return write
+
+
 def _union(node: avro.UnionOf, dialect: Dialect, path: str) -> WriteText:
     members = {
         f"member{place}": _present(member, dialect, f"{path}.member{place}")
@@ -85,7 +104,8 @@ def _leaf(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
     shape = shape_of(node, node, dialect)
     write = _leaf_of(shape)
     is_checked = isinstance(node, avro.Fixed) or getattr(node, "logical", None) == _UUID
-    if write is None or shape.java or is_checked or pa.types.is_float32(shape.kind):
+    is_other = dialect.is_python and shape.rule in OF_PYTHON
+    if write is None or shape.java or is_checked or is_other or pa.types.is_float32(shape.kind):
         return _by_column(node, shape.kind, dialect, path)
 
     def checked(value: Any) -> str:
@@ -157,7 +177,6 @@ _LEAVES: dict[JsonRule, WriteText] = {
     JsonRule.DECIMAL: _decimal,
     JsonRule.TEXT: _quoted,
     JsonRule.ENUM: _quoted,
-    JsonRule.LOOSE_TEXT: _quoted,
     JsonRule.BASE64: _base64,
     JsonRule.DATE: _day,
 }

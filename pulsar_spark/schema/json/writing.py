@@ -28,7 +28,7 @@ from pulsar_spark.schema.avro.types import (
 )
 from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
+from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
 
 
 class JsonEncoder:
@@ -126,6 +126,8 @@ def _writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> 
             return _record({f.name: f.type for f in node.fields}, kind, dialect, path)
         case avro.UnionOf():
             return _union(node, kind, dialect, path)
+        case avro.Array() if is_java_map(node):
+            return _pairs(node.items, kind.value_type, dialect, path)
         case avro.Array():
             item = writer(node.items, kind.value_type, dialect, f"{path}[]")
             return lambda column: _array(column, item)
@@ -133,7 +135,9 @@ def _writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> 
             value = writer(node.values, kind.item_type, dialect, f"{path}{{}}")
             return lambda column: _map(column, value)
     leaf = _leaf(node, kind, dialect, path)
-    check = _checker(node, path)
+    # Python's client writes the values of an enum, of which the definition has only the names.
+    is_free = isinstance(node, avro.Enum) and dialect.is_python
+    check = None if is_free else _checker(node, path)
     return leaf if check is None else lambda column: leaf(check(column))
 
 
@@ -245,6 +249,26 @@ def _map(column: pa.MapArray, value: Write) -> pa.Array:
     return _lists(lists, joined(pairs, len(present)), "{", "}")
 
 
+def _pairs(pair: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
+    """Write pairs of keys that are not text as an object, as Jackson does."""
+    assert isinstance(pair, avro.Record)
+    key, value = (
+        writer(each.type, kind.field(each.name).type, dialect, f"{path}[].{each.name}")
+        for each in pair.fields
+    )
+
+    def write(column: pa.ListArray) -> pa.Array:
+        pairs = column.flatten()
+        names = key(pairs.field("key"))
+        if pairs.null_count or names.null_count:
+            raise Mismatch("a key is null, and JSON's are not", path)
+        bare = pc.replace_substring_regex(names, '^"(.*)"$', r"\1")
+        pieces = [text('"'), bare, text('":'), value(pairs.field("value"))]
+        return _lists(column, joined(pieces, len(pairs)), "{", "}")
+
+    return write
+
+
 def _lists(column: pa.ListArray, items: pa.Array, start: str, end: str) -> pa.Array:
     """Join each list's items with commas."""
     sizes = pc.fill_null(pc.list_value_length(column), number(0, pa.int32()))
@@ -320,6 +344,8 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
         long = avro.UnionOf((avro.Primitive("null"), avro.Primitive("long")))
         return _record(dict.fromkeys(shape.names, long), kind, dialect, path)
     write = _LEAVES.get(shape.rule, _as_text)
+    if dialect.is_python:
+        write = OF_PYTHON.get(shape.rule, write)
     if shape.java:
         write = _iso_texts
     if shape.rule is JsonRule.TEXT and pa.types.is_binary(kind):
@@ -360,7 +386,7 @@ def _uuids(column: pa.Array, shape: Shape) -> pa.Array:
     return quote(strings([v if v is None else str(UUID(bytes=v)) for v in values]))
 
 
-def _floats(column: pa.Array, shape: Shape) -> pa.Array:
+def _floats(column: pa.Array, shape: Shape, quotes: str = '"') -> pa.Array:
     column = column.cast(shape.kind)
     texts = column.cast(pa.string())
     # Without a point it would be read as an integer, which has no negative zero.
@@ -370,11 +396,22 @@ def _floats(column: pa.Array, shape: Shape) -> pa.Array:
     finite = pc.is_finite(column)
     if not pc.any(pc.invert(finite)).as_py():
         return texts
-    infinity = pc.if_else(
-        pc.greater(column, pc.negate(column)), text('"Infinity"'), text('"-Infinity"')
+    nan, positive, negative = (
+        text(f"{quotes}{word}{quotes}") for word in ("NaN", "Infinity", "-Infinity")
     )
-    words = pc.if_else(pc.is_nan(column), text('"NaN"'), infinity)
+    infinity = pc.if_else(pc.greater(column, pc.negate(column)), positive, negative)
+    words = pc.if_else(pc.is_nan(column), nan, infinity)
     return pc.if_else(finite, texts, words)
+
+
+def _bare_floats(column: pa.Array, shape: Shape) -> pa.Array:
+    return _floats(column, shape, "")
+
+
+def _values_of_enums(column: pa.Array, shape: Shape) -> pa.Array:
+    """Write numbers as such: they are values of an enum's members, other text is their names."""
+    is_number = pc.match_substring_regex(column, r"^-?(0|[1-9][0-9]{0,17})$")
+    return pc.if_else(is_number, column, quote(column))
 
 
 def _utf8(column: pa.Array, shape: Shape) -> pa.Array:
@@ -416,7 +453,6 @@ def _moments(column: pa.Array, shape: Shape) -> pa.Array:
 _LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
     JsonRule.TEXT: _quoted,
     JsonRule.ENUM: _quoted,
-    JsonRule.LOOSE_TEXT: _quoted,
     JsonRule.FLOAT: _floats,
     JsonRule.BASE64: _base64,
     JsonRule.BYTES: _utf8,
@@ -425,7 +461,8 @@ _LEAVES: dict[JsonRule, Callable[[pa.Array, Shape], pa.Array]] = {
     JsonRule.TIME: _times_of_day,
 }
 
-"""Why a time cannot be written."""
+OF_PYTHON = {JsonRule.FLOAT: _bare_floats, JsonRule.ENUM: _values_of_enums}
+"""What Python's client reads in another form than Java's."""
 
 _REASONS = {
     JsonRule.BYTES: "it is not UTF-8, and schemas of the Python client have bytes as UTF-8",

@@ -1,111 +1,102 @@
-"""Limits a value's size as columns, before it is parsed.
+"""Limits how many fields the messages in a value have, before protobuf parses it.
 
-An empty message has two bytes; with a hundred fields it needs a kilobyte in protobuf's objects and
-in columns. So a value of a few megabytes could use all memory. The fields of values that are long
-enough for this are counted first.
+An empty message takes two bytes in a value. With a hundred fields it takes a kilobyte in protobuf's
+objects and in columns, so a value of a few megabytes could use all memory. The messages of values
+that are long enough for this are counted first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Any
-
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from collections.abc import Callable, Sequence
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
-from pulsar_spark.schema.arrow.varints import varint
-from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Type
+from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.protobuf.types import MessageField, Type
+from pulsar_spark.schema.protobuf.wire import (
+    DELIMITED,
+    END_GROUP,
+    FIXED32,
+    FIXED64,
+    START_GROUP,
+    VARINT,
+)
 
 # An empty message needs a byte for the tag and one for the length.
 _SMALLEST = 2
-_TAG = b"\x0a"
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_LONGEST = 70
+
+_Messages = dict[int, "tuple[int, _Messages]"]
+"""By tag, the messages in a message: as how many fields each counts, and the messages in it."""
 
 
-class Counter:
-    """Counts the fields in a value's repeated messages, at all levels."""
+def limit(fields: Sequence[MessageField]) -> Callable[[bytes], None]:
+    """Return a function that raises Mismatch for a value whose messages have too many fields."""
+    messages = _messages(fields)
+    harmless = _SMALLEST * MAX_CELLS // max(_widest(messages), 1)
 
-    def __init__(self, fields: Sequence[MessageField]) -> None:
-        self._level = _Level(fields)
-        widest = max(_widths(fields, set()), default=0)
-        self.harmless = _SMALLEST * MAX_CELLS // widest if widest else None
-        """Values up to this size need no counting; None if no value does."""
+    def check(value: bytes) -> None:
+        if len(value) > harmless and _count(value, messages) > MAX_CELLS:
+            raise Mismatch(f"its messages have more than {MAX_CELLS} fields")
 
-    def count(self, value: bytes) -> int:
-        """Return the number of fields. Raises protobuf's errors for an invalid message."""
-        return self._level.count([value])
+    return check
 
 
-def _widths(fields: Iterable[MessageField], seen: set[int]) -> Iterable[int]:
-    """Yield the number of columns of each repeated message within."""
+def _messages(fields: Sequence[MessageField]) -> _Messages:
+    found: _Messages = {}
     for field in fields:
-        message = field.message
-        if message is None:
-            continue
-        if field.repeated:
-            yield message.leaves
-        if id(message) not in seen:
-            seen.add(id(message))
-            yield from _widths(message.fields, seen)
+        if field.message is not None:
+            wire_type = START_GROUP if field.type == Type.TYPE_GROUP else DELIMITED
+            # Protobuf makes a new message of a oneof whenever the member changes.
+            cells = field.message.leaves if field.repeated or field.oneof else 0
+            found[field.number << 3 | wire_type] = cells, _messages(field.message.fields)
+    return found
 
 
-class _Level:
-    """Counts in messages with these fields. Nested messages are bytes, with their own level."""
+def _widest(messages: _Messages) -> int:
+    return max((max(cells, _widest(inner)) for cells, inner in messages.values()), default=0)
 
-    def __init__(self, fields: Sequence[MessageField]) -> None:
-        self._fields = [
-            field for field in fields if field.message and field.message.form is not Form.JSON
-        ]
 
-    @cached_property
-    def _within(self) -> list[tuple[MessageField, MessageType, _Level]]:
-        return [
-            (field, field.message, _Level(field.message.fields))
-            for field in self._fields
-            if field.message is not None
-        ]
+def _count(value: bytes, messages: _Messages) -> int:
+    """Return the number of fields of the messages up to where the bytes are malformed."""
+    cells = pos = 0
+    levels = [(messages, len(value))]
+    try:
+        while levels and cells <= MAX_CELLS:
+            known, end = levels[-1]
+            if pos >= end:
+                levels.pop()
+                continue
+            tag, pos = _varint(value, pos)
+            wire_type = tag & 7
+            own, inner = known.get(tag, (0, {}))
+            cells += own
+            if wire_type == DELIMITED:
+                size, pos = _varint(value, pos)
+                if inner:
+                    levels.append((inner, pos + size))
+                else:
+                    pos += size
+            elif wire_type == START_GROUP:
+                levels.append((inner, end))
+            elif wire_type == END_GROUP:
+                levels.pop()
+            elif wire_type == VARINT:
+                _, pos = _varint(value, pos)
+            else:
+                pos += _SIZES[wire_type]
+    except (IndexError, KeyError):
+        pass
+    return cells
 
-    def count(self, values: Sequence[bytes]) -> int:
-        if not self._fields or not values:
-            return 0
-        framed = b"".join(_TAG + varint(len(value)) + value for value in values)
-        found = self._class.FromString(framed).all
-        total = 0
-        for field, message, level in self._within:
-            messages = getattr(found, f"f{field.number}")[:]
-            if field.type == Type.TYPE_GROUP:
-                messages = [each.SerializeToString() for each in messages]
-            if field.repeated:
-                total += len(messages) * message.leaves
-            if total > MAX_CELLS:
-                break
-            total += level.count(messages)
-        return total
 
-    @cached_property
-    def _class(self) -> Any:
-        """Return a message class whose field `all` contains all values in order."""
-        file = FileDescriptorProto(name="count.proto", package="count", syntax="proto2")
-        file.message_type.add(name="Unread")
-        level = file.message_type.add(name="Level")
-        for field in self._fields:
-            added = level.field.add(
-                name=f"f{field.number}",
-                number=field.number,
-                label=Type.LABEL_REPEATED,
-                type=Type.TYPE_BYTES,
-            )
-            if field.type == Type.TYPE_GROUP:
-                added.type, added.type_name = Type.TYPE_GROUP, ".count.Unread"
-        # Protobuf merges a repeated occurrence of a message, so lists continue from row to row.
-        file.message_type.add(name="Framed").field.add(
-            name="all",
-            number=1,
-            label=Type.LABEL_OPTIONAL,
-            type=Type.TYPE_MESSAGE,
-            type_name=".count.Level",
-        )
-        pool = descriptor_pool.DescriptorPool()
-        pool.AddSerializedFile(file.SerializeToString())
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName("count.Framed"))
+def _varint(value: bytes, pos: int) -> tuple[int, int]:
+    """Return a number and where it ends."""
+    number = 0
+    for shift in range(0, _LONGEST, 7):
+        byte = value[pos]
+        pos += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, pos
+    raise IndexError

@@ -18,10 +18,11 @@ import pyarrow as pa
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.protobuf.definition import parse
-from pulsar_spark.schema.protobuf.reading import ProtobufDecoder
+from pulsar_spark.schema.protobuf.reading import ProtobufPlan
 from pulsar_spark.schema.protobuf.resolution import resolved
-from pulsar_spark.schema.protobuf.types import arrow_columns
+from pulsar_spark.schema.protobuf.types import arrow_columns, column_type
 from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
 
@@ -47,7 +48,8 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
     chosen = [by_name[name] for name in fields]
     if writer != reader:
         chosen = resolved(parse(writer), chosen)
-    return ProtobufDecoder(wanted, chosen)
+    columns = [pa.field(each.name, column_type(each)) for each in chosen]
+    return ColumnDecoder(columns, ProtobufPlan(wanted, chosen))
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:

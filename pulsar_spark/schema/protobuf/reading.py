@@ -1,26 +1,13 @@
-"""Protobuf values → columns: in the kernel by a plan, or by protobuf's own parser.
-
-The compiled kernel reads values into Arrow's buffers. What it refuses, and all values without it,
-`protobuf/reference` reads: it knows what is wrong.
-"""
+"""Plans for protobuf values: how the kernel and the reference read them into columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from pulsar_spark.protocol import implementation
-from pulsar_spark.schema.arrow.arrays import MAX_CELLS
-from pulsar_spark.schema.arrow.kernel_columns import layout
-from pulsar_spark.schema.codec import Decoded, decode_by_kernel
-from pulsar_spark.schema.protobuf.reference import (
-    ReferenceDecoder,
-    default_of,
-    others_of_oneofs,
-)
+from pulsar_spark.schema.column_decoder import Read
+from pulsar_spark.schema.protobuf.reference import default_of, others_of_oneofs, reader_of
 from pulsar_spark.schema.protobuf.types import (
     EnumType,
     Form,
@@ -28,44 +15,26 @@ from pulsar_spark.schema.protobuf.types import (
     MessageType,
     Presence,
     Type,
-    column_type,
 )
 
-# The kernel meets the limit of cells only after it has appended as many; the reference counts them
-# first. Values with a part of the limit are rare enough to be left to it.
-_FEWER = 8
 
+@dataclass(frozen=True)
+class ProtobufPlan:
+    """Reads values of a message into the columns of these fields."""
 
-class ProtobufDecoder:
-    """Decodes values of a message into these columns of it."""
+    message: MessageType
+    fields: Sequence[MessageField]
 
-    def __init__(self, message: MessageType, fields: Sequence[MessageField]) -> None:
-        self._message = message
-        self._chosen = fields
-        self._schema = pa.schema([pa.field(each.name, column_type(each)) for each in fields])
+    def reader(self) -> Read:
+        """Return the function that reads one value."""
+        return reader_of(self.message, self.fields)
 
-    @cached_property
-    def _reference(self) -> ReferenceDecoder:
-        return ReferenceDecoder(self._message, self._chosen)
+    def described(self) -> tuple[Any, ...]:
+        """Return the plan as the kernel takes it: the fields, and the names of all enums."""
+        plans = _Plans()
+        described = plans.fields(self.fields, others_of_oneofs(self.message, self.fields))
+        return "message", described, plans.enums
 
-    @cached_property
-    def _kernel(self) -> Any:
-        if implementation.native is None:
-            return None
-        plan = _plan(self._message, self._chosen)
-        kind = layout(pa.struct(list(self._schema)))
-        return implementation.native.ValueDecoder(kind, [plan], MAX_CELLS // _FEWER)
-
-    def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a null value."""
-        if self._kernel is None or not len(raw):
-            return self._reference.decode(raw)
-        return decode_by_kernel(
-            self._kernel, self._schema, raw, None, lambda some, _: self._reference.decode(some)
-        )
-
-
-# --- plans for the kernel ---------------------------------------------------------------------
 
 _INTO: dict[int, tuple[str, str]] = {
     Type.TYPE_INT32: ("varint", "int"),
@@ -95,13 +64,6 @@ _FORMS = {
     Form.BYTES: "bytes",
 }
 _OF_FIELDS = (Form.STRUCT, Form.WRAPPER, Form.FIELD_MASK)
-
-
-def _plan(message: MessageType, fields: Sequence[MessageField]) -> tuple[Any, ...]:
-    """Return a message as the kernel takes it: its fields, and the names of all enums."""
-    plans = _Plans()
-    described = plans.fields(fields, others_of_oneofs(message, fields))
-    return "message", described, plans.enums
 
 
 class _Plans:

@@ -7,8 +7,7 @@ as in Java's and Python's own conversions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +15,8 @@ import pyarrow.compute as pc
 from google.protobuf import json_format, struct_pb2
 
 from pulsar_spark.schema.arrow.arithmetic import all_within, floor_divide, number
-from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
+from pulsar_spark.schema.arrow.arrays import binaries
 from pulsar_spark.schema.codec import Mismatch
-
-Report = Callable[[int, str], None]
-"""Takes a message's index and its error."""
 
 # The years 0001 to 9999, and a Duration's range of 10,000 years.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
@@ -30,74 +26,29 @@ _MICROS = 1_000_000
 _INT64 = pa.int64()
 
 
-def timestamps(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
-    """Return timestamps from seconds since 1970 and nanoseconds."""
-
-    def is_time(s: int, n: int) -> bool:
-        return FIRST_SECOND <= s <= LAST_SECOND and 0 <= n < _NANOS
-
-    def check(s: pa.Array, n: pa.Array) -> bool:
-        return all_within(s, FIRST_SECOND, LAST_SECOND) and all_within(n, 0, _NANOS - 1)
-
-    found = _Pairs(seconds, nanos, is_time, check, "time of the years 1 to 9999")
-    return found.micros(pa.timestamp("us", tz="UTC"), report)
+def timestamp(seconds: int, nanos: int, path: str) -> int:
+    """Return microseconds since 1970."""
+    if FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < _NANOS:
+        return seconds * _MICROS + nanos // 1000
+    raise Mismatch(f"{seconds} s and {nanos} ns are not a time of the years 1 to 9999", path)
 
 
-def durations(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
-    """Return durations from seconds and nanoseconds, which have the same sign."""
-
-    def is_span(s: int, n: int) -> bool:
-        return abs(s) <= LAST_DURATION and abs(n) < _NANOS and s * n >= 0
-
-    def check(s: pa.Array, n: pa.Array) -> bool:
-        return (
-            all_within(s, -LAST_DURATION, LAST_DURATION)
-            and all_within(n, 1 - _NANOS, _NANOS - 1)
-            and all_within(pc.multiply(pc.sign(s), pc.sign(n)), 0, 1)
-        )
-
-    found = _Pairs(seconds, nanos, is_span, check, "span of up to 10,000 years")
-    return found.micros(pa.duration("us"), report)
+def duration(seconds: int, nanos: int, path: str) -> int:
+    """Return microseconds; seconds and nanoseconds have the same sign."""
+    if abs(seconds) <= LAST_DURATION and abs(nanos) < _NANOS and seconds * nanos >= 0:
+        return seconds * _MICROS + int(nanos / 1000)
+    raise Mismatch(f"{seconds} s and {nanos} ns are not a span of up to 10,000 years", path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Seconds and nanoseconds with their allowed ranges, checked all at once or one by one."""
-
-    seconds: Sequence[int]
-    nanos: Sequence[int]
-    is_valid: Callable[[int, int], bool]
-    are_valid: Callable[[pa.Array, pa.Array], bool]
-    what: str
-
-    def micros(self, kind: pa.DataType, report: Report) -> pa.Array:
-        """Return them as microseconds; invalid ones are reported, and become zero."""
-        seconds, nanos = integers(self.seconds, _INT64), integers(self.nanos, _INT64)
-        if not self.are_valid(seconds, nanos):
-            pairs = [*zip(self.seconds, self.nanos, strict=True)]
-            flags = [self.is_valid(*pair) for pair in pairs]
-            for index in [index for index, valid in enumerate(flags) if not valid]:
-                report(index, f"{pairs[index][0]} s and {pairs[index][1]} ns are not a {self.what}")
-            kept = [pair if valid else (0, 0) for pair, valid in zip(pairs, flags, strict=True)]
-            seconds = integers([s for s, _ in kept], _INT64)
-            nanos = integers([n for _, n in kept], _INT64)
-        whole = pc.multiply(seconds, number(_MICROS))
-        return pc.add(whole, pc.divide(nanos, number(1000))).view(kind)
-
-
-def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
-    """Return each Struct, Value or ListValue as JSON."""
-    texts = []
-    for index, message in enumerate(messages):
-        try:
-            parsed = json_format.MessageToDict(message)
-            text = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            text.encode()
-        except (json_format.Error, ValueError, RecursionError):
-            report(index, "the value has no JSON: a number is not finite, or it nests too deep")
-            text = ""
-        texts.append(text)
-    return strings(texts)
+def json_text(message: Any, path: str) -> bytes:
+    """Return a Struct, Value or ListValue as JSON."""
+    try:
+        parsed = json_format.MessageToDict(message)
+        text = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+    except (json_format.Error, ValueError, RecursionError):
+        reason = "the value has no JSON: a number is not finite, or it nests too deep"
+        raise Mismatch(reason, path) from None
 
 
 # --- writing ------------------------------------------------------------------------------

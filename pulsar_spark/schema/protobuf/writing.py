@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import compress, count
+from itertools import chain, compress, count, repeat
 from typing import Protocol
 
 import pyarrow as pa
@@ -29,7 +29,6 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.arrow.varints import varints, zigzags
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.protobuf.reference import parents
 from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
     EnumType,
@@ -488,7 +487,7 @@ def _children(column: pa.Array, values: pa.Array) -> pa.Array:
 def _within(row: Row, lengths: pa.Array) -> Row:
     @cache
     def owners() -> Sequence[int]:
-        return parents(lengths.to_pylist())
+        return list(chain.from_iterable(map(repeat, count(), lengths.to_pylist())))
 
     return lambda index: row(owners()[index])
 

@@ -58,13 +58,15 @@ class Projection:
     """The content of a record batch: `columns` are the sources of the Arrow schema's fields.
 
     Each source is a name of `table/names`, a field of the value, or CORRUPT. `schema` decodes
-    values, None for raw bytes; `mode` says how to handle values that cannot be decoded. Plain data.
+    values, None for raw bytes; `mode` says how to handle values that cannot be decoded, and
+    `as_java` whether JSON is read as Java's client does. Plain data.
     """
 
     columns: tuple[str, ...]
     schema: SchemaInfo | None = None
     mode: str = FAILFAST
     times: PublishTimes = field(default_factory=PublishTimes)
+    as_java: bool = False
 
 
 class RecordBatchBuilder:
@@ -235,7 +237,11 @@ def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDeco
     if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):
         # Whether a value can be decoded matters even if no field of it is requested.
         names = found.fields.names
-    return ValueDecoder(schema, names, writers or (lambda version: schema)) if names else None
+    if not names:
+        return None
+    return ValueDecoder(
+        schema, names, writers or (lambda version: schema), as_java=projection.as_java
+    )
 
 
 def _field(found: Undecodable) -> str:

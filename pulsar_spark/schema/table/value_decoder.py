@@ -61,10 +61,13 @@ class ValueDecoder:
     """Decodes a topic's values to the columns `names` of the query's schema `reader`.
 
     `names` has __key if the topic's keys are typed. `writers` returns the schema of a version when
-    it is first needed; messages without a version are read with the query's.
+    it is first needed; messages without a version are read with the query's. `as_java` is
+    about JSON (`codec.decoder_of`).
     """
 
-    def __init__(self, reader: SchemaInfo, names: Sequence[str], writers: Writers) -> None:
+    def __init__(
+        self, reader: SchemaInfo, names: Sequence[str], writers: Writers, *, as_java: bool = False
+    ) -> None:
         self._reader = reader
         self.names = tuple(names)
         found = typed_columns(reader)
@@ -75,6 +78,7 @@ class ValueDecoder:
         ]
         """The columns' types, in the order of `names`."""
         self._writers = writers
+        self._as_java = as_java
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
         self._joint: dict[tuple[bytes, ...], JointDecoder | None] = {}
 
@@ -149,8 +153,8 @@ class ValueDecoder:
         writer = self._writers(version) if version else self._reader
         try:
             if self._reader.type == pb.Schema.KeyValue:
-                return PairDecoder(writer, self._reader, self.names)
-            return decoder_of(writer, self._reader, self.names)
+                return PairDecoder(writer, self._reader, self.names, as_java=self._as_java)
+            return decoder_of(writer, self._reader, self.names, as_java=self._as_java)
         except SchemaMismatch as error:
             where = f"version {version_number(version)} of the topic's schema: " if version else ""
             raise SchemaMismatch(where + error.what, error.remedy) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -13,6 +13,7 @@ from pulsar_spark.engine.encryption import PemKeys
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
@@ -25,6 +26,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.options.auth import auth_options
 from pulsar_spark.spark.options.resolve import END_OPTIONS, START_OPTIONS, Values, resolve
 from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.value_schema import given_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,12 @@ class ReadOptions:
     starting: OffsetSpec
     ending: OffsetSpec
     publish_time_tolerance: int
-    raw: bool
+    value_format: str
+    value_schema: SchemaInfo | None = field(repr=False)
+    """The schema of values whose format is given, None for JSON: there the columns define it."""
     mode: str
     corrupt_column: str
+    json_coercion: str
     include_metadata: bool
     allow_different_schemas: bool
     fail_on_data_loss: bool
@@ -55,6 +60,11 @@ class ReadOptions:
     """The columns of the query."""
     inferred: bool = False
     """Whether these were inferred from the topics at planning, not chosen by the user."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether values are read as bytes."""
+        return self.value_format == "raw"
 
     def includes(self, topic: str) -> bool:
         """Whether a topic, or topic partition, is one of those to read, if it exists."""
@@ -75,11 +85,6 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
     """Return a read's options from the resolved `values` of `options`."""
     client = client_options(values)
     topics, pattern = _topics(values, options)
-    if values["valueFormat"] not in ("auto", "raw"):
-        raise OptionError(
-            f"valueFormat={values['valueFormat']} is only for writes",
-            "For reads use auto (the topic's schema decides) or raw.",
-        )
     prefix = values["subscriptionPrefix"]
     return ReadOptions(
         client=client,
@@ -99,9 +104,11 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
         starting=_starting(values, scope),
         ending=_ending(values, scope),
         publish_time_tolerance=round(values["publishTimeTolerance"] * 1000),
-        raw=values["valueFormat"] == "raw",
+        value_format=values["valueFormat"],
+        value_schema=given_schema(values),
         mode=values["mode"],
         corrupt_column=values["columnNameOfCorruptRecord"],
+        json_coercion=values["jsonCoercion"],
         include_metadata=values["includeMetadata"],
         allow_different_schemas=values["allowDifferentTopicSchemas"],
         fail_on_data_loss=values["failOnDataLoss"],

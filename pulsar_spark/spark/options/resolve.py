@@ -86,6 +86,11 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
                     "Write to one topic with the option topic, or name topics in the column "
                     "__topic.",
                 )
+            if option.key in ("valueSchema", "valueMessage"):
+                raise OptionError(
+                    f"{option.key} is only for reads",
+                    "Leave it out: valueFormat=avro writes the DataFrame's columns.",
+                )
             _add(elsewhere, option, name, _parse_elsewhere(option, value))
         else:
             _add(found, option, name, _parse(option, value))

@@ -161,10 +161,27 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "valueFormat",
-        choice("auto", "raw", "avro", "json", "string"),
-        "`auto`: the topic's schema decides. `raw`: `value binary`. On write also `avro`, `json`: "
-        "new columns are added to the topic's schema; `string`. See schemas.md.",
+        choice("auto", "raw", "avro", "json", "string", "protobuf"),
+        "`auto`: the topic's schema decides. `raw`: `value binary`. To read topics without a "
+        "schema: `json` with `.schema(…)`, `string`, and `avro` or `protobuf` with `valueSchema`. "
+        "On write `avro`, `json`: new columns are added to the topic's schema; `string`. See "
+        "schemas.md.",
         default="auto",
+    ),
+    Option(
+        "valueSchema",
+        text,
+        "The schema of values that are read with `valueFormat` `avro` or `protobuf`: an Avro "
+        "definition as text, a descriptor set (`protoc --descriptor_set_out`) as base64, or the "
+        "path or `file://` URL of a file with one of these on the driver.",
+        Scope.READS,
+    ),
+    Option(
+        "valueMessage",
+        text,
+        "The message in `valueSchema` that values are, with `valueFormat=protobuf`: its full name, "
+        "or the end of it if only one message has that.",
+        Scope.READS,
     ),
     Option(
         "mode",
@@ -173,6 +190,14 @@ OPTIONS: tuple[Option, ...] = (
         "or drop the row.",
         Scope.READS,
         default="FAILFAST",
+    ),
+    Option(
+        "jsonCoercion",
+        choice("lossless", "java"),
+        "Which JSON values of another type than the field's are read: those that lose nothing, or "
+        "all that Java's client reads. See schemas.md.",
+        Scope.READS,
+        default="lossless",
     ),
     Option(
         "columnNameOfCorruptRecord",

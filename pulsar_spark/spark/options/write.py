@@ -40,6 +40,11 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
     Raises OptionError or UnsupportedFeature that names the option.
     """
     values = resolve(options, scope)
+    if values["valueFormat"] == "protobuf":
+        raise OptionError(
+            "valueFormat=protobuf is only for reads",
+            "With auto, the write uses the topic's schema, which may be a protobuf message.",
+        )
     return WriteOptions(
         client=client_options(values),
         producer=producer_options(values),

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
-from pulsar_spark.spark.columns import check_columns, project, read_schema
+from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partition_reader import read_partition
@@ -34,9 +34,10 @@ def infer_values(options: ReadOptions) -> ValueType | None:
     None for topics that do not exist yet: their values are bytes, unless the topics turn out to
     have a schema. Raises as `Planner.topics` and `Planner.value_type`.
     """
-    if options.raw and options.pattern is None:
-        # No broker needs to be asked, and planning checks whether the topics exist.
-        return ValueType()
+    given = given_type(options)
+    if given is not None and options.pattern is None:
+        # No broker needs to be asked, and planning checks the topics.
+        return given
     with ClientContext.shared(options.client) as context:
         planner = Planner(context, options)
         topics = planner.find_topics().topics if options.waiting else planner.topics()
@@ -64,7 +65,8 @@ class PulsarBatchReader(DataSourceReader):
         self._options = replace(options, query=schema)
         self._schema = schema
         # Errors that do not depend on schemas are raised without asking a broker.
-        self._columns = check_columns(schema, options.corrupt_column, options.mode, raw=options.raw)
+        kind = given_type(self._options)
+        self._columns = check_columns(schema, options.corrupt_column, options.mode, kind)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read: its topics, ends and splits are fixed from now on.
@@ -90,6 +92,7 @@ class PulsarBatchReader(DataSourceReader):
             columns=project(self._schema, kind, self._options.corrupt_column, self._options.mode),
             schema=partition.schema,
             mode=self._options.mode,
+            as_java=self._options.json_coercion == "java",
             times=partition.times,
         )
         return read_partition(self._options, partition, arrow_schema(self._schema), projection)

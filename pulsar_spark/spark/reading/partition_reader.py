@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.consumers.reader import EntryReader
@@ -10,12 +11,15 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.memory import keep_freed_memory
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.logs import get_logger
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import SchemaVersions
 from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
+from pulsar_spark.schema.table.value_decoder import Writers
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.loss_watch import LossWatch
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.value_types import written_with
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,15 +42,29 @@ def read_partition(
     """
     keep_freed_memory()
     with ClientContext.shared(options.client) as context:
+        writers: Writers = SchemaVersions(context.lookup, partition.topic)
+        if options.value_format != "auto" and partition.schema is not None:
+            writers = _Given(writers, partition.schema)
         builder = RecordBatchBuilder(
             schema,
             projection,
             partition.topic,
             TopicName.parse(partition.topic).partition_index,
-            SchemaVersions(context.lookup, partition.topic),
+            writers,
         )
         yield from _read(context, options, partition, builder)
         _log_counts(partition, builder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The schemas that values were written with, where the user gives their format."""
+
+    versions: Writers
+    schema: SchemaInfo
+
+    def __call__(self, version: bytes) -> SchemaInfo:
+        return written_with(self.versions(version), self.schema)
 
 
 def _log_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:

@@ -25,7 +25,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
-from pulsar_spark.spark.columns import is_offered
+from pulsar_spark.spark.columns import given_type, is_offered
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
     Bound,
@@ -37,7 +37,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
-from pulsar_spark.spark.value_types import ValueType, check_alike, value_type
+from pulsar_spark.spark.value_types import ValueType, check_alike, check_given, value_type
 
 logger = get_logger(__name__)
 
@@ -133,10 +133,14 @@ class Planner:
         Raises OptionError for schemas that exclude each other, SchemaMismatch for one that cannot
         be converted to columns.
         """
-        if self._options.raw:
-            return ValueType()
+        given = given_type(self._options)
+        if given is not None and given.schema is None:
+            return given
         owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
         schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
+        if given is not None and given.schema is not None:
+            check_given(schemas, given.schema)
+            return given
         if self._options.query is not None:
             return self._type_of_query(schemas, self._options.query)
         return value_type(schemas, allow_different=self._options.allow_different_schemas)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -19,7 +22,7 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.columns import POSITION_COLUMNS, names_alike
-from pulsar_spark.spark.compat import arrow_schema
+from pulsar_spark.spark.compat import INTERNAL_STRUCTS, arrow_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ WRITABLE_COLUMNS: dict[str, WritableColumn] = {
 _DROPPED = frozenset(
     {names.MESSAGE_ID, names.PUBLISH_TIME} | {column.name for column in POSITION_COLUMNS}
 ) - set(WRITABLE_COLUMNS)
+# No schema has as many, and much deeper types would exceed Python's stack.
+_MAX_LEVELS = 100
 _ONE_VALUE: dict[str, tuple[DataType, str]] = {
     "raw": (BinaryType(), "bytes"),
     "string": (StringType(), "text"),
@@ -76,7 +81,7 @@ class WriteColumns:
     """The used columns' positions, by purpose; plain data.
 
     `by_name` has the named columns that exist, `values` the positions of the others, `frame` the
-    DataFrame's schema.
+    DataFrame's schema, in which what is void can be null.
     """
 
     values: tuple[int, ...]
@@ -103,7 +108,8 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     """Return the purpose of each column of a DataFrame.
 
     Raises OptionError without any topic, InvalidRow for a column of a wrong type or without value
-    columns. With `value_format`, the topic's schema decides which values and keys are valid.
+    columns. Void columns are only nulls. With `value_format`, the topic's schema decides which
+    values and keys are valid.
     """
     by_name: dict[str, int] = {}
     values: list[int] = []
@@ -117,13 +123,15 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
         elif name in WRITABLE_COLUMNS:
             if name != names.KEY or value_format in _ONE_VALUE:
                 check_type(name, field)
+            _check_convertible(field.name, field.dataType)
             by_name[name] = position
     if names.TOPIC not in by_name and not topic_given:
         raise OptionError(
             "no topic to write to is set",
             f"Set the option topic, or add a column {names.TOPIC} string.",
         )
-    columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), schema)
+    frame = StructType([_void_as_null(field) for field in schema.fields])
+    columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), frame)
     _check_values(columns.fields, value_format)
     return columns
 
@@ -132,13 +140,17 @@ def check_type(name: str, field: StructField) -> None:
     """Raise InvalidRow if a named column has a wrong type."""
     wanted = WRITABLE_COLUMNS[name]
     given = field.dataType
+    if isinstance(given, NullType) and name != names.TOPIC:
+        return
     if isinstance(given, MapType):
         # Null values are checked row by row.
         given = MapType(given.keyType, given.valueType)
     if given not in wanted.data_types:
         raise InvalidRow(
             f"the column {field.name} is {field.dataType.simpleString()}, not {wanted.types}",
-            f"Cast it to {wanted.types.split(' or ')[0]}, or drop it.",
+            # With spark.sql.timestampType=TIMESTAMP_NTZ the word timestamp is timestamp_ntz.
+            f"Cast it to {wanted.types.split(' or ')[0].replace('timestamp', 'timestamp_ltz')}, or "
+            "drop it.",
         )
 
 
@@ -150,7 +162,7 @@ def _check_values(fields: StructType, value_format: str) -> None:
         )
     _check_names(fields)
     for field in fields:
-        _check_convertible(field)
+        _check_convertible(field.name, field.dataType)
     if value_format not in _ONE_VALUE:
         return
     kind, described = _ONE_VALUE[value_format]
@@ -169,16 +181,65 @@ def _check_values(fields: StructType, value_format: str) -> None:
         )
 
 
-def _check_convertible(field: StructField) -> None:
-    """Raise InvalidRow for a column that Spark cannot pass on, such as a year-month interval."""
-    try:
-        arrow_schema(StructType([field]))
-    except (PySparkException, ValueError) as error:
+def _check_convertible(column: str, kind: DataType) -> None:
+    """Raise InvalidRow for what Spark passes on as its own struct, or not, such as an interval."""
+    for place, part in _leaves(column, kind):
+        what = f"the column {place} is {part.simpleString()}, "
+        if isinstance(part, INTERNAL_STRUCTS):
+            raise InvalidRow(
+                f"{what}which only Spark can read",
+                "Write to_json(…) of a variant, ST_AsBinary(…) of a geometry or geography, or drop "
+                "it.",
+            )
+        try:
+            arrow_schema(StructType([StructField(column, part)]))
+        except (PySparkException, ValueError) as error:
+            raise InvalidRow(
+                f"{what}which Spark cannot convert to Arrow: {error}",
+                "Cast it to another type, such as string, or drop it.",
+            ) from None
+
+
+def _leaves(place: str, kind: DataType, level: int = 0) -> Iterator[tuple[str, DataType]]:
+    """Return the types without parts in a type, and where they are."""
+    if level > _MAX_LEVELS:
         raise InvalidRow(
-            f"the column {field.name} is {field.dataType.simpleString()}, which Spark cannot "
-            f"convert to Arrow: {error}",
-            "Cast it to another type, or drop it.",
-        ) from None
+            f"the column {place[:100]}… is nested more than {_MAX_LEVELS} levels deep",
+            "Write fewer levels, or a part of it as text: to_json(…).",
+        )
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _leaves(f"{place}.{field.name}", field.dataType, level + 1)
+    elif isinstance(kind, ArrayType):
+        yield from _leaves(f"{place}[]", kind.elementType, level + 1)
+    elif isinstance(kind, MapType):
+        yield from _leaves(f"{place}{{}}", kind.keyType, level + 1)
+        yield from _leaves(f"{place}{{}}", kind.valueType, level + 1)
+    else:
+        yield place, kind
+
+
+def _void_as_null(field: StructField) -> StructField:
+    nullable = field.nullable or isinstance(field.dataType, NullType)
+    return StructField(field.name, _with_void_as_null(field.dataType), nullable, field.metadata)
+
+
+def _with_void_as_null(kind: DataType) -> DataType:
+    """Return a type in which void can be null, as Arrow demands, and void keys are text.
+
+    Spark says that the elements of `array()` are void and never null.
+    """
+    if isinstance(kind, StructType):
+        return StructType([_void_as_null(field) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        item = kind.elementType
+        nullable = kind.containsNull or isinstance(item, NullType)
+        return ArrayType(_with_void_as_null(item), nullable)
+    if isinstance(kind, MapType):
+        key = StringType() if isinstance(kind.keyType, NullType) else kind.keyType
+        nullable = kind.valueContainsNull or isinstance(kind.valueType, NullType)
+        return MapType(_with_void_as_null(key), _with_void_as_null(kind.valueType), nullable)
+    return kind
 
 
 def _check_names(fields: StructType) -> None:
@@ -186,5 +247,8 @@ def _check_names(fields: StructType) -> None:
         other, name = alike
         what = f"two columns are named {name!r}"
         if other != name:
-            what = f"the columns {other!r} and {name!r} differ only in case"
-        raise InvalidRow(f"{what}, and Spark treats them as one", "Rename one of them.")
+            what = (
+                f"the columns {other!r} and {name!r} differ only in case, and columns match fields "
+                "in any case, whatever spark.sql.caseSensitive says"
+            )
+        raise InvalidRow(what, "Rename one of them.")

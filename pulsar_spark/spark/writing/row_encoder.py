@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -64,7 +64,7 @@ class RowEncoder:
         if self.typed_keys:
             parts = key_value_parts(info)
             info, self._separated = parts.value, parts.separated
-            if columns.key is not None:
+            if columns.key is not None and not isinstance(columns.key.dataType, NullType):
                 with _collected(mismatches, f"{KEY}: "):
                     self._key = _key_part(columns.key, parts.key)
         self._positions = columns.values
@@ -104,13 +104,7 @@ class _Part:
             (field,) = fields.fields
             assert isinstance(field.dataType, StructType)
             fields = field.dataType
-            if not fields.fields:
-                raise SchemaMismatch(
-                    f"the column {field.name} is a struct without fields, which cannot be written "
-                    "as a message's value or key",
-                    "Add a field to it, or drop the column.",
-                )
-        self._schema = _named_as(arrow_schema(fields), info)
+        self._schema = _fitted(arrow_schema(fields), info)
         self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
 
     def encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
@@ -118,8 +112,6 @@ class _Part:
             # Arrow's various string types need no conversion here.
             return byte_values(_binary(columns[0]))
         present = _present_rows(columns)
-        if self._unwraps:
-            columns = columns[0].flatten()
         if present is None:
             return self._encode(columns, locate)
         rows: list[int] = pc.indices_nonzero(present).to_pylist()
@@ -132,11 +124,18 @@ class _Part:
         return found
 
     def _encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
+        count = len(columns[0])
+        if self._unwraps:
+            columns = columns[0].flatten()
         arrays = [
             column if column.type == kind else column.cast(kind)
             for column, kind in zip(columns, self._schema.types, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if not arrays:
+            # Only a struct keeps the number of records without fields.
+            records = pa.Array.from_buffers(pa.struct([]), count, [None])
+            batch = pa.RecordBatch.from_struct_array(records)
         try:
             return byte_values(self._encoder.encode(batch))
         except Mismatch as mismatch:
@@ -147,17 +146,39 @@ class _Part:
             ) from None
 
 
-def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
-    """Return columns with the names of a record's fields; as in Spark, case does not matter."""
+def _fitted(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
+    """Return columns with the names of a record's fields, and with their types in place of void.
+
+    As in Spark, case does not matter.
+    """
+    fields = typed_columns(info).fields
     if not is_record(info):
-        return columns
-    names = typed_columns(info).fields.names
-    known = {name.lower(): name for name in names}
+        return pa.schema([_without_void(column, fields[0]) for column in columns])
+    known = {field.name.lower(): field for field in fields} | {f.name: f for f in fields}
 
-    def named(name: str) -> str:
-        return name if name in names else known.get(name.lower(), name)
+    def fitted(column: pa.Field) -> pa.Field:
+        field = known.get(column.name) or known.get(column.name.lower())
+        return column if field is None else _without_void(column.with_name(field.name), field)
 
-    return pa.schema([column.with_name(named(column.name)) for column in columns])
+    return pa.schema([fitted(column) for column in columns])
+
+
+def _without_void(column: pa.Field, known: pa.Field) -> pa.Field:
+    """Return a column with the types of a topic's field `known` in place of void."""
+    return column.with_type(_type_without_void(column.type, known.type))
+
+
+def _type_without_void(kind: pa.DataType, known: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(kind):
+        return known
+    if pa.types.is_struct(kind) and pa.types.is_struct(known):
+        fields = {field.name: field for field in known}
+        return pa.struct([_without_void(f, fields.get(f.name, f)) for f in kind])
+    if pa.types.is_list(kind) and pa.types.is_list(known):
+        return pa.list_(_without_void(kind.value_field, known.value_field))
+    if pa.types.is_map(kind) and pa.types.is_map(known):
+        return pa.map_(kind.key_field, _without_void(kind.item_field, known.item_field))
+    return kind
 
 
 @contextmanager

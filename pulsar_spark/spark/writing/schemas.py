@@ -226,7 +226,7 @@ def _check_typed(fields: Iterable[pa.Field]) -> None:
         raise SchemaMismatch(
             "void is no type for a new schema, where it would only ever take nulls: "
             f"{', '.join(found)}",
-            "Give each a type: CAST(NULL AS STRING).",
+            "Give each a type: CAST(NULL AS STRING), CAST(array() AS ARRAY<STRING>).",
         )
 
 

@@ -120,7 +120,7 @@ class RowStreamWriter(PulsarStreamWriter):
             for row, values in enumerate(some if timed else (), first):
                 for position, field in timed:
                     _check_times(field.dataType, values[position], field.name, row)
-            yield from rows_to_arrow(some, self._schema)
+            yield from rows_to_arrow(some, self._columns.frame)
             first += len(some)
 
     def _next_rows(self, rows: Iterator[Row], first: int) -> list[Row]:

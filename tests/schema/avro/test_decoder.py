@@ -15,9 +15,8 @@ import pytest
 
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro.reading import AvroDecoder
-from pulsar_spark.schema.avro.reference import MAX_EMPTY_ITEMS
 from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.column_decoder import MAX_EMPTY_ITEMS, ColumnDecoder
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.avro.test_resolution import Evolution
 from tests.schema.bits import assert_same_bits
@@ -267,7 +266,7 @@ def test_the_kernel_takes_whatever_is_well_formed(
     tree = Schemas(rng).record()
     values = Values(rng)
     choose(monkeypatch, kernel=True)
-    monkeypatch.delattr(AvroDecoder, "_reads")
+    monkeypatch.delattr(ColumnDecoder, "_reads")
     assert not decode(tree, encoded(tree, (values.of(tree) for _ in range(50)))).bad
 
 

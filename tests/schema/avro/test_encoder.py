@@ -179,7 +179,7 @@ def test_every_mismatch_is_listed_with_what_to_do() -> None:
     for part in (
         "a is int64, the topic's schema has int: cast it to int",
         "b is binary, the topic's schema has string: cast it to string",
-        "c is timestamp[us], the topic's schema has timestamp-micros: cast it to timestamp",
+        "c is timestamp[us], the topic's schema has timestamp-micros: cast it to timestamp_ltz",
         "d[].x is string, the topic's schema has int: cast it to int",
         "d[].y is missing, and has no default: add it as int",
         "d[].z is not in the topic's schema: drop it",

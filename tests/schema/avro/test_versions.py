@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro.reading import MAX_VERSIONS
 from pulsar_spark.schema.codec import Decoded, Joinable
+from pulsar_spark.schema.column_decoder import MAX_VERSIONS
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.avro.test_decoder import damaged
 from tests.schema.avro.test_resolution import Evolution, of, record

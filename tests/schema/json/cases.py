@@ -106,14 +106,17 @@ def random_text(rng: random.Random, kind: Any, *, unusual: bool = True) -> str:
 
 
 _UNUSUAL = {
-    "int": "12.0",
-    "long": "1e3",
-    "float": "NaN",
-    "double": '"-Infinity"',
-    "enum": "7",
-    "date": '"2024-02-29"',
-    "timestamp-millis": '"2024-02-29T13:14:15.123456789+01:30"',
-    "timestamp-micros": '"2024-02-29T13:14:15.123456789+01:30"',
+    "boolean": ['"true"', '""'],
+    "int": ["12.0", '"7"'],
+    "long": ["1e3", '"-1"', '""'],
+    "float": ["NaN", '"1.5"'],
+    "double": ['"-Infinity"', '"1e3"'],
+    "string": ["1.50", "true", "-0"],
+    "enum": ["7"],
+    "decimal": ['"1.5"', '""'],
+    "date": ['"2024-02-29"', '""'],
+    "timestamp-millis": ['"2024-02-29T13:14:15.123456789+01:30"', '""'],
+    "timestamp-micros": ['"2024-02-29T13:14:15.123456789+01:30"', '""'],
 }
 _EXTRA = ["1", '{"f0":[{}]}', '"}"', "[null]"]
 
@@ -133,7 +136,7 @@ class _Writer:
             return "null"
         name = name_of(kind)
         if name in _UNUSUAL and self.rarely(0.03):
-            return _UNUSUAL[name]
+            return self.rng.choice(_UNUSUAL[name])
         if name in ("array", "map", "record"):
             return self.compound(name, kind)
         value = self.leaf(name)
@@ -260,7 +263,8 @@ def expected(kind: Any, value: bytes | None) -> dict[str, Any] | None:
     if value is None:
         return None
     try:
-        tree = json.loads(value.decode(), parse_float=Decimal, parse_int=_integer)
+        text = value.decode().removeprefix("\ufeff")
+        tree = json.loads(text, parse_float=Number, parse_int=Number, parse_constant=Number)
     except (ValueError, RecursionError):
         raise Bad from None
     if tree is None:
@@ -270,8 +274,10 @@ def expected(kind: Any, value: bytes | None) -> dict[str, Any] | None:
     return found
 
 
-def _integer(text: str) -> int | Decimal:
-    return int(text) if len(text) < 100 else Decimal(text)
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
 
 
 def _expected(kind: Any, tree: Any) -> Any:
@@ -284,7 +290,7 @@ def _expected(kind: Any, tree: Any) -> Any:
         return [_expected(kind["items"], item) for item in _of(list, tree)]
     if name == "map":
         entries = _of(dict, tree).items()
-        found = [(_string(key), _expected(kind["values"], value)) for key, value in entries]
+        found = [(_utf8(key), _expected(kind["values"], value)) for key, value in entries]
         return sorted(found, key=lambda pair: pair[0])
     if name == "record":
         _of(dict, tree)
@@ -293,63 +299,102 @@ def _expected(kind: Any, tree: Any) -> Any:
 
 
 def _of(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+    if not isinstance(value, kind):
         raise Bad
     return value
 
 
-def _string(value: Any) -> str:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and bool(
+        re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", value)
+    )
+
+
+def _number(value: Any) -> Decimal | None:
+    """Return a number, even if it is quoted; None for empty text."""
+    if value == "":
+        return None
+    if not _is_number(value):
+        raise Bad
+    try:
+        return Decimal(value)
+    except ArithmeticError:
+        raise Bad from None
+
+
+def _utf8(value: Any) -> str:
+    if isinstance(value, Number):
+        raise Bad
     try:
         return str(_of(str, value).encode(), "utf-8")
     except UnicodeEncodeError:
         raise Bad from None
 
 
+def _string(value: Any) -> str:
+    if isinstance(value, bool | Number):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return _utf8(value)
+
+
+def _boolean(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False, "": None}[_known(value, ("true", "false", ""))]
+
+
+def _known(value: Any, words: Sequence[str]) -> str:
+    if isinstance(value, Number) or _of(str, value) not in words:
+        raise Bad
+    return str(value)
+
+
 def _bytes(value: Any) -> bytes:
     try:
-        return base64.b64decode(_string(value), validate=True)
+        return base64.b64decode(_utf8(value), validate=True)
     except ValueError:
         raise Bad from None
 
 
-def _whole(value: Any, bits: int = 64) -> int:
-    if (
-        isinstance(value, Decimal)
-        and value.is_finite()
-        and value.adjusted() < 50
-        and value == int(value)
-    ):
-        value = int(value)
-    if not -(2 ** (bits - 1)) <= _of(int, value) < 2 ** (bits - 1):
+def _whole(value: Any, bits: int = 64, factor: int = 1) -> int | None:
+    number = _number(value)
+    if number is None:
+        return None
+    if number.adjusted() > 50 or number != int(number):
         raise Bad
-    return int(value)
+    found = int(number) * factor
+    if not -(2 ** (bits - 1)) <= found < 2 ** (bits - 1):
+        raise Bad
+    return found
 
 
-def _double(value: Any) -> float:
+def _double(value: Any) -> float | None:
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
-    if isinstance(value, float | Decimal):
-        return float(value)
-    return float(_of(int, value))
+    if value == "":
+        return None
+    if not _is_number(value):
+        raise Bad
+    return float(value)
 
 
-def _single(value: Any) -> float:
+def _single(value: Any) -> float | None:
     number = _double(value)
+    if number is None:
+        return None
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
         return math.copysign(math.inf, number)
 
 
-def _decimal(value: Any) -> Decimal:
-    if isinstance(value, str):
-        try:
-            value = Decimal(value)
-        except ArithmeticError:
-            raise Bad from None
-    if not isinstance(value, Decimal | int) or isinstance(value, bool):
-        raise Bad
-    number = Decimal(value)
+def _decimal(value: Any) -> Decimal | None:
+    if value == "":
+        return None
+    try:
+        number = Decimal(_of(str, value))
+    except ArithmeticError:
+        raise Bad from None
     if not number.is_finite() or (number and not -4 <= number.adjusted() < 16):
         raise Bad
     if number != number.quantize(Decimal("0.0001")):
@@ -358,38 +403,43 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _symbol(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+    if isinstance(value, bool):
+        raise Bad
+    return _string(value)
+
+
+def _date(value: Any) -> int | None:
+    if isinstance(value, Number) or value == "":
+        return _whole(value, 32)
+    try:
+        return (date.fromisoformat(_iso(value)) - date(1970, 1, 1)).days
+    except ValueError:
+        raise Bad from None
+
+
+def _iso(value: Any) -> str:
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", _of(str, value), re.ASCII):
         raise Bad
     return str(value)
 
 
-def _date(value: Any) -> int:
-    if isinstance(value, str):
-        try:
-            return (date.fromisoformat(value) - date(1970, 1, 1)).days
-        except ValueError:
-            raise Bad from None
-    return _whole(value, 32)
-
-
-def _moment(value: Any, factor: int, zoned: bool) -> int:
-    if isinstance(value, str):
-        try:
-            match = re.fullmatch(r"(.{19})(?:\.(\d{1,9}))?(.+)", value, re.ASCII)
-            if match is None or not zoned:
-                raise Bad
-            second, fraction, zone = match.groups("")
-            micros = f"{fraction:0<6}"[:6]
-            found = datetime.fromisoformat(f"{second}.{micros}{zone}").astimezone(UTC)
-        except ValueError:
-            raise Bad from None
-        return (found.replace(tzinfo=None) - EPOCH) // timedelta(microseconds=1)
-    number = _whole(value) * factor
-    return _whole(number)
+def _moment(value: Any, factor: int, zoned: bool) -> int | None:
+    if isinstance(value, Number) or value == "":
+        return _whole(value, factor=factor)
+    try:
+        match = re.fullmatch(r"(.{19})(?:\.(\d{1,9}))?(.+)", _of(str, value), re.ASCII)
+        if match is None or not zoned:
+            raise Bad
+        second, fraction, zone = match.groups("")
+        micros = f"{fraction:0<6}"[:6]
+        found = datetime.fromisoformat(f"{second}.{micros}{zone}").astimezone(UTC)
+    except ValueError:
+        raise Bad from None
+    return (found.replace(tzinfo=None) - EPOCH) // timedelta(microseconds=1)
 
 
 _RULES: dict[str, Any] = {
-    "boolean": lambda value: _of(bool, value),
+    "boolean": _boolean,
     "int": lambda value: _whole(value, 32),
     "long": _whole,
     "float": _single,
@@ -400,8 +450,8 @@ _RULES: dict[str, Any] = {
     "decimal": _decimal,
     "enum": _symbol,
     "date": _date,
-    "time-millis": lambda value: _whole(_whole(value) * 1_000_000),
-    "time-micros": lambda value: _whole(_whole(value) * 1000),
+    "time-millis": lambda value: _moment(value, 1_000_000, False),
+    "time-micros": lambda value: _moment(value, 1000, False),
     "timestamp-millis": lambda value: _moment(value, 1000, True),
     "timestamp-micros": lambda value: _moment(value, 1, True),
     "local-timestamp-millis": lambda value: _moment(value, 1000, False),

@@ -133,6 +133,81 @@ def test_the_official_python_client_reads_what_is_written() -> None:
     assert found.inner.city is None
 
 
+class Level(Enum):
+    low = 1
+    high = 5
+
+
+class Sensor(official.Record):  # type: ignore[misc]
+    value = official.Double()
+    level = official.CustomEnum(Level)
+
+
+def test_what_the_official_python_client_wrote_can_be_written_back() -> None:
+    client = official.JsonSchema(Sensor)
+    schema = SchemaInfo(pb.Schema.Json, "JSON", client.schema_info().schema().encode())
+    columns = json_codec.arrow_schema(schema)
+    given = [Sensor(value=math.nan, level=Level.high), Sensor(value=-math.inf, level=Level.low)]
+    raw = pa.array([client.encode(each) for each in given], pa.binary())
+    read = json_codec.decoder(schema, schema, columns.names).decode(raw).columns
+    batch = pa.RecordBatch.from_arrays(list(read), schema=columns)
+    assert batch.column("level").to_pylist() == ["5", "1"]
+    written = json_codec.encoder(schema, columns).encode(batch).to_pylist()
+    first, second = (client.decode(value) for value in written)
+    assert math.isnan(first.value)
+    assert (second.value, first.level, second.level) == (-math.inf, Level.high, Level.low)
+
+
+def java_map(key: Any, value: Any) -> dict[str, Any]:
+    """Return what Avro's reflection makes of a map whose keys are not strings."""
+    pair = record([("key", key), ("value", value)], "org.apache.avro.reflect.PairIntegerString")
+    return {"type": "array", "items": pair, "java-class": "java.util.Map"}
+
+
+CHARACTER = {"type": "int", "java-class": "java.lang.Character"}
+
+
+def test_maps_with_other_keys_than_text_are_objects_as_java_writes_them() -> None:
+    symbols = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+    schema = info(
+        record(
+            [
+                ("m", nullable(java_map("int", nullable("long")))),
+                ("e", nullable(java_map(symbols, "string"))),
+            ]
+        )
+    )
+    values = [
+        {"m": {"-1": 5, "2": None}, "e": {"B": 'q"'}},
+        {"m": {}, "e": None},
+        {"m": None, "e": {"A": "x", "B": "y"}},
+    ]
+    rows = decode(schema, *[json.dumps(value).encode() for value in values])
+    assert rows[0] == {
+        "m": [{"key": -1, "value": 5}, {"key": 2, "value": None}],
+        "e": [{"key": "B", "value": 'q"'}],
+    }
+    assert [row["m"] for row in rows[1:]] == [[], None]
+    assert encode(schema, rows) == values
+    # An array of pairs is what the definition says.
+    assert decode(schema, b'{"m":[{"key":3,"value":4}]}')[0]["m"] == [{"key": 3, "value": 4}]
+    columns = json_codec.arrow_schema(schema)
+    bad = json_codec.decoder(schema, schema, ["m"]).decode(pa.array([b'{"m":{"x":1}}'])).bad
+    assert [(item.field, item.reason) for item in bad] == [
+        ("m{'x'}", "it is a string where the schema has an integer")
+    ]
+    nothing = pa.RecordBatch.from_pylist([{"m": [None], "e": None}], schema=columns)
+    with pytest.raises(Mismatch, match="a key is null"):
+        json_codec.encoder(schema, columns).encode(nothing)
+
+
+def test_characters_of_java_are_text() -> None:
+    schema = info(record([("c", CHARACTER), ("d", nullable(CHARACTER))]))
+    rows: list[dict[str, Any]] = [{"c": "x", "d": "5"}, {"c": "\u00e9", "d": None}]
+    assert decode(schema, *[json.dumps(row).encode() for row in rows]) == rows
+    assert encode(schema, rows) == rows
+
+
 # A schema that the Java client 4.0.8 registered, and a value that it wrote.
 JAVA_INFO = SchemaInfo(
     pb.Schema.Json,

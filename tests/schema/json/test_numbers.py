@@ -20,8 +20,8 @@ from pulsar_spark.schema.json.reference import (
 )
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
-LONG = Shape(JsonRule.INTEGER, pa.int64(), pa.int64())
-PRICE = Shape(JsonRule.DECIMAL, pa.decimal128(10, 2), None)
+LONG = Shape(JsonRule.INTEGER, pa.int64())
+PRICE = Shape(JsonRule.DECIMAL, pa.decimal128(10, 2))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str))

@@ -15,11 +15,11 @@ from pulsar_spark.schema.json.reference import NumberText, to_date, to_moment, t
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-DATE = Shape(JsonRule.DATE, pa.date32(), None)
-MILLIS = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000)
-INSTANT = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), None, times=1000, java=True)
-LOCAL = Shape(JsonRule.MOMENT, pa.timestamp("us"), None, java=True)
-TIME = Shape(JsonRule.TIME, pa.int64(), None, times=1_000_000)
+DATE = Shape(JsonRule.DATE, pa.date32())
+MILLIS = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), times=1000)
+INSTANT = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), times=1000, java=True)
+LOCAL = Shape(JsonRule.MOMENT, pa.timestamp("us"), java=True)
+TIME = Shape(JsonRule.TIME, pa.int64(), times=1_000_000)
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -15,7 +14,7 @@ from pulsar_spark.schema.avro.types import arrow_type
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, shape_of
 from tests.schema.json.cases import LEAVES, info, logical, nullable, record
 
-OTHERS, PYTHON = Dialect(), Dialect(bytes_are_text=True)
+OTHERS, PYTHON = Dialect(), Dialect(is_python=True)
 
 
 def node(kind: Any) -> Node:
@@ -37,14 +36,6 @@ def test_columns_have_the_types_that_avro_topics_have(leaf: Any) -> None:
         [leaf, "null", record([])],
     ):
         assert shape(kind).kind == arrow_type(node(kind), all_nullable=True)
-
-
-def test_maps_and_unions_have_no_wire_type_nor_what_they_are_in() -> None:
-    for inner in ({"type": "map", "values": "int"}, ["int", "string"]):
-        assert shape(inner).wire is None
-        assert shape({"type": "array", "items": inner}).wire is None
-        assert shape(record([("a", inner)])).wire is None
-    assert shape(record([("a", nullable("int"))])).wire == pa.struct([("a", pa.int32())])
 
 
 @pytest.mark.parametrize("family", ["timestamp", "local-timestamp"])
@@ -80,13 +71,9 @@ def test_clients_are_known_by_white_space_and_properties() -> None:
     java = {"__jsr310ConversionEnabled": "false"}
     of_java = SchemaInfo(pb.Schema.Json, "", info(definition, indent=1).schema_data, java)
     assert Dialect.of(of_java) == Dialect(has_java_times=True)
-    big = record([("a", {"type": "string", "java-class": "java.math.BigInteger"})])
-    assert Dialect.of(info(big)).texts_may_be_numbers
 
 
-def test_javas_times_and_numbers_have_their_own_rules() -> None:
-    java = Dialect(has_java_times=True, texts_may_be_numbers=True)
+def test_javas_times_have_their_own_rules() -> None:
+    java = Dialect(has_java_times=True)
     for kind in (logical("int", "date"), logical("int", "time-millis")):
-        assert (shape(kind, dialect=java).java, shape(kind, dialect=java).wire) == (True, None)
-    assert shape("string", dialect=java).rule is JsonRule.LOOSE_TEXT
-    assert shape(logical("string", "uuid"), dialect=java).wire == pa.string()
+        assert shape(kind, dialect=java).java

@@ -71,3 +71,22 @@ def test_text_is_escaped_as_json_asks() -> None:
     value = {"a_b": 'é\n\\"\u2028\x00'}
     assert write(value) == '{"a_b":"é\\n\\\\\\"\u2028\\u0000"}'
     assert json.loads(write(value)) == value
+
+
+def test_maps_with_other_keys_than_text_and_values_of_enums() -> None:
+    pair = {
+        "type": "record",
+        "name": "org.apache.avro.reflect.PairX",
+        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "double"}],
+    }
+    symbols = {"type": "enum", "name": "E", "symbols": ["A"]}
+    fields = [
+        {"name": "m", "type": {"type": "array", "items": pair}},
+        {"name": "e", "type": symbols},
+    ]
+    schema = as_json({"type": "record", "name": "R", "fields": fields}, "python")
+    write = value_writer(parse_json_definition(schema), Dialect.of(schema))
+    value: dict[str, Any] = {"m": [{"key": 1, "value": float("inf")}], "e": "5"}
+    assert write(value) == '{"m":{"1":Infinity},"e":5}'
+    with pytest.raises(Mismatch, match="a key is null"):
+        write({"m": [None], "e": "A"})

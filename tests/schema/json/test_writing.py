@@ -25,7 +25,7 @@ from pulsar_spark.schema.json.writing import quote, writer
 from tests.schema.bits import assert_same_bits
 from tests.schema.json.cases import info, logical, nullable, record
 
-JAVA, PYTHON = Dialect(), Dialect(bytes_are_text=True)
+JAVA, PYTHON = Dialect(), Dialect(is_python=True)
 
 
 def write(kind: Any, column: pa.Array, dialect: Dialect = JAVA) -> list[Any]:

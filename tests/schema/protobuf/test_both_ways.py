@@ -14,9 +14,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.definition import parse
-from pulsar_spark.schema.protobuf.reading import ProtobufDecoder
 from pulsar_spark.schema.protobuf.types import MessageField, Type
 from tests.schema.bits import assert_same_bits
 from tests.schema.damage import damage
@@ -231,7 +231,7 @@ def test_the_kernel_takes_whatever_is_well_formed(
     info = info_of(file)
     names = codec.arrow_schema(info).names
     choose(monkeypatch, kernel=True)
-    monkeypatch.delattr(ProtobufDecoder, "_reference")
+    monkeypatch.delattr(ColumnDecoder, "_reads")
     assert not codec.decoder(info, info, names).decode(pa.array(values)).bad
 
 

@@ -8,16 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf.message import DecodeError
 
+from pulsar_spark.schema import column_decoder
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
-from pulsar_spark.schema.protobuf import reading as protobuf_reading
-from pulsar_spark.schema.protobuf import reference as protobuf_reference
-from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.definition import parse
-from pulsar_spark.schema.protobuf.types import MessageField, MessageType, Type
+from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     RandomSchema,
@@ -35,63 +32,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     choose(monkeypatch, kernel=request.param == "kernel")
 
 
-def by_hand(message: Any, fields: tuple[MessageField, ...]) -> int:
-    total = 0
-    for field in fields:
-        if field.message is None:
-            continue
-        own = getattr(message, field.name)
-        if field.repeated:
-            total += len(own) * field.message.leaves
-        for each in within(message, field, field.message):
-            total += by_hand(each, field.message.fields)
-    return total
-
-
-def within(message: Any, field: MessageField, kind: MessageType) -> list[Any]:
-    own = getattr(message, field.name)
-    if kind.is_entry:
-        value = kind.fields[1]
-        return [Entry(value.name, own[key]) for key in own] if value.message else []
-    if field.repeated:
-        return list(own)
-    return [own] if message.HasField(field.name) else []
-
-
-class Entry:
-    """An entry of a map, as a message with its value."""
-
-    def __init__(self, name: str, value: Any) -> None:
-        setattr(self, name, value)
-
-    def HasField(self, name: str) -> bool:
-        return hasattr(self, name)
-
-
-@pytest.mark.parametrize("syntax", ["proto2", "proto3", "editions"])
-def test_random_values_are_counted_as_they_are(syntax: str) -> None:
-    counted = 0
-    for seed in range(10):
-        rng = random.Random(seed)
-        file = RandomSchema(rng, syntax).file()
-        message, kind = parse(info_of(file)), class_of(file)
-        counter = Counter(message.fields)
-        for _ in range(20):
-            value = random_message(rng, kind)
-            expected = by_hand(value, message.fields)
-            assert counter.count(value.SerializeToString()) == expected
-            counted += expected
-    assert counted > 1000
-
-
-def test_without_repeated_messages_nothing_is_counted() -> None:
-    file = new_file()
-    message = file.message_type.add(name="M")
-    add(message, "a", 1, Type.TYPE_STRING, label=Type.LABEL_REPEATED)
-    add(message, "at", 2, Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
-    assert Counter(parse(info_of(file)).fields).harmless is None
-
-
 def wide(fields: int) -> Any:
     file = new_file()
     inner = file.message_type.add(name="N")
@@ -103,9 +43,22 @@ def wide(fields: int) -> Any:
     return info_of(file)
 
 
-def test_bytes_that_are_no_message_are_protobufs_error() -> None:
-    with pytest.raises(DecodeError):
-        Counter(parse(wide(3)).fields).count(b"\x12\x05")
+@pytest.mark.parametrize("syntax", ["proto2", "proto3", "editions"])
+def test_counted_or_not_values_are_read_alike(syntax: str) -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        file = RandomSchema(rng, syntax).file()
+        own, kind = info_of(file), class_of(file)
+        names = protobuf_codec.arrow_schema(own).names
+        values = [random_message(rng, kind).SerializeToString() for _ in range(20)]
+        values.append(values[0] + b"\x07")
+        raw = pa.array(values, pa.binary())
+        plain = protobuf_codec.decoder(own, own, names).decode(raw)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(protobuf_bounds, "_SMALLEST", 0)
+            counted = protobuf_codec.decoder(own, own, names).decode(raw)
+        assert counted.bad == plain.bad
+        assert list(map(str, counted.columns)) == list(map(str, plain.columns))
 
 
 @pytest.mark.fault(44)
@@ -131,7 +84,7 @@ def test_a_value_that_would_take_all_memory_is_bad_and_leaves_the_others_alone()
 def test_a_value_with_as_much_as_is_allowed_is_read(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (protobuf_bounds, protobuf_reading, protobuf_reference):
+    for module in (protobuf_bounds, column_decoder):
         monkeypatch.setattr(module, "MAX_CELLS", limit)
     info = wide(1)
     fits = limit // parse(info).fields[1].message.leaves  # type: ignore[union-attr]

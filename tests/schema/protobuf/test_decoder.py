@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf import reference as protobuf_decoder
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
@@ -189,9 +188,7 @@ def test_slices_are_read_as_what_they_show() -> None:
     assert [each.row for each in decoded.bad] == [8]
 
 
-@pytest.mark.parametrize("limit, value", [("_CHUNK_ROWS", 7), ("_CHUNK_BYTES", 50)])
-def test_chunks_are_put_together(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(protobuf_decoder, limit, value)
+def test_bad_and_null_values_are_rows_of_nulls_among_others() -> None:
     rng = random.Random(1)
     messages = [random_message(rng, KIND) for _ in range(100)]
     values: list[bytes | None] = [message.SerializeToString() for message in messages]

@@ -9,11 +9,9 @@ import pytest
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf import reference as protobuf_classes
-from pulsar_spark.schema.protobuf.reference import Place, nested, parents
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.kernel import choose
-from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
+from tests.schema.protobuf.cases import add, add_map, class_of, info_of, new_file
 
 
 @pytest.fixture(autouse=True, params=["kernel", "reference"])
@@ -27,27 +25,6 @@ def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any],
     for column in decoded.columns:
         column.validate(full=True)
     return [column.to_pylist() for column in decoded.columns], list(decoded.bad)
-
-
-@pytest.mark.parametrize("kind", SCALARS)
-def test_a_value_that_is_the_marker_of_absence_is_there(
-    kind: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The marker is random; this test writes its value, for all types."""
-    zeros: dict[int, Any] = {
-        Type.TYPE_STRING: "zero",
-        Type.TYPE_BYTES: b"zero",
-        Type.TYPE_BOOL: True,
-    }
-    marker = zeros.get(kind, 7)
-    stored = marker.encode() if isinstance(marker, str) else marker
-    monkeypatch.setattr(protobuf_classes, "_random", lambda _: None if stored is True else stored)
-    file = new_file(syntax="proto2")
-    add(file.message_type.add(name="M"), "a", 1, kind)
-    values = [class_of(file)(a=marker).SerializeToString(), b""]
-    columns, bad = read(info_of(file), values, "a")
-    assert columns == [[marker, None]]
-    assert not bad
 
 
 def test_absent_is_null_where_it_can_be_told_and_the_default_elsewhere() -> None:
@@ -178,18 +155,3 @@ def test_messages_without_fields_are_true_where_they_are_there() -> None:
     add(message, "b", 2, Type.TYPE_MESSAGE, type_name=".t.Empty", label=Type.LABEL_REPEATED)
     columns, _ = read(info_of(file), [b"\x0a\x00", b"\x12\x00\x12\x00"], "a", "b")
     assert columns == [[True, None], [[], [True, True]]]
-
-
-def test_lists_are_put_together_by_lengths() -> None:
-    assert parents([2, 0, 1]) == [0, 0, 2]
-    kind = pa.list_(pa.field("element", pa.int64()))
-    assert nested(kind, [2, 0, 1], pa.array([1, 2, 3])).to_pylist() == [[1, 2], [], [3]]
-
-
-def test_the_first_fault_of_a_row_counts() -> None:
-    place = Place({}, lambda index: 10 + index)
-    within = place.within(lambda: [0, 0, 2])
-    within.report(1, "a", "first")
-    within.report(0, "b", "second")
-    within.report(2, "c", "third")
-    assert place.faults == {10: ("a", "first"), 12: ("c", "third")}

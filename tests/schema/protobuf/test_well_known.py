@@ -16,10 +16,10 @@ from pulsar_spark.schema.protobuf.well_known import (
     FIRST_SECOND,
     LAST_DURATION,
     LAST_SECOND,
-    durations,
+    duration,
     split_duration,
     split_timestamp,
-    timestamps,
+    timestamp,
 )
 from tests.schema.protobuf.cases import add, info_of, new_file
 
@@ -110,11 +110,11 @@ def test_what_is_split_is_put_together_again() -> None:
     stamps = pa.array(numbers, STAMP)
     seconds, nanos = (part.to_pylist() for part in split_timestamp(stamps, refuse))
     assert all(0 <= n < 10**9 for n in nanos)
-    assert timestamps(seconds, nanos, lambda *_: None).equals(stamps)
+    assert [timestamp(s, n, "") for s, n in zip(seconds, nanos, strict=True)] == numbers
     spans = pa.array(numbers, SPAN)
     seconds, nanos = (part.to_pylist() for part in split_duration(spans, refuse))
     assert all(s * n >= 0 for s, n in zip(seconds, nanos, strict=True))
-    assert durations(seconds, nanos, lambda *_: None).equals(spans)
+    assert [duration(s, n, "") for s, n in zip(seconds, nanos, strict=True)] == numbers
 
 
 @pytest.mark.fault(94)

@@ -12,8 +12,8 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.avro.reading import AvroDecoder
 from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.primitives import PrimitiveDecoder
 from pulsar_spark.schema.table.value_decoder import ValueDecoder
 from tests.schema.table.entries import TOPIC, batch, message, rows_of, single
@@ -151,14 +151,14 @@ def test_avro_values_of_versions_in_turn_are_decoded_in_one_call() -> None:
         else:
             entries.append(single(b"\x02\x06", schema_version=OLD))
     entries[3] = single(b"\x02", schema_version=NEW)
-    decode, calls = AvroDecoder.decode, []
+    decode, calls = ColumnDecoder.decode, []
 
-    def counted(self: AvroDecoder, raw: pa.Array, numbers: pa.Array | None = None) -> Decoded:
+    def counted(self: ColumnDecoder, raw: pa.Array, numbers: pa.Array | None = None) -> Decoded:
         calls.append(len(raw))
         return decode(self, raw, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AvroDecoder, "decode", counted)
+        patch.setattr(ColumnDecoder, "decode", counted)
         found = decoder.decode(rows_of(*entries), TOPIC)
     assert calls == [100]
     assert found.columns["a"].to_pylist() == [3, 1, 3, None] + [3, 1] * 48

@@ -9,8 +9,9 @@ from pulsar_spark.spark.options.table import OPTIONS, Scope
 
 DOCUMENTED = """
     service.url serviceUrl admin.url topic topics topicsPattern startingOffsets endingOffsets
-    startingTime endingTime valueFormat mode columnNameOfCorruptRecord includeMetadata
-    allowDifferentTopicSchemas failOnDataLoss pollTimeout pollTimeoutMs publishTimeTolerance
+    startingTime endingTime valueFormat valueSchema valueMessage mode
+    columnNameOfCorruptRecord includeMetadata allowDifferentTopicSchemas failOnDataLoss
+    pollTimeout pollTimeoutMs publishTimeTolerance
     waitingForNonExistedTopic partitionsPerTopicPartition minPartitions maxBytesPerTrigger
     maxMessagesPerTrigger minMessagesPerTrigger maxTriggerDelay subscription
     predefinedSubscription subscriptionPrefix readCompacted deliveryGuarantee sinkId

@@ -41,13 +41,13 @@ class Sink:
     """A foreachBatch sink that keeps the values of each batch by its id."""
 
     def __init__(self) -> None:
-        self.batches: dict[int, list[bytes]] = {}
+        self.batches: dict[int, list[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         self.batches[batch_id] = [_plain(row["value"]) for row in frame.select("value").collect()]
 
     @property
-    def values(self) -> list[bytes]:
+    def values(self) -> list[Any]:
         return [value for _, batch in sorted(self.batches.items()) for value in batch]
 
     @property
@@ -68,7 +68,10 @@ def start(
     running: list[StreamingQuery] = []
 
     def start(
-        trigger: dict[str, Any] | None = None, schema: str | None = None, **options: str
+        trigger: dict[str, Any] | None = None,
+        schema: str | None = None,
+        checkpoint: str = "checkpoint",
+        **options: str,
     ) -> StreamingQuery:
         given = {"startingOffsets": "earliest", **options}
         if "topicsPattern" not in given:
@@ -76,7 +79,7 @@ def start(
         stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
         stream = stream if schema is None else stream.schema(schema)
         writer = stream.options(**given).load().writeStream.foreachBatch(sink)
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
         running.append(writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start())
         return running[-1]
 
@@ -382,6 +385,27 @@ def test_whether_the_columns_are_the_users_choice_is_known(
     caplog.set_level(logging.CRITICAL)
     with pytest.raises(StreamingQueryException, match="different schemas"):
         start(schema=RECORD_OF_META, topicsPattern="s-.*").awaitTermination(240)
+
+
+def test_a_topic_without_a_schema_is_a_stream_of_typed_columns(
+    broker: EmbeddedBroker, start: Start, sink: Sink, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b'{"value":1}', b"[]", None])
+    schema = "value tinyint, __topic string"
+    options = {"valueFormat": "json", "mode": "DROPMALFORMED"}
+    start({"availableNow": True}, schema, **options).awaitTermination(240)
+    assert sink.values == [1, None]
+    store(broker, "t", [b'{"value":-2}'])
+    start({"availableNow": True}, schema, **options).awaitTermination(240)
+    assert sink.values == [1, None, -2]
+    definition = tmp_path / "value.avsc"
+    definition.write_text('{"type":"record","name":"R","fields":[{"name":"value","type":"int"}]}')
+    broker.create_topic("u")
+    store(broker, "u", [b"\x06"])
+    read = {"valueFormat": "avro", "valueSchema": str(definition), "topicsPattern": "u"}
+    start({"availableNow": True}, checkpoint="other", **read).awaitTermination(240)
+    assert sink.batches[0] == [3]
 
 
 @pytest.mark.slow

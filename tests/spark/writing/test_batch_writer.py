@@ -10,11 +10,20 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from pulsar_spark.errors import IncompleteWrite, InvalidRow, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
+from pulsar_spark.schema.codec import record_definition
 from pulsar_spark.spark.compat import spark_schema
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.write import parse_write_options
@@ -110,21 +119,127 @@ def test_a_write_is_not_committed_whose_rows_are_not_all_acknowledged() -> None:
     writer("pulsar://127.0.0.1:1", deliveryGuarantee="none").commit([DONE, lacking])
 
 
+def save(
+    broker: EmbeddedBroker, batch: pa.RecordBatch, schema: StructType | None = None, **more: str
+) -> None:
+    """Write a record batch to the topic t; `schema` is Spark's, if it is not the batch's."""
+    options = {"service.url": broker.service_url, "topic": "t", **more}
+    found = PulsarDataSource(options).writer(schema or spark_schema(batch.schema), False)
+    found.commit([found.write(iter([batch]))])
+
+
 @pytest.mark.fault(136)
 @pytest.mark.parametrize("value_format", ["auto", "avro", "json"])
-@pytest.mark.parametrize("key", [False, True])
-def test_an_empty_struct_is_refused_by_name_before_the_first_row(
-    broker: EmbeddedBroker, value_format: str, key: bool
+@pytest.mark.parametrize("nulls", [False, True])
+def test_an_empty_struct_is_a_record_without_fields(
+    broker: EmbeddedBroker, value_format: str, nulls: bool
 ) -> None:
     broker.create_topic("t")
-    schema = StructType().add("nothing", StructType())
-    if key:
-        schema.add("__key", BinaryType())
-    with pytest.raises(SchemaMismatch, match="nothing is a struct without fields"):
-        PulsarDataSource(
-            {"service.url": broker.service_url, "topic": "t", "valueFormat": value_format}
-        ).writer(schema, False)
-    assert broker.faults.seen("PRODUCER") == 0
+    rows: list[Any] = [{}, None if nulls else {}, {}]
+    batch = pa.record_batch(
+        {"nothing": pa.array(rows, pa.struct([])), "__key": pa.array([b"a", b"b", b"c"])}
+    )
+    for columns in (batch, batch.select(["nothing"])):
+        save(broker, columns, valueFormat=value_format)
+    found = read(broker, {"topic": "t"})
+    assert [row["__key"] for row in found] == [b"a", b"b", b"c", None, None, None]
+    record = b"{}" if value_format == "json" else b""
+    wanted = [None if row is None else record for row in rows]
+    assert values(broker, {"topic": "t", "valueFormat": "raw"}) == wanted * 2
+
+
+@pytest.mark.fault(136)
+def test_an_empty_struct_takes_the_defaults_of_the_topics_record(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    record = record_definition(pb.Schema.Avro, pa.schema([("a", pa.int64())]), "r", None)
+    set_schema(broker, "t", record)
+    save(broker, pa.record_batch({"nothing": pa.array([{}, {}], pa.struct([]))}))
+    assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\0", b"\0"]
+
+
+VOIDS = {
+    "id": pa.array([2, 3]),
+    "list": pa.array([[], None], pa.list_(pa.null())),
+    "pairs": pa.MapArray.from_arrays(
+        pa.array([0, 0, 0], pa.int32()), pa.array([], pa.string()), pa.nulls(0)
+    ),
+    "inside": pa.array(
+        [{"list": [], "gone": None}, None],
+        pa.struct([("list", pa.list_(pa.null())), ("gone", pa.null())]),
+    ),
+    "lists": pa.array([[[], None], []], pa.list_(pa.list_(pa.null()))),
+    "gone": pa.nulls(2),
+}
+EMPTY = ArrayType(NullType(), False)
+VOID_COLUMNS = (
+    StructType()
+    .add("id", LongType())
+    .add("list", EMPTY)
+    .add("pairs", MapType(NullType(), NullType(), False))
+    .add("inside", StructType().add("list", EMPTY).add("gone", NullType()))
+    .add("lists", ArrayType(EMPTY))
+    .add("gone", NullType())
+)
+
+
+@pytest.mark.fault(136)
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+@pytest.mark.parametrize("required", [False, True])
+def test_what_is_void_is_written_as_the_topics_fields(
+    broker: EmbeddedBroker, value_format: str, required: bool
+) -> None:
+    broker.create_topic("t")
+    pair = pa.struct([pa.field("x", pa.int32(), not required)])
+    kinds = {
+        "list": pa.list_(pa.field("element", pair, not required)),
+        "pairs": pa.map_(pa.string(), pa.field("value", pair, not required)),
+        "inside": pa.struct(
+            [
+                ("list", pa.list_(pa.field("element", pa.decimal128(5, 1), not required))),
+                ("gone", pa.timestamp("us", tz="UTC")),
+            ]
+        ),
+        "lists": pa.list_(pa.list_(pa.field("element", pa.string(), not required))),
+        "gone": pa.map_(pa.string(), pa.list_(pa.string())),
+    }
+    first = pa.record_batch(
+        {"id": pa.array([1]), **{name: pa.nulls(1, kind) for name, kind in kinds.items()}}
+    )
+    for given in (value_format, "auto"):
+        save(broker, first, valueFormat=given)
+        save(broker, pa.record_batch(VOIDS), VOID_COLUMNS, valueFormat=given)
+    found = [{name: row[name] for name in VOIDS} for row in read(broker, {"topic": "t"})]
+    rows = [*first.to_pylist(), *pa.record_batch(VOIDS).to_pylist()]
+    assert found == rows * 2
+
+
+@pytest.mark.fault(136)
+def test_a_void_item_is_refused_where_the_topic_wants_a_value(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    texts = StructType().add("id", LongType()).add("list", ArrayType(StringType(), False))
+    save(broker, pa.record_batch({"id": pa.array([1]), "list": pa.array([["a"]])}), texts)
+    columns = {"id": pa.array([1, 2]), "list": pa.array([[], [None]], pa.list_(pa.null()))}
+    with pytest.raises(
+        InvalidRow, match=r"row 1 cannot be written: the field list\[\]: it is null"
+    ):
+        save(broker, pa.record_batch(columns))
+
+
+@pytest.mark.fault(136)
+def test_a_void_value_or_key_is_null(broker: EmbeddedBroker) -> None:
+    integers = SchemaInfo(pb.Schema.Int32, "INT32")
+    record = record_definition(pb.Schema.Avro, pa.schema([("a", pa.int64())]), "r", None)
+    schemas = [
+        integers,
+        *(join_key_value(record, integers, separated=each) for each in (False, True)),
+    ]
+    for number, schema in enumerate(schemas):
+        topic = f"t-{number}"
+        broker.create_topic(topic)
+        set_schema(broker, topic, schema)
+        save(broker, pa.record_batch({"value": pa.nulls(2), "__key": pa.nulls(2)}), topic=topic)
+        found = read(broker, {"topic": topic})
+        assert [(row["value"], row["__key"]) for row in found] == [(None, None)] * 2
 
 
 @pytest.mark.fault(136)
@@ -142,9 +257,6 @@ def test_empty_structs_beside_or_in_other_values_are_written(
         "pairs": pa.array([[("k", {})], [], None], pa.map_(pa.string(), none)),
     }
     batch = pa.record_batch(columns)
-    found = PulsarDataSource(
-        {"service.url": broker.service_url, "topic": "t", "valueFormat": value_format}
-    ).writer(spark_schema(batch.schema), False)
-    found.commit([found.write(iter([batch]))])
+    save(broker, batch, valueFormat=value_format)
     rows = [{name: row[name] for name in columns} for row in read(broker, {"topic": "t"})]
     assert rows == batch.to_pylist()

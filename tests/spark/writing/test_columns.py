@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql.types import (
@@ -18,13 +19,15 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
     YearMonthIntervalType,
 )
 
 from pulsar_spark.errors import InvalidRow, OptionError, PulsarError
 from pulsar_spark.spark.columns import read_schema
+from pulsar_spark.spark.compat import INTERNAL_STRUCTS, arrow_schema
 from pulsar_spark.spark.value_types import ValueType
-from pulsar_spark.spark.writing.columns import WriteColumns, plan_columns
+from pulsar_spark.spark.writing.columns import WRITABLE_COLUMNS, WriteColumns, plan_columns
 
 VALUE = StructField("value", BinaryType())
 
@@ -163,17 +166,69 @@ def test_the_plan_is_plain_data() -> None:
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+STRUCTS: Any = INTERNAL_STRUCTS
+INTERNAL = [kind() if kind is VariantType else kind(4326) for kind in STRUCTS]
+
+
 @pytest.mark.fault(136)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        ArrayType(NullType(), False),
-        MapType(NullType(), NullType(), False),
-        StructType().add("inside", ArrayType(NullType(), False)),
-        YearMonthIntervalType(),
-    ],
-)
-def test_a_column_that_spark_cannot_pass_on_is_named(kind: DataType) -> None:
-    schema = StructType().add("id", LongType()).add("thing", kind)
-    with pytest.raises(InvalidRow, match=r"the column thing is .*cannot convert"):
-        plan_columns(schema, topic_given=True, value_format="auto")
+@pytest.mark.parametrize("name", ["thing", "__key"])
+@pytest.mark.parametrize("kind", [YearMonthIntervalType(), *INTERNAL], ids=str)
+def test_a_column_that_only_spark_understands_is_named(kind: DataType, name: str) -> None:
+    structs = StructType().add("inside", kind)
+    for given, place in (
+        (kind, name),
+        (structs, rf"{name}\.inside"),
+        (ArrayType(structs), rf"{name}\[\]\.inside"),
+        (MapType(StringType(), ArrayType(kind)), rf"{name}{{}}\[\]"),
+    ):
+        with pytest.raises(InvalidRow, match=f"the column {place} is .*{kind.simpleString()[:8]}"):
+            plan(StructField("id", LongType()), StructField(name, given))
+
+
+@pytest.mark.fault(136)
+def test_a_column_that_is_nested_too_deep_for_any_schema_is_named() -> None:
+    kind: DataType = LongType()
+    for level in range(400):
+        kind = StructType().add("inside", kind) if level % 2 else ArrayType(kind)
+    with pytest.raises(InvalidRow, match=r"the column thing\.inside\[\].* more than 100 levels"):
+        plan(VALUE, StructField("thing", kind))
+
+
+VOID = NullType()
+
+
+@pytest.mark.fault(136)
+def test_void_can_be_null_even_if_spark_says_it_never_is() -> None:
+    empty = ArrayType(VOID, False)
+    found = plan(
+        StructField("nothing", VOID, False),
+        StructField("list", ArrayType(empty, False)),
+        StructField("pairs", MapType(VOID, VOID, False)),
+        StructField("inside", StructType().add("list", empty, False, {"a": 1})),
+    )
+    assert found.fields == StructType(
+        [
+            StructField("nothing", VOID),
+            StructField("list", ArrayType(ArrayType(VOID), False)),
+            StructField("pairs", MapType(StringType(), VOID)),
+            StructField("inside", StructType().add("list", ArrayType(VOID), False, {"a": 1})),
+        ]
+    )
+    arrow_schema(found.frame)
+
+
+def test_a_void_column_is_taken_as_nulls_but_no_topic() -> None:
+    for name in WRITABLE_COLUMNS:
+        if name != "__topic":
+            assert plan(VALUE, StructField(name, VOID)).position(name) == 1
+    with pytest.raises(InvalidRow, match="__topic is void"):
+        plan(VALUE, StructField("__topic", VOID))
+
+
+def test_remedies_hold_with_other_settings_of_spark() -> None:
+    """With TIMESTAMP_NTZ as its type, and with case-sensitive names."""
+    with pytest.raises(InvalidRow, match="Cast it to timestamp_ltz, or"):
+        plan(VALUE, StructField("__eventTime", TimestampNTZType()))
+    with pytest.raises(InvalidRow, match=r"'Id' and 'ID' differ only .*caseSensitive") as caught:
+        plan(StructField("Id", LongType()), StructField("ID", LongType()))
+    assert caught.value.remedy == "Rename one of them."

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     DateType,
     LongType,
     MapType,
+    NullType,
     Row,
     StringType,
     StructType,
@@ -285,13 +286,30 @@ def test_a_micro_batch_is_not_committed_whose_rows_are_not_all_acknowledged(guar
 
 
 @pytest.mark.fault(136)
+@pytest.mark.parametrize("value_format", ["auto", "json"])
 @pytest.mark.parametrize("kind", [RowStreamWriter, ArrowStreamWriter])
-def test_an_empty_struct_is_refused_by_name_before_the_first_row(
-    broker: EmbeddedBroker, kind: type[PulsarStreamWriter]
+def test_empty_structs_and_lists_of_void_are_written(
+    broker: EmbeddedBroker, kind: type[PulsarStreamWriter], value_format: str
 ) -> None:
     broker.create_topic("t")
-    with pytest.raises(SchemaMismatch, match="nothing is a struct without fields"):
-        writer(kind, broker.service_url, StructType().add("nothing", StructType())).check()
+    broker.create_topic("u")
+
+    def write(topic: str, schema: StructType, array: pa.Array, rows: list[Any]) -> None:
+        given: list[Any] = [Row(*schema.names)(row) for row in rows]
+        if kind is ArrowStreamWriter:
+            given = [pa.record_batch([array], schema.names)]
+        options = {"topic": topic, "valueFormat": value_format}
+        found = writer(kind, broker.service_url, schema, **options)
+        found.commit([found.write(iter(given))], 0)
+
+    nothing = pa.array([{}, {}, {}], pa.struct([]))
+    write("t", StructType().add("nothing", StructType()), nothing, [Row()] * 3)
+    assert len(read(broker, {"topic": "t"})) == 3
+    texts = StructType().add("list", ArrayType(StringType()))
+    write("u", texts, pa.array([["a"]]), [["a"]])
+    void = pa.array([[], None, [None]], pa.list_(pa.null()))
+    write("u", StructType().add("list", ArrayType(NullType(), False)), void, void.to_pylist())
+    assert [row["list"] for row in read(broker, {"topic": "u"})] == [["a"], [], None, [None]]
 
 
 @pytest.fixture

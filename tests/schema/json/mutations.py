@@ -1,35 +1,13 @@
-"""Decodes mutated JSON in a separate process, because Arrow's reader might crash.
-
-``python -m tests.schema.json.decode_mutated SEED CASES`` writes each case before it is decoded. If
-the two decoding paths differ, it writes the difference and exits.
-"""
+"""Random definitions, and JSON that mostly fits them and is often hard to convert."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-import sys
-from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
-import pyarrow as pa
-
-from pulsar_spark.schema.codec import Decoded
-from pulsar_spark.schema.json import codec
-from pulsar_spark.schema.json.arrow_reader import Refused
-from pulsar_spark.schema.json.reading import JsonDecoder
-from tests.schema.bits import assert_same_bits
-from tests.schema.json.cases import (
-    broken,
-    info,
-    logical,
-    nullable,
-    random_record,
-    random_text,
-    record,
-)
+from tests.schema.json.cases import broken, logical, nullable, random_record, random_text, record
 
 _DECIMALS = [(5, 2), (1, 0), (1, 1), (18, 18), (20, 4), (38, 0), (38, 18), (38, 37), (38, 38)]
 _PLAIN: list[Any] = ["int", "long", "float", "double", "string", "boolean", "bytes"]
@@ -50,16 +28,6 @@ _ODD_VALUES = [
 _DIGITS = ["0", "1", "5", "9", "12345", "9" * 18, "9" * 37, "9" * 38, "1" + "0" * 38, "9" * 77]
 
 
-def decode(kind: Any, values: Sequence[bytes], *, one_by_one: bool = False) -> Decoded:
-    """Decode values of a record, one by one if that is asked for."""
-    decoder = codec.decoder(info(kind), info(kind), [field["name"] for field in kind["fields"]])
-    raw = pa.array(list(values), pa.binary())
-    if not one_by_one:
-        return decoder.decode(raw)
-    with patch.object(JsonDecoder, "_together", side_effect=Refused):
-        return decoder.decode(raw)
-
-
 def mutated_number(rng: random.Random) -> str:
     """Return a JSON number, or almost one, often hard to convert."""
     text = rng.choice(["", "", "-", "-", "+"]) + rng.choice(_DIGITS)
@@ -77,15 +45,15 @@ def mutated_number(rng: random.Random) -> str:
     return text
 
 
-def mutated_case(rng: random.Random) -> tuple[Any, list[bytes]]:
-    """Return the definition of a record, often with decimals, and unusual values for it."""
-    return _any_case(rng) if rng.random() < 0.5 else _decimal_case(rng)
+def mutated_case(rng: random.Random, count: int) -> tuple[Any, list[bytes]]:
+    """Return the definition of a record, often with decimals or times, and values for it."""
+    return rng.choice((_any_case, _any_case, _decimal_case, _time_case))(rng, count)
 
 
-def _any_case(rng: random.Random) -> tuple[Any, list[bytes]]:
+def _any_case(rng: random.Random, count: int) -> tuple[Any, list[bytes]]:
     definition = random_record(rng)
     values = []
-    for _ in range(rng.choice([1, 3, 20])):
+    for _ in range(count):
         text = random_text(rng, definition)
         parts = [
             rng.choice(_ODD_VALUES) if rng.random() < 0.02 else part
@@ -101,7 +69,7 @@ def _is_number(rng: random.Random, part: str) -> bool:
     return part[:1].isdigit() and rng.random() < 0.1
 
 
-def _decimal_case(rng: random.Random) -> tuple[Any, list[bytes]]:
+def _decimal_case(rng: random.Random, count: int) -> tuple[Any, list[bytes]]:
     fields: list[tuple[str, Any]] = []
     for number in range(rng.randint(1, 4)):
         precision, scale = rng.choice(_DECIMALS)
@@ -113,7 +81,7 @@ def _decimal_case(rng: random.Random) -> tuple[Any, list[bytes]]:
         fields.append((f"f{number}", nullable(kind)))
     definition = record(fields)
     values = []
-    for _ in range(rng.choice([1, 3, 20])):
+    for _ in range(count):
         parts = [f'"{name}":{_text(rng, kind)}' for name, kind in fields if rng.random() < 0.9]
         value = f"{{{','.join(parts)}}}"
         values.append(broken(rng, value) if rng.random() < 0.1 else value.encode())
@@ -135,17 +103,48 @@ def _usual(rng: random.Random, kind: Any) -> str:
     return random_text(rng, kind)
 
 
-def main(seed: int, cases: int) -> None:
-    """Decode this many cases on both paths."""
-    for number in range(cases):
-        definition, values = mutated_case(random.Random(f"{seed} {number}"))
-        print(number, json.dumps(definition), values, flush=True)
-        together, alone = decode(definition, values), decode(definition, values, one_by_one=True)
-        assert together.bad == alone.bad, (together.bad, alone.bad)
-        for one, other in zip(together.columns, alone.columns, strict=True):
-            one.validate(full=True)
-            assert_same_bits(one, other)
+_TIMES = [
+    logical("int", "date"),
+    logical("int", "time-millis"),
+    logical("long", "time-micros"),
+    logical("long", "timestamp-millis"),
+    logical("long", "timestamp-nanos"),
+    logical("long", "local-timestamp-micros"),
+]
+_MOMENTS = [
+    "[2024,2,29]",
+    "[13,14]",
+    "[13,14,15,123456789]",
+    "[2024,2,29,13,14]",
+    "[2024,2,29,13,14,15,123456789]",
+    "1700000000.123456789",
+    "1700000000123",
+    "19782",
+    '"2024-02-29"',
+    '"13:14:15.123456789"',
+    '"2024-02-29T13:14:15.123456789"',
+    '"2000-12-31T23:59:59Z"',
+    '"1969-12-31 00:00:00,5+01:30"',
+    '""',
+]
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+def _time_case(rng: random.Random, count: int) -> tuple[Any, list[bytes]]:
+    definition = record([(f"f{i}", nullable(rng.choice(_TIMES))) for i in range(3)])
+    values = []
+    for _ in range(count):
+        texts = [rng.choice(_MOMENTS) for _ in range(3)]
+        if rng.random() < 0.5:
+            texts = [_other_digits(rng, text) for text in texts]
+        value = ",".join(f'"f{i}":{text}' for i, text in enumerate(texts))
+        values.append(broken(rng, value) if rng.random() < 0.02 else f"{{{value}}}".encode())
+    return definition, values
+
+
+def _other_digits(rng: random.Random, text: str) -> str:
+    letters = list(text)
+    for _ in range(rng.randint(1, 3)):
+        place = rng.randrange(len(letters))
+        if letters[place].isdigit() or rng.random() < 0.1:
+            letters[place] = rng.choice("0123456789")
+    return "".join(letters)
