@@ -49,9 +49,10 @@ demo: $(INSTALLED) ## write to and read from a topic through Spark, on a broker 
 PYTEST = $(RUN) -m pytest -rs --durations=10 -n $(WORKERS) --dist loadgroup
 
 # Tests of Spark and of a real broker mostly wait, and there is one process for each of these groups:
-# two others take the rest. The slow ones keep two cores busy.
+# others take the rest. The slow ones start many processes, and wait for them.
 test: WORKERS ?= 4
-test-slow conformance: WORKERS ?= 2
+test-slow: WORKERS ?= 3
+conformance: WORKERS ?= 2
 
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
 	$(PYTEST) -m "not slow" $(PYTEST_FLAGS) $(TESTS)

@@ -11,7 +11,8 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.kernel import choose
-from tests.schema.protobuf.cases import add, add_map, class_of, info_of, new_file
+from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
+from tests.schema.protobuf.test_schema import listed
 
 
 @pytest.fixture(autouse=True, params=["kernel", "reference"])
@@ -25,6 +26,51 @@ def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any],
     for column in decoded.columns:
         column.validate(full=True)
     return [column.to_pylist() for column in decoded.columns], list(decoded.bad)
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_zero_is_there_where_it_can_be_told(kind: int) -> None:
+    zeros: dict[int, Any] = {Type.TYPE_STRING: "", Type.TYPE_BYTES: b""}
+    zero = zeros.get(kind, 0)
+    for syntax, absent in (("proto2", None), ("proto3", zero)):
+        file = new_file(syntax=syntax)
+        message = file.message_type.add(name="M")
+        add(message, "a", 1, kind)
+        add(message, "b", 2, kind, label=Type.LABEL_REPEATED)
+        values = [class_of(file)(a=zero, b=[zero, zero]).SerializeToString(), b""]
+        columns, bad = read(info_of(file), values, "a", "b")
+        assert columns == [[zero, absent], [[zero, zero], []]]
+        assert not bad
+
+
+@pytest.mark.parametrize(
+    "kind, default",
+    [
+        ("INT32", -5),
+        ("SFIXED64", 2**31 - 1),
+        ("UINT64", 7),
+        ("FLOAT", 0.5),
+        ("DOUBLE", -0.1),
+        ("BOOL", True),
+        ("STRING", 'ż"\\\n'),
+    ],
+)
+def test_absent_is_the_default_that_the_schema_lists(kind: str, default: Any) -> None:
+    info = listed([(1, "a", kind, "LABEL_OPTIONAL")], {"a": default})
+    columns, bad = read(info, [b""], "a")
+    assert columns == [[default]]
+    assert not bad
+
+
+def test_a_closed_enum_in_a_map_has_its_first_name_where_absent() -> None:
+    file = new_file(syntax="proto2")
+    enum = file.enum_type.add(name="E")
+    enum.value.add(name="FIVE", number=5)
+    enum.value.add(name="ZERO", number=0)
+    message = file.message_type.add(name="M")
+    add_map(message, "t.M", "m", 1, Type.TYPE_INT32, Type.TYPE_ENUM, ".t.E")
+    columns, _ = read(info_of(file), [b"\x0a\x00\x0a\x04\x08\x01\x10\x00"], "m")
+    assert columns == [[[(0, "FIVE"), (1, "ZERO")]]]
 
 
 def test_absent_is_null_where_it_can_be_told_and_the_default_elsewhere() -> None:
@@ -96,10 +142,11 @@ def test_of_entries_with_the_same_key_the_last_counts() -> None:
         entry(1, b"x"),
         b"\x0a\x00",
         entry(0, b"a") + b"\x0a\x00",
+        # Text that does not count need not be valid.
+        entry(1, b"\xff") + entry(1, b"c"),
     ]
     (found,), bad = read(info_of(file), values, "m")
-    assert [dict(value) for value in found] == [{1: "c", 2: "b"}, {1: "x"}, {0: ""}, {0: ""}]
-    assert [len(value) for value in found] == [2, 1, 1, 1]
+    assert found == [[(2, "b"), (1, "c")], [(1, "x")], [(0, "")], [(0, "")], [(1, "c")]]
     assert not bad
 
 
@@ -126,6 +173,23 @@ def test_groups_are_structs() -> None:
     value = b"\x0b\x08\x05\x0c" + b"\x13\x08\x01\x14\x13\x14"
     columns, _ = read(info_of(file), [value, b""], "g", "gs")
     assert columns == [[{"a": 5}, None], [[{"a": 1}, {"a": None}], []]]
+
+
+def test_a_group_clears_other_members_of_its_oneof_whatever_is_in_it() -> None:
+    file = new_file(syntax="proto2")
+    group = file.message_type.add(name="G")
+    add(group, "a", 1, Type.TYPE_INT32)
+    message = file.message_type.add(name="M")
+    message.oneof_decl.add(name="choice")
+    add(message, "g", 1, Type.TYPE_GROUP, type_name=".t.G", oneof_index=0)
+    add(message, "x", 2, Type.TYPE_INT32, oneof_index=0)
+    one, other = b"\x0b\x08\x05\x0c", b"\x10\x07"
+    values = [one + other, other + one, other + b"\x0b\x0a\x01\xff\x0c"]
+    assert read(info_of(file), values, "x", "g")[0] == [
+        [7, None, None],
+        [None, {"a": 5}, {"a": None}],
+    ]
+    assert read(info_of(file), values, "x")[0] == [[7, None, None]]
 
 
 def test_names_that_methods_have_are_names_of_fields() -> None:
