@@ -7,6 +7,9 @@ use crate::values::Column;
 use crate::wire::{Reader, Result, Unusual};
 
 /// How to read a value, and what it becomes: `schema/avro/resolution.py` explains each.
+///
+/// A tag of its own is looked at more quickly than one within the fields.
+#[repr(u8)]
 pub enum Plan {
     Null,
     Number(Number),
@@ -52,6 +55,7 @@ pub enum Written {
 }
 
 /// What bytes become.
+#[repr(u8)]
 pub enum Into {
     Raw,
     Text,
@@ -139,7 +143,12 @@ impl<'a> Cursor<'a> {
 impl Plan {
     /// Read a value, and append it to a column if there is one.
     fn read(&self, cursor: &mut Cursor, into: Option<&mut Column>) -> Result<()> {
-        match self {
+        let mut plan = self;
+        while let Plan::Union(branches) = plan {
+            let number = usize::try_from(cursor.long()?).map_err(|_| Unusual)?;
+            plan = branches.get(number).ok_or(Unusual)?;
+        }
+        match plan {
             Plan::Null => into.map_or(Ok(()), Column::push_null),
             Plan::Number(number) => number.read(cursor, into),
             Plan::Bytes { size, into: what } => {
@@ -157,29 +166,15 @@ impl Plan {
             Plan::Array { items, bounds } => read_array(items, *bounds, cursor, into),
             Plan::Map { keys, values, bounds } => read_map(keys, values, *bounds, cursor, into),
             Plan::Record(record) => record.read(cursor, into),
-            Plan::Union(branches) => {
-                let number = usize::try_from(cursor.long()?).map_err(|_| Unusual)?;
-                branches.get(number).ok_or(Unusual)?.read(cursor, into)
-            }
-            Plan::Member { plan, member } => {
-                let Some(into) = into else { return plan.read(cursor, None) };
-                let Column::Struct(own) = into else { return Err(Unusual) };
-                for (place, child) in own.children.iter_mut().enumerate() {
-                    if place == *member {
-                        plan.read(cursor, Some(child))?;
-                    } else {
-                        child.push_null()?;
-                    }
-                }
-                own.end(true);
-                Ok(())
-            }
-            Plan::Unresolvable => Err(Unusual),
+            Plan::Member { plan, member } => read_member(plan, *member, cursor, into),
+            // A union is one of its branches here.
+            Plan::Union(_) | Plan::Unresolvable => Err(Unusual),
         }
     }
 }
 
 impl Record {
+    #[inline(never)]
     fn read(&self, cursor: &mut Cursor, into: Option<&mut Column>) -> Result<()> {
         let Some(into) = into else {
             return self.steps.iter().try_for_each(|(plan, _)| plan.read(cursor, None));
@@ -206,6 +201,28 @@ impl Record {
     }
 }
 
+/// Read a value into one of the columns of a union.
+#[inline(never)]
+fn read_member(
+    plan: &Plan,
+    member: usize,
+    cursor: &mut Cursor,
+    into: Option<&mut Column>,
+) -> Result<()> {
+    let Some(into) = into else { return plan.read(cursor, None) };
+    let Column::Struct(own) = into else { return Err(Unusual) };
+    for (place, child) in own.children.iter_mut().enumerate() {
+        if place == member {
+            plan.read(cursor, Some(child))?;
+        } else {
+            child.push_null()?;
+        }
+    }
+    own.end(true);
+    Ok(())
+}
+
+#[inline(never)]
 fn read_array(
     items: &Plan,
     bounds: Bounds,
@@ -229,6 +246,7 @@ fn read_array(
 }
 
 /// Of a repeated key the reference knows which value counts.
+#[inline(never)]
 fn read_map(
     keys: &Into,
     values: &Plan,

@@ -19,6 +19,7 @@ pub enum Kind {
 }
 
 /// A column, laid out as Arrow has it.
+#[repr(u8)]
 pub enum Column {
     Null(usize),
     Boolean(Booleans),
