@@ -360,7 +360,7 @@ OPTIONS: tuple[Option, ...] = (
         avro_name,
         "Record name of the schema that a write registers on a topic without a schema.",
         Scope.WRITES,
-        shown_default="the topic's local name",
+        shown_default="`topLevelRecord`",
     ),
     Option(
         "schema.namespace",

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
-from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.codec import (
     is_decoded,
     is_record,
@@ -35,6 +34,8 @@ from pulsar_spark.spark.writing.row_encoder import RowEncoder
 _RAW = "Write bytes as they are with valueFormat=raw."
 _FORMATS = {"avro": pb.Schema.Avro, "json": pb.Schema.Json, "string": pb.Schema.String}
 _EVOLVING = {pb.Schema.Avro: "avro", pb.Schema.Json: "json"}
+# As Spark's to_avro calls it. Topics that one query writes have one schema, name and all.
+_RECORD_NAME = "topLevelRecord"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -84,7 +85,7 @@ def _target(
     if choice.value_format == "raw":
         target = Target()
     elif current is None:
-        target = _made(topic, columns, choice)
+        target = _made(columns, choice)
     else:
         target = _adopted(current, columns, choice)
     if not (target.schema and target.schema.type == pb.Schema.KeyValue) and columns.key:
@@ -104,7 +105,7 @@ def _target(
 # --- a topic without a schema -------------------------------------------------------------
 
 
-def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
+def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
     fields = columns.fields
     known = arrow_schema(fields)
     _check_typed(known)
@@ -114,26 +115,21 @@ def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
             return Target(None if primitive.type == BYTES else primitive)
     kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
     unwraps = _is_one_struct(fields)
-    made = _definition(kind, columns, unwraps=unwraps, topic=topic, choice=choice)
+    made = _definition(kind, columns, unwraps=unwraps, choice=choice)
     return Target(made, unwraps)
 
 
 def _definition(
-    kind: int, columns: WriteColumns, *, unwraps: bool, topic: str, choice: SchemaChoice
+    kind: int, columns: WriteColumns, *, unwraps: bool, choice: SchemaChoice
 ) -> SchemaInfo:
-    name = choice.name or _record_name(topic)
     fields = _nullable(_record(columns, unwraps=unwraps))
-    return record_definition(kind, fields, name, choice.namespace)
+    return record_definition(kind, fields, choice.name or _RECORD_NAME, choice.namespace)
 
 
 def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
     fields = columns.fields
     kind = fields.fields[0].dataType
     return arrow_schema(kind if unwraps and isinstance(kind, StructType) else fields)
-
-
-def _record_name(topic: str) -> str:
-    return _plain_name(TopicName.parse(topic).partitioned.local_name)
 
 
 def _plain_name(text: str) -> str:

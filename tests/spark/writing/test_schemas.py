@@ -194,7 +194,7 @@ def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> 
     assert made.unwraps
     assert made.schema is not None
     definition = json.loads(made.schema.schema_data)
-    assert definition["name"] == "orders_2"
+    assert definition["name"] == "topLevelRecord"
     assert [field["name"] for field in definition["fields"]] == ["a"]
 
 
