@@ -303,12 +303,14 @@ _SAYS: dict[JsonRule, Callable[[str], Any]] = {
 def count_cells(value: Any, shape: Shape) -> int:
     """Return how many fields the items of a value's lists have, counting absent ones."""
     if shape.rule is JsonRule.RECORD and isinstance(value, dict):
-        return sum(map(count_cells, map(value.get, shape.names), shape.parts))
+        parts = zip(shape.names, shape.parts, strict=True)
+        return sum(count_cells(value.get(name), part) for name, part in parts if part.parts)
     items: Any = value.values() if isinstance(value, dict) else value
     if not shape.parts or shape.rule is JsonRule.UNION or not isinstance(value, dict | list):
         return 0
     inner = shape.parts[0]
-    within = sum(count_cells(item, inner) for item in items) if inner.parts else 0
+    has_lists = widest_item(inner.kind) > 0
+    within = sum(count_cells(item, inner) for item in items) if has_lists else 0
     return len(items) * widest_item(shape.kind) + within
 
 

@@ -108,7 +108,7 @@ def test_groups_count_as_messages_do(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves = parse(info).fields[1].message.leaves  # type: ignore[union-attr]
     single, unknown, one = b"\x0b\x08\x01\x0c", b"\x1b\x13\x14\x1c", b"\x13\x12\x00\x14"
     # With the wire type of a message it is unknown, whatever is in it.
-    other = b"\x12\x04\x13\x14\x13\x14"
+    other = b"\x0a\x04\x13\x14\x13\x14"
     fits = 12 // leaves
     values = [single * 9 + unknown * 9 + other * 9 + one * count for count in (fits, fits + 1)]
     decoded = protobuf_codec.decoder(info, info, ["g", "gs"]).decode(pa.array(values, pa.binary()))
