@@ -158,7 +158,7 @@ def _peak_of(decode: Callable[[], Iterator[int]], count: int) -> int:
 
 _TINY_BYTES = 100_000
 # Of the rows of a record batch, and of messages that are looked at together.
-_FIXED = 1 << 19
+_FIXED = 1024 * 1024
 _MOST_ROWS = 200
 
 
