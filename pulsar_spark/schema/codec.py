@@ -22,8 +22,8 @@ Each module has these functions:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -38,6 +38,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
+from pulsar_spark.schema.table.metadata_columns import METADATA_COLUMNS, POSITION_COLUMNS
 
 if TYPE_CHECKING:
     from pulsar_spark.schema.avro.definition import Record
@@ -140,6 +141,7 @@ NO_SCHEMA = SchemaInfo(BYTES)
 """The schema of a topic without one: values are bytes."""
 
 _CACHED_COLUMNS = 64
+_METADATA = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are plain bytes or text."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
@@ -165,11 +167,13 @@ class TypedColumns:
     """The columns of a topic's messages.
 
     `fields` are the value's columns. `key` is the key's type, None if it is the message key, in
-    bytes.
+    bytes. `left_out` says why fields are no columns; those that differ from others in case are
+    among `fields`, too.
     """
 
     fields: pa.Schema
     key: pa.DataType | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_decoded(info: SchemaInfo) -> bool:
@@ -186,13 +190,24 @@ def typed_columns(info: SchemaInfo) -> TypedColumns:
     Raises SchemaMismatch, with the path, if there is no column type.
     """
     if info.type != pb.Schema.KeyValue:
-        return TypedColumns(codec_of(info).arrow_schema(info))
+        return _columns(info)
     parts = key_value_parts(info)
-    fields = codec_of(parts.value).arrow_schema(parts.value)
     keys = codec_of(parts.key).arrow_schema(parts.key)
-    return TypedColumns(
-        fields, pa.struct(list(keys)) if is_record(parts.key) else keys.field(0).type
-    )
+    kind = pa.struct(list(keys)) if is_record(parts.key) else keys.field(0).type
+    return replace(_columns(parts.value), key=kind)
+
+
+def _columns(info: SchemaInfo) -> TypedColumns:
+    fields = codec_of(info).arrow_schema(info)
+    taken: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for name in fields.names:
+        if name.lower() in _METADATA:
+            left_out[name] = "every read has a column of that name"
+        elif taken.setdefault(name.lower(), name) != name:
+            left_out[name] = f"it differs from {taken[name.lower()]!r} only in case"
+    known = [each for each in fields if each.name.lower() not in _METADATA]
+    return TypedColumns(pa.schema(known), left_out=left_out)
 
 
 def key_value_parts(info: SchemaInfo) -> KeyValueParts:

@@ -38,7 +38,7 @@ from pulsar_spark.schema.avro.definition import (
     is_null,
     parse_definition,
 )
-from pulsar_spark.schema.avro.types import sole_type
+from pulsar_spark.schema.avro.types import arrow_columns, sole_type
 from pulsar_spark.schema.avro.value_writing import WriteValue, value_writer
 from pulsar_spark.schema.codec import (
     PLAIN,
@@ -142,6 +142,9 @@ class PythonDecoder:
         columns = codec_of(reader).arrow_schema(reader)
         self._names: list[str] = columns.names
         node = definition_of(reader)
+        if reader.type in (pb.Schema.Avro, pb.Schema.Json) and node is not None:
+            # Raises for types that columns hold in their encoding.
+            arrow_columns(node)
         self._is_record = isinstance(node, Record) or node is None
         self._restore: dict[str, Restore | None] = dict.fromkeys(self._names)
         if isinstance(node, Record):
@@ -231,16 +234,17 @@ _PRIMITIVES: dict[int, Node] = {
 def definition_of(info: SchemaInfo) -> Node | None:
     """Return a schema's type, as Avro's if it is a primitive.
 
-    None for protobuf messages; raises SchemaMismatch for an invalid definition.
+    None for protobuf messages; raises SchemaMismatch for an invalid definition, and for a record
+    that contains itself.
     """
     if info.type in PLAIN:
         return Primitive("string" if info.type == pb.Schema.String else "bytes")
     if info.type == pb.Schema.Avro:
-        return parse_definition(info.schema_data)
+        return parse_definition(info.schema_data, opaque=False)
     if info.type == pb.Schema.Json:
         from pulsar_spark.schema.json.codec import parse_json_definition
 
-        return parse_json_definition(info)
+        return parse_json_definition(info, opaque=False)
     return _PRIMITIVES.get(info.type)
 
 
@@ -260,6 +264,7 @@ def converter(node: Node) -> Convert:
             return _map(converter(node.values))
         case Enum():
             return _enum(node)
+    assert isinstance(node, UnionOf)
     return _union(node)
 
 
@@ -622,6 +627,7 @@ def restorer(node: Node) -> Restore | None:
             return _restored_union(node)
         case Enum():
             return None
+    assert isinstance(node, Primitive | Fixed)
     name = node.logical.name if node.logical is not None else ""
     return UUID if name == "uuid" else _restored_time if name.startswith("time-") else None
 

@@ -32,8 +32,6 @@ from pulsar_spark.spark.compat import arrow_schema, spark_type
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.value_types import ValueType
 
-_REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -68,11 +66,10 @@ def read_schema(
 ) -> StructType:
     """Return a read's schema, with `corrupt_column` if its values can be corrupt.
 
-    Raises SchemaMismatch if a field of the value has the name of another column, OptionError if
-    `corrupt_column` has.
+    Raises OptionError if `corrupt_column` has the name of another column.
     """
     columns = METADATA_COLUMNS + (POSITION_COLUMNS if include_metadata else ())
-    fields = [*_value_fields(kind)]
+    fields = [*_nullable(kind.fields)]
     fields += [StructField(column.name, _type(column, kind)) for column in columns]
     if corrupt_column is not None and kind.schema is not None:
         fields.append(StructField(corrupt_column, BinaryType()))
@@ -140,7 +137,7 @@ def check_columns(
     Without `kind` the fields of values are only known with the topics, so a name that may be one is
     returned as it is. Raises OptionError as `project`.
     """
-    values = None if kind is None else _value_fields(kind)
+    values = None if kind is None else _nullable(kind.all_fields)
     return _project(schema, values, None, corrupt_column, mode)
 
 
@@ -149,10 +146,10 @@ def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str)
 
     It may request the columns of includeMetadata whether that is set or not, and `corrupt_column`
     as string or binary; in a `mode` that never fills it, a field of the values with that name takes
-    precedence. As in Spark, case does not matter. Raises OptionError that names the column if its
-    name, type or nullability does not match.
+    precedence. As in Spark, case does not matter, except between two fields. Raises OptionError
+    that names the column if its name, type or nullability does not match.
     """
-    return _project(schema, _value_fields(kind), kind.key_type, corrupt_column, mode)
+    return _project(schema, _nullable(kind.all_fields), kind.key_type, corrupt_column, mode)
 
 
 def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
@@ -171,9 +168,11 @@ def _project(
     corrupt_column: str,
     mode: str,
 ) -> tuple[str, ...]:
-    offered = [Column(field.name, field.dataType, field.nullable) for field in values or ()]
-    offered += METADATA_COLUMNS + POSITION_COLUMNS
-    known = {column.name.lower(): column for column in offered}
+    fields = [Column(field.name, field.dataType, field.nullable) for field in values or ()]
+    known: dict[str, Column] = {}
+    for column in (*fields, *METADATA_COLUMNS, *POSITION_COLUMNS):
+        known.setdefault(column.name.lower(), column)
+    known |= {column.name: column for column in fields}
     if key is not None:
         known[KEY.lower()] = Column(KEY, key, True)
     corrupt = corrupt_column.lower()
@@ -226,11 +225,11 @@ def _check_corrupt_column(name: str, taken: Container[str]) -> None:
 
 
 def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
-    column = known.get(field.name.lower())
+    column = known.get(field.name, known.get(field.name.lower()))
     if column is None:
         raise OptionError(
             f"the schema has a column {field.name!r}, but this read has no such column",
-            _offer(field.name, [found.name for found in known.values()]),
+            _offer(field.name, list(dict.fromkeys(found.name for found in known.values()))),
         )
     metadata = column in METADATA_COLUMNS or column in POSITION_COLUMNS
     if not _fits(field.dataType, column.data_type, exactly=not metadata):
@@ -243,21 +242,8 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
     return column
 
 
-def _value_fields(kind: ValueType) -> StructType:
+def _nullable(fields: StructType) -> StructType:
     """Return the value's columns; all of them are null in a tombstone."""
-    fields = kind.fields
-    for name in fields.names:
-        if name.lower() in _FIXED_NAMES:
-            raise SchemaMismatch(
-                f"the values have a field {name!r}, but every read has a column of that name",
-                _REMEDY,
-            )
-    if alike := names_alike(fields.names):
-        raise SchemaMismatch(
-            f"the values have the fields {alike[0]!r} and {alike[1]!r}, which differ only in case: "
-            "they cannot both be columns, whatever spark.sql.caseSensitive says",
-            _REMEDY,
-        )
     return StructType([StructField(field.name, field.dataType) for field in fields])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, DataType, StructType
@@ -40,6 +40,14 @@ class ValueType:
     @property
     def fields(self) -> StructType:
         """The columns of the value."""
+        if self.schema is None:
+            return _BINARY
+        left_out = typed_columns(self.schema).left_out
+        return StructType([each for each in self.all_fields if each.name not in left_out])
+
+    @property
+    def all_fields(self) -> StructType:
+        """The columns of the value, also those that differ from others only in case."""
         return _BINARY if self.schema is None else spark_schema(typed_columns(self.schema).fields)
 
     @property
@@ -54,7 +62,7 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
 
     Records that differ in name alone are one schema. Raises OptionError for topics with different
     schemas, unless they are allowed: then values are bytes. Raises SchemaMismatch for a schema that
-    cannot be converted to columns. Logs a warning if values of some schema are not decoded.
+    cannot be converted to columns. Logs a warning if values, or fields of them, are not decoded.
     """
     by_schema: dict[object, tuple[SchemaInfo, list[str]]] = {}
     for topic, found in schemas.items():
@@ -92,7 +100,10 @@ def written_with(found: SchemaInfo, given: SchemaInfo) -> SchemaInfo:
 
 
 def check_given(schemas: Mapping[str, SchemaInfo | None], given: SchemaInfo) -> None:
-    """Raise OptionError for a topic whose values are of another type than the user gives."""
+    """Raise OptionError for a topic whose values are of another type than the user gives.
+
+    Logs a warning if fields of the given schema are no columns.
+    """
     for topic, found in schemas.items():
         try:
             check_types(written_with(found or NO_SCHEMA, given), given)
@@ -102,6 +113,7 @@ def check_given(schemas: Mapping[str, SchemaInfo | None], given: SchemaInfo) -> 
                 "valueFormat=auto reads by the topic's schema, raw reads bytes.",
                 topic=topic,
             ) from None
+    _tell_left_out(given, schemas)
 
 
 def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:
@@ -151,10 +163,20 @@ def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
     )
 
 
+def _tell_left_out(schema: SchemaInfo, topics: Collection[str]) -> None:
+    left_out = typed_columns(schema).left_out
+    if left_out:
+        logger.warning(
+            "Fields of the schema of %s are no columns: %s.",
+            listed(topics, _SHOWN),
+            "; ".join(f"{name!r}, because {why}" for name, why in left_out.items()),
+        )
+
+
 def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
     try:
         if is_decoded(schema):
-            typed_columns(schema)
+            _tell_left_out(schema, topics)
             return ValueType(schema)
     except SchemaMismatch as error:
         named = listed(topics, _SHOWN)

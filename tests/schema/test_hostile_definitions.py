@@ -112,6 +112,8 @@ def fields_of_protobuf(count: int) -> SchemaInfo:
     return listed([(n + 1, f"f{n}", "INT32", "LABEL_OPTIONAL") for n in range(count)])
 
 
+WIDE = {"logicalType": "decimal", "precision": 50}
+
 Pair = tuple[SchemaInfo, SchemaInfo]
 
 
@@ -136,6 +138,16 @@ PLANS: dict[str, Callable[[int], Pair]] = {
     "record": lambda n: alike(avro(record(ints(n)))),
     "defaults": lambda n: (avro(record({})), avro(record(ints(n), "R", dict.fromkeys(ints(n), 1)))),
     "enum": lambda n: alike(avro(one(enum(n)))),
+    "records within themselves": lambda n: alike(
+        avro(record({key: ["null", "R"] for key in ints(n)}))
+    ),
+    "records within each other": lambda n: alike(
+        avro(one([record({"a": ["null", "R"], "b": ["null", f"B{k}"]}, f"B{k}") for k in range(n)]))
+    ),
+    "decimals": lambda n: alike(avro(record({key: {"type": "bytes", **WIDE} for key in ints(n)}))),
+    "JSON records within themselves": lambda n: alike(
+        as_json(record({key: ["null", "R"] for key in ints(n)}))
+    ),
     "JSON record": lambda n: alike(as_json(record(ints(n)))),
     "JSON record within": lambda n: alike(as_json(one(record(ints(n), "Q")))),
     "JSON maps": lambda n: alike(

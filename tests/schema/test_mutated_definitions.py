@@ -41,6 +41,8 @@ ODD: list[Any] = [
     ),
     *("é", "a.b", "..", [], {}, ["null"], [[]], {"type": "int"}, {"type": {"type": "int"}}),
     *("x" * 2000, [1, 2], {"type": "array"}, {"type": "fixed", "name": "q", "size": -1}),
+    {"type": "record", "name": "Y", "fields": [{"name": "y", "type": ["null", "Y"]}]},
+    {"type": "bytes", "logicalType": "decimal", "precision": 99},
     *({"type": "record", "name": "Z", "fields": []}, {"type": "fixed", "name": "q", "size": 2**70}),
 ]
 WORDS = ["name", "type", "fields", "items", "values", "symbols", "size", "logicalType", "precision"]

@@ -298,3 +298,27 @@ def test_a_time_that_python_cannot_hold_is_bad_by_itself() -> None:
 def test_values_of_protobuf_are_not_made_of_dicts() -> None:
     with pytest.raises(SchemaMismatch, match="PROTOBUF"):
         PythonEncoder(SchemaInfo(pb.Schema.ProtobufNative, "p", b"{}"))
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+def test_types_that_columns_hold_encoded_are_refused_where_there_is_no_python_type(
+    kind: int,
+) -> None:
+    def info(field: Any) -> SchemaInfo:
+        tree = {"type": "record", "name": "R", "fields": [{"name": "f", "type": field}]}
+        return SchemaInfo(kind, "", json.dumps(tree).encode())
+
+    recursive = info({"type": "array", "items": "R"})
+    for use in (PythonEncoder, lambda found: PythonDecoder(found, found)):
+        with pytest.raises(SchemaMismatch, match=r"'R' contains itself, in the field f\[\]"):
+            use(recursive)
+    wide = info({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2})
+    written = b'{"f":1.25}'
+    if kind == pb.Schema.Avro:
+        written = PythonEncoder(wide).encode({"f": Decimal("1.25")})
+        assert written == b"\2\x7d"
+    with pytest.raises(SchemaMismatch, match="the field f is a decimal of 50 digits"):
+        PythonDecoder(wide, wide)
+    narrow = info({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2})
+    found = PythonDecoder(wide, narrow).decode(pa.array([written]))
+    assert found == [{"f": Decimal("1.25")}]

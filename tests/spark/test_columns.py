@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema.table import record_batches
@@ -197,17 +197,20 @@ def test_a_field_of_values_is_read_though_it_is_called_like_the_column_of_corrup
 
 @pytest.mark.fault(99)
 @pytest.mark.parametrize("names", [("__key",), ("x", "__TOPIC"), ("__size",)])
-def test_fields_with_the_name_of_another_column_are_refused(names: tuple[str, ...]) -> None:
-    with pytest.raises(SchemaMismatch, match=names[-1]) as caught:
-        read_schema(avro(*names), include_metadata=False)
-    assert "valueFormat=raw" in caught.value.remedy
+def test_fields_with_the_name_of_another_column_are_left_out(names: tuple[str, ...]) -> None:
+    schema = read_schema(avro(*names), include_metadata=False)
+    assert fields(schema) == [(name, "int") for name in names[:-1]] + DEFAULT[1:]
+    assert project(schema, avro(*names), CORRUPT, FAILFAST) == tuple(schema.fieldNames())
 
 
 @pytest.mark.fault(99)
-def test_fields_that_differ_in_case_only_are_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="'id' and 'ID'") as caught:
-        read_schema(avro("id", "x", "ID"), include_metadata=False)
-    assert "valueFormat=raw" in caught.value.remedy
+def test_of_fields_that_differ_in_case_only_the_first_is_read() -> None:
+    kind = avro("id", "x", "ID")
+    schema = read_schema(kind, include_metadata=False)
+    assert fields(schema)[:2] == [("id", "int"), ("x", "int")]
+    assert project(schema, kind, CORRUPT, FAILFAST) == tuple(schema.fieldNames())
+    for name, found in (("id", "id"), ("ID", "ID"), ("Id", "id"), ("X", "x")):
+        assert project(StructType().add(name, IntegerType()), kind, CORRUPT, FAILFAST) == (found,)
 
 
 def test_keys_of_pairs_have_a_type_and_structs_where_they_are_records() -> None:

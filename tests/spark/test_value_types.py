@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 
@@ -9,7 +10,7 @@ import pytest
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.spark.value_types import ValueType, value_type
 
 STRING = SchemaInfo(pb.Schema.String, "String")
@@ -51,6 +52,27 @@ def test_a_schema_that_is_not_decoded_gives_bytes_and_one_warning(
     assert len(caplog.records) == 1
     assert LATER.type_name in caplog.text
     assert "valueFormat=raw" in caplog.text
+
+
+def test_fields_that_are_no_columns_are_told_in_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = ["id", "__Key", "ID", "inner"]
+    inner = {"type": "record", "name": "I", "fields": [{"name": "__key", "type": "int"}]}
+    fields = [{"name": name, "type": inner if name == "inner" else "int"} for name in names]
+    definition = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+    schema = SchemaInfo(pb.Schema.Avro, "", definition)
+    for found in (schema, join_key_value(schema, schema, separated=False)):
+        caplog.clear()
+        kind = value_type({"t": found}, allow_different=False)
+        assert kind.fields.simpleString() == "struct<id:int,inner:struct<__key:int>>"
+        (told,) = caplog.messages
+        assert told == (
+            "Fields of the schema of t are no columns: '__Key', because every read has a column of "
+            "that name; 'ID', because it differs from 'id' only in case."
+        )
+    assert kind.key_type is not None
+    assert kind.key_type.names == ["id", "__Key", "ID", "inner"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.fault(64)

@@ -1,8 +1,9 @@
 """Avro definitions: size-limited JSON text → a tree of types, and the bytes of defaults.
 
 Avro 1.12 specification, Schema Declaration. AVRO and JSON topics define their records this way.
-Named types are replaced by their definition wherever they are used, so recursive records have no
-tree and are refused. Names are not validated: Java's reflection, for example, writes names that the
+Named types are replaced by their definition wherever they are used, except where a record contains
+itself. Spark has no type for that, nor for decimals of more than 38 digits: a field of such a type
+is Opaque. Names are not validated: Java's reflection, for example, writes names that the
 specification forbids.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import enum
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log10
 from typing import Any, NamedTuple, TypeAlias
@@ -26,6 +28,8 @@ MAX_NESTING = 48
 """Maximum nesting of types."""
 MAX_TYPES = 20_000
 """Maximum number of types in a tree, counting each use."""
+MAX_PRECISION = 38
+"""Spark's maximum precision of decimals."""
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _MAX_FIXED = 16 * 1024 * 1024
@@ -126,8 +130,33 @@ class Record:
     fields: tuple[RecordField, ...]
 
 
-Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record
-"""A type."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A record within itself: the one of this `number` among `records`, in their order."""
+
+    number: int
+    name: str = field(compare=False)
+    records: Mapping[int, Record] = field(compare=False, repr=False)
+
+    @property
+    def record(self) -> Record:
+        """The record."""
+        return self.records[self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A type of a field, or a member of its union, that no column has: values stay encoded.
+
+    They are bytes in Avro, and in JSON text.
+    """
+
+    type: Node
+    is_text: bool = False
+
+
+Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record | Reference | Opaque
+"""A type; a Reference is only in an Opaque one."""
 
 
 def is_null(node: Node) -> bool:
@@ -135,12 +164,12 @@ def is_null(node: Node) -> bool:
     return isinstance(node, Primitive) and node.kind == "null"
 
 
-def parse_definition(data: bytes, *, characters: bool = False) -> Node:
+def parse_definition(data: bytes, *, for_json: bool = False, opaque: bool = True) -> Node:
     """Parse a definition.
 
-    With `characters`, Java's are strings, as they are in JSON; in Avro they are integers. Raises
-    SchemaMismatch, with the path of the error, for an invalid definition, for one that is too large
-    or nested too deeply, and for recursive records.
+    In JSON, Java's characters are strings; in Avro they are integers. Raises SchemaMismatch, with
+    the path of the error, for an invalid definition, for one that is too large or nested too
+    deeply, and unless types may be `opaque` for recursive records.
     """
     if len(data) > MAX_DEFINITION:
         raise SchemaMismatch(
@@ -152,24 +181,42 @@ def parse_definition(data: bytes, *, characters: bool = False) -> Node:
         raise SchemaMismatch(
             "the Avro definition is not JSON, or is nested too deeply", _REMEDY
         ) from None
-    return _Parser(characters).parse(tree, "", (), 0)
+    parser = _Parser(for_json, opaque)
+    return parser.with_column(parser.parse(tree, "", (), 0))
 
 
 def without_names(node: Node) -> Node:
     """Return a type without the names of its records, enums and fixed types."""
+    found = node
     match node:
         case Record():
             fields = [replace(each, type=without_names(each.type)) for each in node.fields]
-            return Record("", tuple(fields))
+            found = Record("", tuple(fields))
         case Array():
-            return Array(without_names(node.items))
+            found = Array(without_names(node.items))
         case Map():
-            return Map(without_names(node.values))
+            found = Map(without_names(node.values))
         case UnionOf():
-            return UnionOf(tuple(map(without_names, node.members)))
+            found = UnionOf(tuple(map(without_names, node.members)))
+        case Opaque():
+            found = replace(node, type=without_names(node.type))
         case Enum() | Fixed():
-            return replace(node, name="")
-    return node
+            found = replace(node, name="")
+    return found
+
+
+def _has_column(node: Node) -> bool:
+    """Whether there is a column type, apart from the fields of records."""
+    match node:
+        case Primitive() | Fixed():
+            return node.logical is None or node.logical.precision <= MAX_PRECISION
+        case Array():
+            return _has_column(node.items)
+        case Map():
+            return _has_column(node.values)
+        case UnionOf():
+            return all(map(_has_column, node.members))
+    return not isinstance(node, Reference)
 
 
 _REMEDY = "Have the topic's schema corrected, or read the values with valueFormat=raw."
@@ -184,13 +231,24 @@ class _Named(NamedTuple):
 
 
 class _Parser:
-    """Parses one definition; knows the named types so far, complete or not."""
+    """Parses one definition; knows the named types so far, of incomplete records the number."""
 
-    def __init__(self, characters: bool) -> None:
-        self._characters = characters
-        self._named: dict[str, _Named | None] = {}
+    def __init__(self, for_json: bool, opaque: bool) -> None:
+        self._for_json = for_json
+        self._opaque = opaque
+        self._named: dict[str, _Named | int] = {}
+        self._begun = 0
+        self._records: dict[int, Record] = {}
         self._count = 0
         self._deepest = 0
+
+    def with_column(self, node: Node) -> Node:
+        """Return a field's type, opaque where it has no column."""
+        if not self._opaque or _has_column(node):
+            return node
+        if isinstance(node, UnionOf):
+            return UnionOf(tuple(map(self.with_column, node.members)))
+        return Opaque(node, self._for_json)
 
     def parse(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> Node:
         """Parse a type; `namespace` is that of the enclosing type."""
@@ -227,7 +285,7 @@ class _Parser:
                 node = self._by_name(kind, namespace, path, depth)
                 if isinstance(node, Primitive):
                     node = replace(node, logical=_logical(tree, node.kind, 0))
-                if self._characters and tree.get("java-class") == "java.lang.Character":
+                if self._for_json and tree.get("java-class") == "java.lang.Character":
                     node = Primitive("string")
         return node
 
@@ -258,7 +316,9 @@ class _Parser:
             if full not in self._named:
                 continue
             known = self._named[full]
-            if known is None:
+            if isinstance(known, int) and self._opaque:
+                return Reference(known, full, self._records)
+            if isinstance(known, int):
                 raise SchemaMismatch(
                     f"the record {full!r} contains itself, in the field {_dotted(path)}: "
                     "Spark has no recursive types",
@@ -290,7 +350,8 @@ class _Parser:
         if not isinstance(fields, list):
             raise _wrong(path, f"is the record {_shown(name)} without a list of fields")
         count, deepest = self._count, self._deepest
-        self._named[name], self._deepest = None, depth
+        number = self._begun
+        self._named[name], self._begun, self._deepest = number, number + 1, depth
         inner = name.rpartition(".")[0]
         found: dict[str, RecordField] = {}
         for item in fields:
@@ -298,7 +359,7 @@ class _Parser:
             if parsed.name in found:
                 raise _wrong((*path, parsed.name), "is there twice")
             found[parsed.name] = parsed
-        node = Record(name, tuple(found.values()))
+        node = self._records[number] = Record(name, tuple(found.values()))
         self._named[name] = _Named(node, self._count - count, self._deepest - depth)
         self._deepest = max(deepest, self._deepest)
         return node
@@ -308,7 +369,7 @@ class _Parser:
         if not isinstance(name, str) or not name:
             raise _wrong(path, "has a field without a name")
         _check_name(name, path, "a field")
-        node = self._part(tree, "type", namespace, (*path, name), depth)
+        node = self.with_column(self._part(tree, "type", namespace, (*path, name), depth))
         return RecordField(name, node, tree.get("default", NO_DEFAULT), _texts(tree.get("aliases")))
 
     def _enum(
@@ -362,7 +423,7 @@ def _kind_in_union(node: Node) -> str:
     """Return what must be unique in a union: a name, or an unnamed type."""
     if isinstance(node, Primitive):
         return node.kind
-    if isinstance(node, Record | Enum | Fixed):
+    if isinstance(node, Record | Enum | Fixed | Reference):
         return node.name
     return type(node).__name__.lower()
 
@@ -454,9 +515,12 @@ def encode_default(node: Node, value: Any, most: int = 2**16) -> bytes | None:
     """Encode a default; None if `value` is not valid for this type.
 
     Accepts any member of a union: the specification requires the first, but the Java client writes
-    others too. Raises TooLarge for values with more than about `most` parts.
+    others too. Raises TooLarge for values with more than about `most` parts, or without end.
     """
-    return _DefaultEncoder(most).encode_if_it_fits(node, value)
+    try:
+        return _DefaultEncoder(most).encode_if_it_fits(node, value)
+    except RecursionError:
+        raise TooLarge from None
 
 
 class _DefaultEncoder:
@@ -497,6 +561,10 @@ class _DefaultEncoder:
                 data = b"".join(parts)
             case UnionOf():
                 data = self._union(node, value)
+            case Opaque():
+                data = self._encode(node.type, value)
+            case Reference():
+                data = self._encode(node.record, value)
         return data
 
     def _union(self, node: UnionOf, value: Any) -> bytes:

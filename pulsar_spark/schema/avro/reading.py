@@ -18,6 +18,7 @@ from pulsar_spark.schema.avro.resolution import (
     ReadMap,
     ReadNull,
     ReadNumber,
+    ReadOpaque,
     ReadRecord,
     ReadUnion,
     Unresolvable,
@@ -66,7 +67,7 @@ def _described(plan: Plan) -> tuple[Any, ...]:
             found = "union", list(map(_described, plan.branches))
         case IntoMember():
             found = "member", _described(plan.plan), plan.member
-        case Unresolvable():
+        case ReadOpaque() | Unresolvable():
             found = ("unresolvable",)
     return found
 

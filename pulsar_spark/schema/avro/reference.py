@@ -7,13 +7,25 @@ form that `arrow/arrays` accepts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
+from pulsar_spark.schema.avro.definition import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Opaque,
+    Primitive,
+    Record,
+    Reference,
+    UnionOf,
+)
 from pulsar_spark.schema.avro.resolution import (
     IntoMember,
     Plan,
@@ -23,6 +35,7 @@ from pulsar_spark.schema.avro.resolution import (
     ReadMap,
     ReadNull,
     ReadNumber,
+    ReadOpaque,
     ReadRecord,
     ReadUnion,
     Unresolvable,
@@ -86,6 +99,8 @@ def _composed(plan: Plan) -> Read:
             return _union(plan)
         case IntoMember():
             return _member(plan)
+        case ReadOpaque():
+            return _opaque(plan)
         case Unresolvable():
             return _unresolvable(plan.reason)
     raise AssertionError(plan)
@@ -265,15 +280,19 @@ def _enum(plan: ReadEnum) -> Read:
     words = [None if word is None else word.encode() for word in plan.symbols]
 
     def read(cursor: ValueCursor) -> bytes:
-        number = read_long(cursor)
-        if not 0 <= number < len(words):
-            raise Mismatch(f"an enum of {len(words)} symbols has the number {number}")
-        word = words[number]
+        word = words[_symbol(cursor, len(words))]
         if word is None:
             raise Mismatch("an enum has a symbol that the query's schema does not know")
         return word
 
     return read
+
+
+def _symbol(cursor: ValueCursor, count: int) -> int:
+    number = read_long(cursor)
+    if not 0 <= number < count:
+        raise Mismatch(f"an enum of {count} symbols has the number {number}")
+    return number
 
 
 def _blocks(plan: ReadArray | ReadMap) -> Read:
@@ -349,13 +368,14 @@ def _record(plan: ReadRecord) -> Read:
 def _union(plan: ReadUnion) -> Read:
     branches = [reader_of(branch) for branch in plan.branches]
 
-    def read(cursor: ValueCursor) -> Any:
-        number = read_long(cursor)
-        if not 0 <= number < len(branches):
-            raise Mismatch(f"a union of {len(branches)} types has the number {number}")
-        return branches[number](cursor)
+    return lambda cursor: branches[_branch(cursor, len(branches))](cursor)
 
-    return read
+
+def _branch(cursor: ValueCursor, count: int) -> int:
+    number = read_long(cursor)
+    if not 0 <= number < count:
+        raise Mismatch(f"a union of {count} types has the number {number}")
+    return number
 
 
 def _member(plan: IntoMember) -> Read:
@@ -376,3 +396,102 @@ def _unresolvable(reason: str) -> Read:
         raise Mismatch(reason)
 
     return read
+
+
+# --- types without a column -------------------------------------------------------------------
+
+
+def check_encoding(node: Node, data: bytes) -> None:
+    """Raise Mismatch unless some bytes are a value of a type."""
+    read_value(lambda cursor: _pass(cursor, node, strict=True), data)
+
+
+def _opaque(plan: ReadOpaque) -> Read:
+    node = plan.node
+    if pa.types.is_null(plan.type):
+        return lambda cursor: _pass(cursor, node, strict=False)
+
+    def read(cursor: ValueCursor) -> bytes:
+        start = cursor.pos
+        _pass(cursor, node, strict=True)
+        return cursor.data[start : cursor.pos]
+
+    return read
+
+
+_CHECKED: dict[str, Read] = {
+    **_WHOLE,
+    "null": _read_null,
+    "float": lambda cursor: _take(cursor, 4),
+    "double": lambda cursor: _take(cursor, 8),
+    "bytes": _read_sized,
+    "string": _read_text,
+}
+_LENIENT: dict[str, Read] = {**_CHECKED, "int": read_long, "string": _read_sized}
+
+
+def _pass(cursor: ValueCursor, node: Node, *, strict: bool) -> None:
+    """Pass over a value, however deep it is; without `strict`, only its extent matters."""
+    leaves = _CHECKED if strict else _LENIENT
+    ahead = [iter((node,))]
+    # The records that begin where the last one begins: to begin one twice would never end.
+    begun: set[int] = set()
+    start = -1
+    while ahead:
+        found = next(ahead[-1], None)
+        if found is None:
+            ahead.pop()
+            continue
+        cursor.cells += 1
+        if cursor.cells > MAX_CELLS:
+            raise Mismatch(f"a value has more than {MAX_CELLS} parts")
+        if isinstance(found, Primitive):
+            leaves[found.kind](cursor)
+            continue
+        if isinstance(found, Reference):
+            if cursor.pos > start:
+                begun, start = set(), cursor.pos
+            if found.number in begun:
+                raise Mismatch("a record always contains itself, so that no value ends")
+            begun.add(found.number)
+        ahead.append(_parts(cursor, found, leaves["string"], strict))
+
+
+def _parts(cursor: ValueCursor, node: Node, read_text: Read, strict: bool) -> Iterator[Node]:
+    """Yield the type of each part when its turn comes; it is passed over before the next turn."""
+    match node:
+        case Record():
+            for field in node.fields:
+                yield field.type
+        case Reference():
+            yield node.record
+        case Opaque():
+            yield node.type
+        case UnionOf():
+            yield node.members[_branch(cursor, len(node.members))]
+        case Array():
+            for _ in _items(cursor):
+                yield node.items
+        case Map():
+            for _ in _items(cursor):
+                read_text(cursor)
+                yield node.values
+        case Fixed():
+            _take(cursor, node.size)
+        case Enum() if strict:
+            _symbol(cursor, len(node.symbols))
+        case Enum():
+            read_long(cursor)
+
+
+def _items(cursor: ValueCursor) -> Iterator[None]:
+    """Yield for each item of a list, which is passed over before the next turn."""
+    while count := read_long(cursor):
+        if count < 0:
+            count = -count
+            read_long(cursor)
+        for _ in range(count):
+            start = cursor.pos
+            yield
+            if cursor.pos == start:
+                _check_count(cursor, 1, 0, 1)

@@ -23,13 +23,16 @@ from pulsar_spark.schema.avro.definition import (
     Logical,
     Map,
     Node,
+    Opaque,
     Primitive,
     Record,
     RecordField,
+    Reference,
     TooLarge,
     UnionOf,
     encode_default,
     is_null,
+    without_names,
 )
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
 
@@ -139,6 +142,14 @@ class IntoMember:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadOpaque:
+    """A value of the type `node` in its encoding; skipped if `type` is null."""
+
+    node: Node
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
 class Unresolvable:
     """A value that the reader has no type for."""
 
@@ -156,6 +167,7 @@ Plan: TypeAlias = (
     | ReadRecord
     | ReadUnion
     | IntoMember
+    | ReadOpaque
     | Unresolvable
 )
 """How to read a value; `type` is the resulting column's or part's type."""
@@ -216,15 +228,14 @@ class _Resolver:
         # Arrow types by identity of the reader's types and unions, which the reader keeps alive.
         self._kinds: dict[int, pa.DataType] = {}
         self._members: dict[int, _Members] = {}
+        self._alike: set[tuple[int, int]] = set()
 
     def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
         """Return the plan for one type; Unresolvable if the types are incompatible.
 
         Raises SchemaMismatch if only parts of them are incompatible.
         """
-        self._pairs += 1
-        if self._pairs > _MAX_PAIRS:
-            raise SchemaMismatch("the unions of two versions of a schema are too large", _REMEDY)
+        self._count_pair()
         kind = self._kind(reader, path)
         plan: Plan | None = None
         match writer, reader:
@@ -248,10 +259,59 @@ class _Resolver:
                 plan = ReadEnum(tuple(words), kind)
             case Fixed(), Fixed() if writer.size == reader.size:
                 plan = _bytes(writer.size, writer.logical, kind)
+            case Opaque(), Opaque():
+                plan = ReadOpaque(writer.type, kind) if self._are_alike(writer, reader) else None
+            case Opaque(), _:
+                return self.resolve(writer.type, reader, path)
+            case Reference(), _:
+                return self.resolve(writer.record, reader, path)
         if plan is None:
             what = f"was written as {describe(writer)}, the query reads it as {describe(reader)}"
             return Unresolvable(what, kind)
         return plan
+
+    def _count_pair(self) -> None:
+        self._pairs += 1
+        if self._pairs > _MAX_PAIRS:
+            what = "the unions of two versions of a schema are too large, or their records"
+            raise SchemaMismatch(what, _REMEDY)
+
+    def _are_alike(self, writer: Node, reader: Node) -> bool:
+        """Whether values of two types are encoded alike and mean the same.
+
+        As elsewhere, the names of types do not matter. Pairs of records are taken to be alike until
+        a difference is found.
+        """
+        pairs, assumed = [(writer, reader)], set(self._alike)
+        while pairs:
+            self._count_pair()
+            one, other = pairs.pop()
+            match one, other:
+                case Opaque(), Opaque():
+                    pairs.append((one.type, other.type))
+                case Reference(), Reference():
+                    numbers = one.number, other.number
+                    if numbers not in assumed:
+                        assumed.add(numbers)
+                        pairs.append((one.record, other.record))
+                case Record(), Record():
+                    if [each.name for each in one.fields] != [each.name for each in other.fields]:
+                        return False
+                    types = zip(one.fields, other.fields, strict=True)
+                    pairs += [(left.type, right.type) for left, right in types]
+                case Array(), Array():
+                    pairs.append((one.items, other.items))
+                case Map(), Map():
+                    pairs.append((one.values, other.values))
+                case UnionOf(), UnionOf() if len(one.members) == len(other.members):
+                    pairs += zip(one.members, other.members, strict=True)
+                case Primitive() | Enum() | Fixed(), Primitive() | Enum() | Fixed():
+                    if without_names(one) != without_names(other):
+                        return False
+                case _:
+                    return False
+        self._alike = assumed
+        return True
 
     def _try(self, writer: Node, reader: Node, path: str) -> Plan:
         """Return the plan for one branch; if it is Unresolvable, the caller tries another."""
@@ -371,7 +431,9 @@ def _names(node: Node) -> tuple[str, ...]:
     """Return the names of a union's member: the full name, and that without namespace."""
     if isinstance(node, Primitive):
         return (node.kind,)
-    if isinstance(node, Record | Enum | Fixed):
+    if isinstance(node, Opaque):
+        return _names(node.type)
+    if isinstance(node, Record | Enum | Fixed | Reference):
         return node.name, node.name.rpartition(".")[2]
     return ()
 
@@ -403,6 +465,10 @@ def skip(writer: Node) -> Plan:
         case Record():
             steps = tuple(FieldStep(field.name, skip(field.type), None) for field in writer.fields)
             plan = ReadRecord(steps, (), pa.struct([]))
+        case Opaque():
+            plan = skip(writer.type)
+        case Reference():
+            plan = ReadOpaque(writer, pa.null())
     return plan
 
 
@@ -417,7 +483,10 @@ def least_bytes(node: Node) -> int:
             return sum(least_bytes(field.type) for field in node.fields)
         case UnionOf():
             return 1 + min(least_bytes(member) for member in node.members)
-        case Enum() | Array() | Map():
+        case Opaque():
+            return least_bytes(node.type)
+        case Enum() | Array() | Map() | Reference():
+            # A record within itself ends somewhere, with a list or a union.
             return 1
 
 
@@ -431,6 +500,10 @@ def describe(node: Node) -> str:
         case UnionOf():
             shown = ", ".join(describe(member) for member in node.members[:8])
             return f"one of {shown}{', …' if len(node.members) > 8 else ''}"
+        case Opaque():
+            return f"{describe(node.type)} that stays {'text' if node.is_text else 'bytes'}"
+        case Reference():
+            return "record"
         case _:
             return type(node).__name__.lower()
 

@@ -21,21 +21,21 @@ import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import (
+    MAX_PRECISION,
     Array,
     Enum,
     Fixed,
     Logical,
     Map,
     Node,
+    Opaque,
     Primitive,
     Record,
+    Reference,
     UnionOf,
     is_null,
 )
 from pulsar_spark.schema.table.names import VALUE
-
-MAX_PRECISION = 38
-"""Spark's maximum precision of decimals."""
 
 UUID_TEXT = r"\A[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 """A UUID's text, as a regular expression for Arrow."""
@@ -131,6 +131,10 @@ def arrow_type(node: Node, path: str = "", *, all_nullable: bool = False) -> pa.
             kind = _leaf_type(node, path)
             if all_nullable and kind == DURATION:
                 kind = pa.struct([field.with_nullable(True) for field in DURATION])
+        case Opaque():
+            kind = pa.string() if node.is_text else pa.binary()
+        case Reference():
+            raise AssertionError(node)
     return kind
 
 

@@ -59,6 +59,7 @@ def value_writer(node: Node) -> WriteValue:
             return numbers.__getitem__
         case UnionOf():
             return _union(node)
+    assert isinstance(node, Primitive | Fixed)
     return _leaf(node)
 
 

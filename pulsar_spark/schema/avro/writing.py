@@ -40,13 +40,16 @@ from pulsar_spark.schema.avro.definition import (
     Logical,
     Map,
     Node,
+    Opaque,
     Primitive,
     Record,
     RecordField,
+    TooLarge,
     UnionOf,
     encode_default,
     is_null,
 )
+from pulsar_spark.schema.avro.reference import check_encoding
 from pulsar_spark.schema.avro.resolution import describe
 from pulsar_spark.schema.avro.types import (
     DURATION,
@@ -57,6 +60,7 @@ from pulsar_spark.schema.avro.types import (
     UUID_TEXT,
     WRONG_DURATION,
     WRONG_SIZE,
+    arrow_type,
     is_nullable,
     usual_type,
 )
@@ -279,6 +283,21 @@ def _lowest_bytes(words: pa.Array, sizes: pa.Array) -> pa.Array:
     )
 
 
+def write_opaque(node: Opaque) -> Write:
+    """Return a writer of values that are encoded already."""
+
+    def write(values: pa.Array) -> pa.Array:
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                check_encoding(node.type, value)
+            except Mismatch as error:
+                reason = f"it is no Avro value of the field's type: {error.reason}"
+                raise Mismatch(reason, row=row) from None
+        return values
+
+    return write
+
+
 def _behind_lengths(values: pa.Array) -> list[pa.Array]:
     """Return bytes or text after their lengths, as parts to join."""
     return [zigzags(pc.binary_length(values).cast(_INT64)), values.cast(_BYTES)]
@@ -491,7 +510,11 @@ class _Fitting:
 
     def _absent(self, field: RecordField, path: str) -> bytes:
         if field.default is not NO_DEFAULT:
-            data = encode_default(field.type, field.default)
+            try:
+                data = encode_default(field.type, field.default)
+            except TooLarge:
+                self.mismatches.append(f"{path} is missing, and its default is too large")
+                return b""
             if data is not None:
                 return data
         if is_nullable(field.type):
@@ -524,6 +547,8 @@ class _Fitting:
                 found = _fixed(node, kind)
             case Primitive():
                 found = _primitive(node, kind)
+            case Opaque() if kind == arrow_type(node):
+                found = write_opaque(node)
         if found is None:
             self.mismatches.append(
                 f"{path} is {kind}, the topic's schema has {describe(node)}: {_advice(node)}"
@@ -635,6 +660,13 @@ _ADVICE = {
 }
 
 
+_OTHER_ADVICE = {
+    "Record": "give a struct",
+    "Array": "give an array",
+    "Opaque": "give its Avro encoding as binary, in JSON its text as string",
+}
+
+
 def _advice(node: Node) -> str:
     match node:
         case Primitive() | Fixed():
@@ -652,4 +684,4 @@ def _advice(node: Node) -> str:
             return "cast it to string"
         case Map():
             return "give a map with string keys"
-    return {"Record": "give a struct", "Array": "give an array"}.get(type(node).__name__, "")
+    return _OTHER_ADVICE.get(type(node).__name__, "")

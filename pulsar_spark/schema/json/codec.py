@@ -12,6 +12,7 @@ Schema document instead, which does not say enough about numbers for columns.
   has a number or a boolean, ``5`` and ``true`` where it has text. There, ``""`` is null. But where
   a union has several types, the kind of a value says which it is.
 - A map's entries are sorted by key, because an object's fields have no order.
+- Where no column has a type, the column has the JSON itself; numbers and the order stay as written.
 - What numbers and texts mean depends on the client that defined the schema: see `json/types.py`.
 """
 
@@ -91,8 +92,8 @@ def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo
     return SchemaInfo(pb.Schema.Json, name, record_definition(columns, name, namespace))
 
 
-def parse_json_definition(info: SchemaInfo) -> Node:
-    """Parse a JSON topic's definition; raises SchemaMismatch if it is invalid."""
+def parse_json_definition(info: SchemaInfo, *, opaque: bool = True) -> Node:
+    """Parse a JSON topic's definition; raises as `parse_definition`."""
     if info.type != pb.Schema.Json:
         raise SchemaMismatch(
             f"the values were written with a schema of the type {info.type_name}, not JSON",
@@ -104,7 +105,7 @@ def parse_json_definition(info: SchemaInfo) -> Node:
             "them, not an Avro record",
             f"{_REMEDY} Newer clients register a version with a record.",
         )
-    return _with_java_dates(parse_definition(info.schema_data, characters=True))
+    return _with_java_dates(parse_definition(info.schema_data, for_json=True, opaque=opaque))
 
 
 # Java's reflection makes these classes records without fields.

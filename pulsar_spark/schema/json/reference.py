@@ -22,6 +22,7 @@ from pulsar_spark.schema.arrow.arrays import widest_item
 from pulsar_spark.schema.avro.types import day_of
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import JsonRule, Shape
+from pulsar_spark.schema.table.names import is_unicode
 
 LONGEST_INTEGER = 40
 """Maximum length in characters of an integer that is parsed: no column holds a longer one."""
@@ -234,6 +235,15 @@ def parse(value: bytes, *, ends: bool = True) -> Any:
         raise Mismatch(f"it is not JSON: {error.msg} at character {error.pos}") from None
 
 
+def check_json(text: str) -> None:
+    """Raise Mismatch unless a text is one JSON document."""
+    try:
+        # After a space, a byte order mark is none.
+        parse(b" " + text.encode())
+    except RecursionError:
+        raise Mismatch("it is nested too deeply") from None
+
+
 def converter(shape: Shape, *, exact: bool = False) -> Convert:
     """Return the converter for values of a shape.
 
@@ -426,7 +436,7 @@ def _is_exactly(value: Any, shape: Shape) -> bool:
             return isinstance(value, dict) and shape.words <= value.keys() <= set(shape.names)
         case JsonRule.FLOAT | JsonRule.DECIMAL:
             return isinstance(value, float | NumberText)
-        case JsonRule.MAP:
+        case JsonRule.MAP | JsonRule.ANY:
             return False
     return not isinstance(value, float | NumberText)
 
@@ -461,6 +471,26 @@ def _symbol(value: Any) -> bytes:
     The Python client writes an enum's values; only its symbols are known here.
     """
     return _text(value if isinstance(value, bool) else _as_text(value))
+
+
+def _json(value: Any) -> bytes:
+    return _json_text(value).encode()
+
+
+def _json_text(value: Any) -> str:
+    """Return a value's JSON, numbers as they were written."""
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{_quoted(k)}:{_json_text(v)}" for k, v in value.items()]) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    if isinstance(value, str) and not isinstance(value, NumberText):
+        return _quoted(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def _quoted(text: str) -> str:
+    # Half of a surrogate pair can only be an escape.
+    return json.dumps(text, ensure_ascii=not is_unicode(text))
 
 
 def _base64(value: Any) -> bytes:
@@ -500,6 +530,7 @@ _SIMPLE: dict[JsonRule, Convert] = {
     JsonRule.BYTES: _text,
     JsonRule.ENUM: _symbol,
     JsonRule.BASE64: _base64,
+    JsonRule.ANY: _json,
 }
 
 

@@ -49,6 +49,7 @@ class JsonRule(Enum):
     PAIRS = "an object with keys of another type than text"
     MAP = "an object with values of one type"
     UNION = "one of several types"
+    ANY = "any JSON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,10 @@ _LEAVES: dict[str, JsonRule] = {
 
 
 def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
-    assert isinstance(node, avro.Primitive | avro.Fixed)
     kind = arrow_type(node, all_nullable=True)
+    if isinstance(node, avro.Opaque):
+        return Shape(JsonRule.ANY, kind)
+    assert isinstance(node, avro.Primitive | avro.Fixed)
     name = node.logical.name if node.logical else ""
     family, _, unit = name.rpartition("-")
     if family in ("timestamp", "local-timestamp", "time") or name == "date":

@@ -28,6 +28,7 @@ from pulsar_spark.schema.avro.types import (
 )
 from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.json.reference import check_json
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
 
 
@@ -295,8 +296,19 @@ def quote(column: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(text('"'), column, text('"'), text(""))
 
 
+def _checked_json(column: pa.Array, path: str) -> pa.Array:
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            check_json("null" if value is None else value)
+        except Mismatch as error:
+            raise Mismatch(error.reason, path, row) from None
+    return column
+
+
 def _checker(node: avro.Node, path: str) -> Write | None:
     """Return a check for values that a type does not allow, None if it allows all."""
+    if isinstance(node, avro.Opaque):
+        return lambda column: _checked_json(column, path)
     if isinstance(node, avro.Enum):
         symbols = strings(node.symbols)
         return lambda column: _symbols(column, symbols, path)

@@ -154,7 +154,8 @@ def _fitted(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
     fields = typed_columns(info).fields
     if not is_record(info):
         return pa.schema([_without_void(column, fields[0]) for column in columns])
-    known = {field.name.lower(): field for field in fields} | {f.name: f for f in fields}
+    # Of fields that differ only in case, the first is the column, as when reading.
+    known = {f.name.lower(): f for f in reversed(list(fields))} | {f.name: f for f in fields}
 
     def fitted(column: pa.Field) -> pa.Field:
         field = known.get(column.name) or known.get(column.name.lower())

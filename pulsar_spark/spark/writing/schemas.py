@@ -176,7 +176,8 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
 
     Existing fields stay unchanged: only then is the new version compatible with the old one.
     """
-    known = {name.lower() for name in typed_columns(current).fields.names}
+    columns = typed_columns(current)
+    known = {name.lower() for name in (*columns.fields.names, *columns.left_out)}
     added = [field for field in fields if field.name.lower() not in known]
     if not added or not is_record(current):
         return current

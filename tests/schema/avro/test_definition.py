@@ -22,9 +22,11 @@ from pulsar_spark.schema.avro.definition import (
     Logical,
     Map,
     Node,
+    Opaque,
     Primitive,
     Record,
     RecordField,
+    Reference,
     UnionOf,
     parse_definition,
 )
@@ -152,10 +154,19 @@ def test_damage_is_named_with_its_path(tree: Any, what: str) -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_record_that_holds_itself_is_refused_with_the_path() -> None:
+def test_a_record_that_holds_itself_is_refused_with_the_path_unless_types_may_be_opaque() -> None:
     tree = record(of("a", {"type": "array", "items": ["null", "R"]}))
     with pytest.raises(SchemaMismatch, match=r"'R' contains itself, in the field a\[\]"):
-        parse(tree)
+        parse_definition(json.dumps(tree).encode(), opaque=False)
+    found = parse(tree)
+    assert isinstance(found, Record)
+    (field,) = found.fields
+    assert isinstance(field.type, Opaque)
+    assert isinstance(field.type.type, Array)
+    union = field.type.type.items
+    assert isinstance(union, UnionOf)
+    assert isinstance(union.members[1], Reference)
+    assert union.members[1].record is found
 
 
 def _nested_json() -> bytes:

@@ -112,10 +112,12 @@ def test_what_is_no_record_is_one_column() -> None:
     assert arrow_columns(parse_definition(b'"string"')) == pa.schema([("value", pa.string())])
 
 
-def test_decimals_that_spark_does_not_have_are_refused_with_their_path() -> None:
+def test_decimals_that_spark_does_not_have_are_opaque_or_refused_with_their_path() -> None:
     tree = {"type": "array", "items": logical("bytes", "decimal", precision=39)}
+    node = parse_definition(json.dumps(tree).encode(), opaque=False)
     with pytest.raises(SchemaMismatch, match=r"the field f\[\] is a decimal of 39 digits"):
-        arrow(tree)
+        arrow_type(node, "f")
+    assert arrow(tree) == pa.binary()
 
 
 def test_types_with_large_offsets_become_the_usual_ones() -> None:
