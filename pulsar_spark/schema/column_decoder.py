@@ -28,6 +28,9 @@ An item counts once per field.
 # The kernel meets the limit of cells only after it has appended as many. Values with a part of the
 # limit are rare enough to be left to the reference.
 _FEWER = 8
+# Rows whose values are read before they become columns: the garbage collector looks at all of them
+# again and again.
+_AT_ONCE = 1000
 
 Read = Callable[[bytes], "Sequence[Any] | None"]
 """Returns a value's fields, in the form that `build_array` takes; None for a null value.
@@ -89,22 +92,31 @@ class ColumnDecoder:
         return Decoded(with_rows(columns, len(raw), refused, again.columns), bad)
 
     def _one_by_one(self, raw: pa.Array, versions: pa.Array | None) -> Decoded:
+        bad: list[Undecodable] = []
+        parts = [
+            self._some(raw, versions, start, bad) for start in range(0, max(len(raw), 1), _AT_ONCE)
+        ]
+        if len(parts) == 1:
+            return Decoded(parts[0], bad)
+        return Decoded([pa.concat_arrays(part) for part in zip(*parts, strict=True)], bad)
+
+    def _some(
+        self, raw: pa.Array, versions: pa.Array | None, start: int, bad: list[Undecodable]
+    ) -> list[pa.Array]:
         missing = [None] * len(self._fields)
         values: list[Sequence[Any]] = []
-        bad: list[Undecodable] = []
-        numbers = None if versions is None else versions.to_pylist()
-        for row, data in enumerate(raw.to_pylist()):
+        numbers = None if versions is None else versions.slice(start, _AT_ONCE).to_pylist()
+        for row, data in enumerate(raw.slice(start, _AT_ONCE).to_pylist()):
             value = None
             if data is not None:
                 read = self._reads[0 if numbers is None else numbers[row]]
                 try:
                     value = read(data)
                 except Mismatch as error:
-                    bad.append(Undecodable(row, error.field, error.reason))
+                    bad.append(Undecodable(start + row, error.field, error.reason))
             values.append(missing if value is None else value)
         columns = zip(*values, strict=True) if values else [()] * len(self._fields)
-        built = [
+        return [
             build_array(column, field.type)
             for column, field in zip(columns, self._fields, strict=True)
         ]
-        return Decoded(built, bad)

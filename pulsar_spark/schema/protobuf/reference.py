@@ -147,7 +147,7 @@ def _scalar(field: MessageField, path: str) -> Convert | None:
         return _text(path)
     if field.enum is not None:
         names = {number: name.encode() for number, name in field.enum.names.items()}
-        return lambda number: names.get(number) or str(number).encode()
+        return lambda number: names[number] if number in names else str(number).encode()
     return _BITS[field.type].pack if field.type in _BITS else None
 
 

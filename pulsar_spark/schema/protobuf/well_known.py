@@ -44,7 +44,10 @@ def json_text(message: Any, path: str) -> bytes:
     """Return a Struct, Value or ListValue as JSON."""
     try:
         parsed = json_format.MessageToDict(message)
-        text = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        # Protobuf's order of keys is another one in each process.
+        text = json.dumps(
+            parsed, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
+        )
         return text.encode()
     except (json_format.Error, ValueError, RecursionError):
         reason = "the value has no JSON: a number is not finite, or it nests too deep"

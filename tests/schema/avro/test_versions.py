@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.schema import column_decoder
 from pulsar_spark.schema.avro import codec as avro_codec
 from pulsar_spark.schema.codec import Decoded, Joinable
 from pulsar_spark.schema.column_decoder import MAX_VERSIONS
@@ -88,6 +89,8 @@ def test_random_versions_read_together_give_what_each_decoder_gives(
     shuffled = {**latest, "fields": rng.sample(fields, len(fields))}
     trees = [writer, latest, fewer, shuffled]
     choose(monkeypatch, kernel=kernel)
+    # Some are read in parts.
+    monkeypatch.setattr(column_decoder, "_AT_ONCE", rng.choice((7, 120, 1000)))
     versions = [rng.randrange(len(trees)) for _ in range(120)]
     values = Values(rng)
     data: list[bytes | None] = [encoded(trees[v], [values.of(trees[v])])[0] for v in versions]

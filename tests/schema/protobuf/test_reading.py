@@ -155,12 +155,13 @@ def test_numbers_of_enums_without_a_name_are_text() -> None:
         file = new_file(syntax=syntax)
         enum = file.enum_type.add(name="E")
         enum.value.add(name="ZERO", number=0)
+        enum.value.add(name="", number=1)
         message = file.message_type.add(name="M")
         add(message, "a", 1, Type.TYPE_ENUM, type_name=".t.E")
         add(message, "b", 2, Type.TYPE_ENUM, type_name=".t.E", label=Type.LABEL_REPEATED)
-        value = b"\x08\x05" + b"\x10\x00\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+        value = b"\x08\x05" + b"\x10\x00\x10\x01\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
         columns, _ = read(info_of(file), [value], "a", "b")
-        assert columns == [["5"], [["ZERO", "-1"]]]
+        assert columns == [["5"], [["ZERO", "", "-1"]]]
 
 
 def test_groups_are_structs() -> None:
