@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
@@ -35,8 +37,7 @@ def info(name: str) -> SchemaInfo:
 
 def framed(value: Any) -> bytes:
     data: bytes = value.SerializeToString()
-    assert len(data) < 128
-    return bytes([10, len(data)]) + data
+    return b"\n" + varint(len(data)) + data
 
 
 def micros(array: pa.Array) -> list[int | None]:
@@ -137,6 +138,15 @@ def test_json_is_read_and_written() -> None:
         None,
         "{}",
     ]
+
+
+def test_the_keys_of_json_are_in_order_whatever_protobufs_order_is() -> None:
+    own = info("Struct")
+    value = struct_pb2.Struct()
+    value.update({name: {"y": 1, "x": 2} for name in "hgfedcba"})
+    text = codec.decoder(own, own, ["a"]).decode(pa.array([framed(value)])).columns[0][0].as_py()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    assert list(json.loads(text)) == list("abcdefgh")
 
 
 @pytest.mark.fault(44)
