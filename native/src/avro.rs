@@ -3,7 +3,7 @@
 //! What the plain reader in Python refuses is refused here too, without a reason: it finds that.
 
 use crate::columns::check_text;
-use crate::values::Column;
+use crate::values::{scaled, Column, List};
 use crate::wire::{Reader, Result, Unusual};
 
 /// How to read a value, and what it becomes: `schema/avro/resolution.py` explains each.
@@ -229,11 +229,7 @@ fn read_array(
     cursor: &mut Cursor,
     into: Option<&mut Column>,
 ) -> Result<()> {
-    let mut list = match into {
-        None => None,
-        Some(Column::List(list)) => Some(list),
-        Some(_) => return Err(Unusual),
-    };
+    let mut list = list_of(into)?;
     loop {
         let count = cursor.block(bounds)?;
         if count == 0 {
@@ -254,29 +250,22 @@ fn read_map(
     cursor: &mut Cursor,
     into: Option<&mut Column>,
 ) -> Result<()> {
-    let Some(into) = into else {
-        loop {
-            let count = cursor.block(bounds)?;
-            if count == 0 {
-                return Ok(());
-            }
-            for _ in 0..count {
-                keys.put(cursor.sized()?, None)?;
-                values.read(cursor, None)?;
-            }
-        }
-    };
-    let Column::List(list) = into else { return Err(Unusual) };
+    let mut list = list_of(into)?;
     let mut met: Vec<&[u8]> = Vec::new();
     loop {
         let count = cursor.block(bounds)?;
         if count == 0 {
             break;
         }
-        let Column::Struct(pairs) = &mut *list.items else { return Err(Unusual) };
         for _ in 0..count {
-            let [key, value] = &mut pairs.children[..] else { return Err(Unusual) };
             let found = cursor.sized()?;
+            let Some(list) = &mut list else {
+                keys.put(found, None)?;
+                values.read(cursor, None)?;
+                continue;
+            };
+            let Column::Struct(pairs) = &mut *list.items else { return Err(Unusual) };
+            let [key, value] = &mut pairs.children[..] else { return Err(Unusual) };
             keys.put(found, Some(key))?;
             met.push(found);
             values.read(cursor, Some(value))?;
@@ -287,7 +276,16 @@ fn read_map(
     if met.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(Unusual);
     }
-    list.end(true)
+    list.map_or(Ok(()), |list| list.end(true))
+}
+
+/// The list that items are read into, if they are not passed over.
+fn list_of(into: Option<&mut Column>) -> Result<Option<&mut List>> {
+    match into {
+        None => Ok(None),
+        Some(Column::List(list)) => Ok(Some(list)),
+        Some(_) => Err(Unusual),
+    }
 }
 
 impl Number {
@@ -351,8 +349,7 @@ impl Number {
         if self.factor == self.divisor {
             return Ok(number);
         }
-        let scaled = i128::from(number) * i128::from(self.factor);
-        i64::try_from(scaled.div_euclid(i128::from(self.divisor))).map_err(|_| Unusual)
+        scaled(number, self.factor, self.divisor)
     }
 }
 

@@ -196,6 +196,13 @@ impl List {
     }
 }
 
+/// A number × factor ÷ divisor, rounded down.
+#[inline]
+pub fn scaled(number: i64, factor: i64, divisor: i64) -> Result<i64> {
+    let scaled = i128::from(number) * i128::from(factor);
+    i64::try_from(scaled.div_euclid(i128::from(divisor))).map_err(|_| Unusual)
+}
+
 // --- as a message of Arrow -------------------------------------------------------------------
 
 /// Append the parts of a struct as a record batch: one message of Arrow's IPC format, which is made

@@ -1,6 +1,7 @@
 //! Dates and times in JSON: numbers, ISO 8601 text, and the arrays of Java's client.
 
 use super::{text_of, Cursor, Number, NumberKind, TimeForm, ARRAY};
+use crate::values::scaled;
 use crate::wire::{Result, Unusual};
 
 const MICROS_PER_DAY: i64 = 86_400_000_000;
@@ -122,11 +123,6 @@ fn micros(number: Number) -> Result<i64> {
     let seconds: i64 = seconds.parse().map_err(|_| Unusual)?;
     let fraction: i64 = format!("{fraction:0<9}").parse().map_err(|_| Unusual)?;
     Ok(seconds * 1_000_000 + fraction / 1000)
-}
-
-fn scaled(number: i64, factor: i64, divisor: i64) -> Result<i64> {
-    let scaled = i128::from(number) * i128::from(factor);
-    i64::try_from(scaled.div_euclid(i128::from(divisor))).map_err(|_| Unusual)
 }
 
 /// The rest of a text in ISO 8601.
