@@ -22,13 +22,8 @@ from tests.schema.avro.random_values import info
 from tests.schema.avro.test_decoder import damaged
 from tests.schema.avro.test_encoder import logical
 from tests.schema.avro.test_resolution import of, read, record
-from tests.schema.kernel import choose
 
-
-@pytest.fixture(params=["kernel", "one by one"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values this way."""
-    choose(monkeypatch, kernel=request.param == "kernel")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def array(items: Any) -> dict[str, Any]:

@@ -14,14 +14,8 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.codec import Decoded, Mismatch
 from pulsar_spark.schema.json import codec
 from tests.schema.json.cases import info, logical, nullable, record
-from tests.schema.kernel import choose
 
-
-@pytest.fixture(params=["kernel", "one by one"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values this way."""
-    choose(monkeypatch, kernel=request.param == "kernel")
-
+pytestmark = pytest.mark.usefixtures("way")
 
 ID = ("id", "int")
 WIDE = logical("bytes", "decimal", precision=50, scale=10)

@@ -27,7 +27,6 @@ from tests.schema.json.cases import (
     record,
     same,
 )
-from tests.schema.kernel import choose
 
 
 def decode(definition: Any, values: Sequence[bytes | None], *names: str) -> Decoded:
@@ -65,10 +64,7 @@ def check(definition: dict[str, Any], values: Sequence[bytes | None], *names: st
     return len(bad)
 
 
-@pytest.fixture(autouse=True, params=["kernel", "python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    choose(monkeypatch, kernel=request.param == "kernel")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -26,11 +26,7 @@ from tests.schema.protobuf.cases import (
     random_message,
 )
 
-
-@pytest.fixture(autouse=True, params=["kernel", "reference"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values in both ways."""
-    choose(monkeypatch, kernel=request.param == "kernel")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def wide(fields: int) -> Any:

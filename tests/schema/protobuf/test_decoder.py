@@ -18,7 +18,6 @@ from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
-from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     add,
     add_map,
@@ -30,12 +29,7 @@ from tests.schema.protobuf.cases import (
     sorted_maps,
 )
 
-
-@pytest.fixture(autouse=True, params=["kernel", "reference"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values in both ways."""
-    choose(monkeypatch, kernel=request.param == "kernel")
-
+pytestmark = pytest.mark.usefixtures("way")
 
 FILE = new_file()
 _INNER = FILE.message_type.add(name="N")

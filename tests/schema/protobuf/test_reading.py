@@ -10,15 +10,10 @@ import pytest
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
-from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
 from tests.schema.protobuf.test_schema import listed
 
-
-@pytest.fixture(autouse=True, params=["kernel", "reference"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values in both ways."""
-    choose(monkeypatch, kernel=request.param == "kernel")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any], list[Any]]:

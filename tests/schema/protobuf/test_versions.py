@@ -13,7 +13,6 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Decoded, Joinable
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
-from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     RandomSchema,
     add,
@@ -24,11 +23,7 @@ from tests.schema.protobuf.cases import (
 )
 from tests.schema.protobuf.test_both_ways import damaged
 
-
-@pytest.fixture(autouse=True, params=["kernel", "reference"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode values in both ways."""
-    choose(monkeypatch, kernel=request.param == "kernel")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def together(
