@@ -38,7 +38,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
-from pulsar_spark.schema.table.metadata_columns import METADATA_COLUMNS, POSITION_COLUMNS
+from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES
 
 if TYPE_CHECKING:
     from pulsar_spark.schema.avro.definition import Record
@@ -141,7 +141,6 @@ NO_SCHEMA = SchemaInfo(BYTES)
 """The schema of a topic without one: values are bytes."""
 
 _CACHED_COLUMNS = 64
-_METADATA = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are plain bytes or text."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
@@ -202,11 +201,11 @@ def _columns(info: SchemaInfo) -> TypedColumns:
     taken: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name in fields.names:
-        if name.lower() in _METADATA:
+        if name.lower() in FIXED_NAMES:
             left_out[name] = "every read has a column of that name"
         elif taken.setdefault(name.lower(), name) != name:
             left_out[name] = f"it differs from {taken[name.lower()]!r} only in case"
-    known = [each for each in fields if each.name.lower() not in _METADATA]
+    known = [each for each in fields if each.name.lower() not in FIXED_NAMES]
     return TypedColumns(pa.schema(known), left_out=left_out)
 
 

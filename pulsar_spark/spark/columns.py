@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.schema.declared import declared_json
 from pulsar_spark.schema.table import metadata_columns
-from pulsar_spark.schema.table.metadata_columns import MetadataColumn
+from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES, MetadataColumn
 from pulsar_spark.schema.table.names import KEY, TOPIC
 from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
 from pulsar_spark.spark.compat import arrow_schema, spark_type
@@ -58,7 +58,6 @@ POSITION_COLUMNS = _spark_columns(metadata_columns.POSITION_COLUMNS)
 """The columns that includeMetadata adds after them."""
 
 _TIMESTAMP = re.compile(r"\btimestamp\b(?!:)")
-_FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 
 
 def read_schema(
@@ -97,7 +96,7 @@ def given_type(options: ReadOptions) -> ValueType | None:
 def _json_type(query: StructType, corrupt_column: str) -> ValueType:
     """Return the type of JSON objects whose fields are the value columns of a query."""
     _check_request(query)
-    others = _FIXED_NAMES | {corrupt_column.lower()}
+    others = FIXED_NAMES | {corrupt_column.lower()}
     fields = [field for field in query if field.name.lower() not in others]
     return ValueType(declared_json(arrow_schema(_json_fields(fields, ""))))
 
@@ -176,7 +175,7 @@ def _project(
     if key is not None:
         known[KEY.lower()] = Column(KEY, key, True)
     corrupt = corrupt_column.lower()
-    _check_corrupt_column(corrupt_column, known if mode == PERMISSIVE else _FIXED_NAMES)
+    _check_corrupt_column(corrupt_column, known if mode == PERMISSIVE else FIXED_NAMES)
     takes_bytes = corrupt not in known and (values is not None or mode == PERMISSIVE)
     _check_request(schema)
     names: list[str] = []

@@ -166,6 +166,9 @@ POSITION_COLUMNS: tuple[MetadataColumn, ...] = (
 )
 """The columns that includeMetadata adds after them."""
 
+FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
+"""Their names in lower case: no other column has one of them in any case."""
+
 SOURCES: dict[str, tuple[str, pa.DataType]] = {
     column.name: (column.source, column.type)
     for column in METADATA_COLUMNS + POSITION_COLUMNS
