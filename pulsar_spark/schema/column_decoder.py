@@ -57,6 +57,10 @@ class ColumnDecoder:
         self._schema = pa.schema(self._fields)
         self._plans = plans
 
+    def __reduce__(self) -> tuple[type[ColumnDecoder], tuple[Any, ...]]:
+        # Not what was made of the plans, which cannot be pickled.
+        return ColumnDecoder, (self._fields, *self._plans)
+
     @cached_property
     def _reads(self) -> Sequence[Read]:
         return [plan.reader() for plan in self._plans]

@@ -26,13 +26,6 @@ from tests.schema.kernel import choose
 ROWS = 300
 
 
-@pytest.fixture(params=["kernel", "one by one"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decode values this way."""
-    choose(monkeypatch, kernel=request.param == "kernel")
-    return str(request.param)
-
-
 def record(*kinds: Any) -> dict[str, Any]:
     fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(kinds)]
     return {"type": "record", "name": "R", "fields": fields}
@@ -320,6 +313,14 @@ def test_a_decoder_can_be_pickled() -> None:
     decoder = pickle.loads(pickle.dumps(avro_codec.decoder(info(tree), info(tree), ["f1", "f0"])))
     found = decoder.decode(pa.array([zigzag(3) + zigzag(1) + zigzag(0)]))
     assert [column.to_pylist() for column in found.columns] == [["B"], [3]]
+
+
+def test_a_decoder_that_has_decoded_can_be_pickled_too(way: str) -> None:
+    tree = record("long")
+    raw = pa.array([zigzag(5), b""])
+    decoder = avro_codec.decoder(info(tree), info(tree), ["f0"])
+    decoder.decode(raw)
+    assert pickle.loads(pickle.dumps(decoder)).decode(raw).columns[0].to_pylist() == [5, None]
 
 
 def test_threads_can_share_a_decoder(way: str) -> None:
