@@ -30,8 +30,10 @@ class JsonPlan:
 
     def reader(self) -> Read:
         """Return the function that reads one value."""
-        fields = [(name, converter(shape)) for name, shape in self.shapes.items()]
         shapes = list(self.shapes.values())
+        # The value itself is a field without a name.
+        names = [""] if self.is_whole else list(self.shapes)
+        fields = list(zip(names, map(converter, shapes), strict=True))
         widest = max((widest_item(shape.kind) for shape in shapes), default=0)
 
         def read(value: bytes) -> Sequence[Any] | None:
@@ -39,14 +41,14 @@ class JsonPlan:
                 tree = parse(value, ends=self.ends)
                 if tree is None:
                     return None
-                if not self.is_whole and not isinstance(tree, dict):
+                if self.is_whole:
+                    tree = {"": tree}
+                elif not isinstance(tree, dict):
                     raise Mismatch("it is JSON, but not an object")
                 if len(value) // _SMALLEST_ITEM * widest > MAX_CELLS:
-                    parts = [tree] if self.is_whole else map(tree.get, self.shapes)
-                    if sum(map(count_cells, parts, shapes)) > MAX_CELLS:
+                    cells = sum(map(count_cells, map(tree.get, names), shapes))
+                    if cells > MAX_CELLS:
                         raise Mismatch(f"its lists have more than {MAX_CELLS} fields")
-                if self.is_whole:
-                    return [convert(tree) for _, convert in fields]
                 return [take(tree, name, convert) for name, convert in fields]
             except RecursionError:
                 raise Mismatch("it is nested too deeply") from None
