@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -9,11 +10,17 @@ from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
-from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Probe
+from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Look, Probe
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run
-from pulsar_spark.errors import ConnectionLost, CorruptMessage, OperationTimeout, TopicNotFound
+from pulsar_spark.errors import (
+    ConnectionLost,
+    CorruptMessage,
+    OperationTimeout,
+    PulsarError,
+    TopicNotFound,
+)
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
@@ -389,3 +396,61 @@ def test_whoever_waits_is_told_when_the_broker_closes_or_the_connection_breaks()
                 assert isinstance(entry.exception(5), ConnectionLost)
                 assert isinstance(entries.next(session, 1).exception(5), ConnectionLost)
             wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_consecutive_entries_are_read_over_ledgers_by_one_subscription(batched: bool) -> None:
+    with EmbeddedBroker(max_entries_per_ledger=5) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        made = [
+            add_batch(broker, TOPIC, [b"m"] * 3)[0] if batched else add_plain(broker, TOPIC, b"m")
+            for _ in range(17)
+        ]
+        places = [Position(m.ledger_id, m.entry_id) for m in made]
+        messages = 3 if batched else 1
+        asked = [
+            (Look(EARLIEST_POSITION, math.inf), 0, 17),
+            (Look(places[6], 4), 6, 10),
+            (Look(places[6], math.inf, end=places[12]), 6, 12),
+            (Look(places[6], math.inf, messages=7), 6, 6 + -(-7 // messages)),
+            (Look(places[6], math.inf, size=1), 6, 7),
+            (Look(Position(places[4].ledger_id, 1000), 2), 5, 7),
+            (Look(places[16], math.inf), 16, 17),
+            (Look(Position(places[16].ledger_id, 1000), math.inf), 17, 17),
+        ]
+        before = broker.faults.seen("SUBSCRIBE")
+        answers = Probe(pool).entries_at([(TOPIC, look) for look, _, _ in asked])
+        assert broker.faults.seen("SUBSCRIBE") - before == len(asked)
+        for (look, first, behind), found in zip(asked, answers, strict=True):
+            assert not isinstance(found, PulsarError)
+            assert [entry.start for entry in found] == places[first:behind], look
+            assert {entry.messages for entry in found} <= {messages}
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+def test_entries_are_read_from_inside_a_batch_on() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        (first, *_) = add_batch(broker, TOPIC, [b"m"] * 10)
+        add_batch(broker, TOPIC, [b"m"] * 50)
+        add_plain(broker, TOPIC, b"m")
+        inside = Position(first.ledger_id, first.entry_id, 7)
+        (found,) = Probe(pool).entries_at([(TOPIC, Look(inside, 10))])
+        assert not isinstance(found, PulsarError)
+        assert [entry.remaining for entry in found] == [3, 50, 1]
+        (found,) = Probe(pool).entries_at([(TOPIC, Look(inside, 10, messages=4))])
+        assert not isinstance(found, PulsarError)
+        assert [entry.remaining for entry in found] == [3, 50]
+
+
+def test_entries_of_a_topic_that_is_missing_are_an_error_among_the_answers() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        add_plain(broker, TOPIC, b"m")
+        look = Look(EARLIEST_POSITION)
+        missing, found = Probe(pool).entries_at(
+            [("persistent://public/default/none", look), (TOPIC, look)]
+        )
+        assert isinstance(missing, TopicNotFound)
+        assert not isinstance(found, PulsarError)
+        assert len(found) == 1

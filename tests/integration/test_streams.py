@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine import attaching
 from pulsar_spark.engine.consumers import subscription
 from pulsar_spark.engine.consumers.subscription import TopicEnd
@@ -276,6 +277,33 @@ def test_caps_hold_over_mixed_entries(broker: Broker, make: Make, feed: Feed) ->
     assert max(sizes) <= 3000
     assert len(sizes) < len(expected) // 1000
     drained(broker, query, *broker.partitions_of(topic, 2))
+
+
+@pytest.mark.parametrize("cap", [3, 7, 40])
+def test_caps_hold_where_transactions_leave_markers_and_aborted_messages(
+    broker: Broker, make: Make, cap: int
+) -> None:
+    topic = broker.create_topic()
+    expected: list[bytes] = []
+    with PulsarClient(broker.service_url) as client, client.create_producer(topic) as producer:
+        for number in range(12):
+            txn = client.new_transaction()
+            values = [b"%d-%d" % (number, index) for index in range(5)]
+            for value in values:
+                producer.send(value, txn=txn)
+            if number % 3:
+                txn.commit()
+                expected += values
+            else:
+                txn.abort()
+    query = make(topic, startingOffsets="earliest")
+    started, found = time.monotonic(), []
+    while batch := query.batch(Caps(cap)):
+        assert len(batch) <= cap
+        found += batch
+    assert found == expected
+    # Nothing waits for an entry that never comes: a wait is a second at least.
+    assert time.monotonic() - started < 30
 
 
 def test_caps_are_exact_where_the_broker_stamps_an_index(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.engine.consumers.probe import FoundEntry, Look
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 
 class Backlog:
@@ -31,21 +31,28 @@ class Backlog:
         self._indexed = indexed
         self._first_time = first_time
         self._before = [0]
-        index = 0
-        place = Position(1, 0)
-        for number, messages in enumerate(entries):
-            ledger = 1 + 3 * (number // per_ledger)
-            place = Position(ledger, number % per_ledger)
+        self._per_ledger = per_ledger
+        self._ids = 0
+        self.end = EARLIEST_POSITION
+        self.add(entries)
+        self.asked = 0
+
+    def add(self, entries: Sequence[int]) -> None:
+        """Append entries."""
+        index = self._before[-1]
+        for messages in entries:
+            ledger = 1 + 3 * (self._ids // self._per_ledger)
+            place = Position(ledger, self._ids % self._per_ledger)
+            self._ids += 1
             if messages:
                 index += messages
                 self._keys.append(place)
                 self._messages.append(messages)
                 self._indexes.append(index - 1)
                 self._before.append(index)
-        self.end = (
-            Position(self._keys[-1].ledger_id, self._keys[-1].entry_id + 1) if self._keys else place
-        )
-        self.asked = 0
+                self.end = Position(place.ledger_id, place.entry_id + 1)
+            elif not self._keys:
+                self.end = place
 
     def ask(self, position: Position) -> FoundEntry | None:
         """Return the first entry at or after a position."""
@@ -67,6 +74,23 @@ class Backlog:
             None,
             self._indexes[number] if self._indexed else None,
         )
+
+    def look(self, look: Look) -> list[FoundEntry]:
+        """Return consecutive entries, as a look asks for."""
+        found: list[FoundEntry] = []
+        messages = size = 0
+        place = look.position
+        while len(found) < look.entries and messages < look.messages and size < look.size:
+            entry = self.ask(place)
+            if entry is None:
+                break
+            self.asked -= bool(found)
+            found.append(entry)
+            messages, size = messages + entry.remaining, size + entry.size
+            place = Position(entry.stop.ledger_id, entry.stop.entry_id + 1)
+            if place >= look.end:
+                break
+        return found
 
     def count(self, start: Position, end: Position) -> int:
         """Return how many messages are between two positions."""

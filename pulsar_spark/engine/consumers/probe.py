@@ -11,6 +11,7 @@ subscription gives the same.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -46,7 +47,12 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageIdAdv,
+    Position,
+)
 from pulsar_spark.protocol.validation import check_id
 
 T = TypeVar("T")
@@ -58,6 +64,9 @@ _FIRST_PATIENCE = 1.0
 _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
+# An entry that a broker has is there at once, mostly.
+_SOON = 0.1
+_MOST_PERMITS = 1000
 _MAX_ENTRY_ID = 2**62
 _COMPACTION = "__compaction"
 # How many subscriptions must give the same answer, if the cursor can have been moved: unused ids
@@ -92,6 +101,20 @@ class FoundEntry:
     def time(self) -> int:
         """The time that brokers search by: their own if they stamp it."""
         return self.publish_time if self.broker_time is None else self.broker_time
+
+
+class Look(NamedTuple):
+    """A question about consecutive entries: those at or after `position`, until there are enough.
+
+    Enough is as many `entries`, or so many `messages` from `position` on, or so many bytes (`size`)
+    as are reached first, or all entries before `end`. At least one entry is looked for.
+    """
+
+    position: Position
+    entries: float = 1
+    messages: float = math.inf
+    size: float = math.inf
+    end: Position = LATEST_POSITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +178,19 @@ class Probe:
             (topic, partial(self._at, topic, position, EntryWait()))
             for topic, position in questions
         )
+
+    def entries_at(
+        self, questions: Sequence[tuple[str, Look]]
+    ) -> list[tuple[FoundEntry, ...] | PulsarError]:
+        """Return consecutive entries of topics, as many as a Look asks for, or as there are.
+
+        One subscription reads all entries of a question, payloads included, so its `size` is what
+        it may cost. Ids without an entry are passed over, like the ends of ledgers.
+        """
+        found = self._ask_certain(
+            (topic, partial(self._several, topic, look, EntryWait())) for topic, look in questions
+        )
+        return [() if entries is None else entries for entries in found]
 
     def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
         """Return the first entry that the broker finds published at or after `time`, in ms.
@@ -300,6 +336,19 @@ class Probe:
             yield from session.subscribe(deadline)
             return (yield from _first_entry(session, entries, position, deadline, patience))
 
+    def _several(
+        self, topic: str, look: Look, patience: EntryWait, deadline: Deadline
+    ) -> Operation[_Answer[tuple[FoundEntry, ...]]]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        entries = _Entries()
+        with ConsumerSession(connection, probe_request(topic, look.position), entries) as session:
+            yield from session.subscribe(deadline)
+            first = yield from _first_entry(session, entries, look.position, deadline, patience)
+            if first.value is None:
+                return _Answer(None, first.needed)
+            found = yield from _more(session, entries, look, first.value, deadline, patience)
+            return _Answer(tuple(found), first.needed)
+
     def _ledger_end(
         self, topic: str, ledger_id: int, patience: EntryWait, deadline: Deadline
     ) -> Operation[_Answer[LedgerEnd]]:
@@ -417,6 +466,8 @@ class _Entries(ProbeHandler):
     """
 
     def __init__(self) -> None:
+        self.granted = 0
+        """The permits that were given, in messages."""
         self._lock = threading.Lock()
         # The following are guarded by _lock: blocks that nobody waits for yet, where the first
         # one's next entry starts, and who waits.
@@ -438,6 +489,7 @@ class _Entries(ProbeHandler):
         with self._lock:
             self._waiting = entry
         if not self._serve():
+            self.granted += permits
             try:
                 session.flow(permits)
             except PulsarError as error:
@@ -547,6 +599,61 @@ def _first_entry(
         done, _ = yield from unread_part(session, deadline)
         needed = 1 if done == began else _UNSURE
     return _Answer(found, needed)
+
+
+def _more(
+    session: ConsumerSession,
+    entries: _Entries,
+    look: Look,
+    first: FoundEntry,
+    deadline: Deadline,
+    patience: EntryWait,
+) -> Operation[list[FoundEntry]]:
+    """Return an operation for the entries from the first one on, until there are enough."""
+    found, messages, size = [first], first.remaining, first.size
+    # One permit was left for that entry, and a batch takes as many as it has messages.
+    delivered = entries.granted - 1 + first.messages
+    while len(found) < look.entries and messages < look.messages and size < look.size:
+        last = found[-1]
+        behind = Position(last.stop.ledger_id, last.stop.entry_id + bool(last.stop.batch_index))
+        if behind >= look.end:
+            break
+        # Not much more than is wanted: what was requested arrives, and is held meanwhile.
+        room = min(look.size - size, _MAX_HELD // 2) * messages / max(size, 1)
+        permits = int(max(min(look.messages - messages, room, _MOST_PERMITS), 1))
+        permits += max(delivered - entries.granted, 0)
+        waiting = entries.next(session, permits)
+        frame = yield from _next_before(session, waiting, behind, look.end, deadline, patience)
+        if frame is None:
+            break
+        entry = _describe(frame, look.position)
+        found.append(entry)
+        delivered += entry.messages
+        messages, size = messages + entry.remaining, size + entry.size
+    return found
+
+
+def _next_before(
+    session: ConsumerSession,
+    entry: Future[Frame],
+    behind: Position,
+    end: Position,
+    deadline: Deadline,
+    patience: EntryWait,
+) -> Operation[Frame | None]:
+    """Return an operation for the next entry after `behind`, None if there is none before `end`."""
+    for seconds in (_SOON, patience.seconds):
+        try:
+            frame: Frame = yield Within(entry, seconds)
+        except OperationTimeout:
+            # What is left may be of aborted transactions, or their markers: the broker has
+            # acknowledged it.
+            done, upto = yield from unread_part(session, deadline)
+            if max(done, behind) >= min(end, upto):
+                return None
+        else:
+            return frame
+    raise patience.timed_out()
 
 
 def _describe(frame: Frame, position: Position) -> FoundEntry:

@@ -1,35 +1,40 @@
 """Admission control: how much of the backlog goes into the next micro-batch.
 
-Each topic partition with a backlog gets an equal share of the caps. Unused shares go to the others,
-and the remainder to those that waited longest. The cap on messages is exact, even within entries;
-the cap on bytes admits at least one entry.
+If all of it is within the caps, a few looks make sure of that. Otherwise topic partitions get equal
+shares of the caps, at most 64 of them at a time: those that waited longest. Unused shares go to the
+others, and the remainder to those whose first message is oldest. The cap on messages is exact, even
+within entries; the cap on bytes admits at least one entry. Whatever the number of topic partitions,
+a decision takes a bounded number of requests.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.backlog_front import (
+    NOTHING,
+    Allowance,
     Amount,
     Front,
     Steps,
 )
-from pulsar_spark.spark.streaming.entry_samples import EntryStatistics
+from pulsar_spark.spark.streaming.topics import Span
 
-Ask: TypeAlias = Callable[[Sequence[tuple[str, Position]]], Sequence["FoundEntry | None"]]
-"""Answers for each topic and position with the first entry at or after it, if any."""
+Ask: TypeAlias = Callable[[Sequence[tuple[str, Look]]], Sequence[Sequence[FoundEntry]]]
+"""Answers each look at a topic with the entries that it finds."""
 
-Span: TypeAlias = "tuple[Position, Position]"
-
-_SAMPLES = 512
-_MOST_SAMPLES = 256
-_LEAST_SAMPLES = 8
-_EXACT = 1024
+# Requests of a decision, of which some make sure that all is within the caps; and entries and bytes
+# that it reads in order, in all.
+_LOOKS = 64
+_CHECKS = 16
+_ENTRIES = 4096
+_BYTES = 32 * 1024 * 1024
 _ROUNDS = 4
 
 
@@ -38,68 +43,162 @@ class Admission:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._statistics: dict[str, EntryStatistics] = {}
+        self._fronts: dict[str, Front] = {}
         self._decisions = 0
+        self._random = random.Random(0)
+        # What is left of the current decision's requests.
+        self._left = _LOOKS
         self.batch_sizes: dict[str, int] = {}
         """For each end inside an entry in the last result: the entry's number of messages."""
 
     def admit(self, spans: Mapping[str, Span], caps: Caps) -> dict[str, Position]:
         """Return where the batch ends on each topic partition; an unchanged start takes nothing.
 
-        `spans` are the start and end of each backlog.
+        `spans` are the backlogs.
         """
-        cuts = {topic: start for topic, (start, _) in spans.items()}
-        fronts = self._fronts(spans)
-        if fronts:
-            _share(fronts, _limit(caps), self._run)
-        cuts.update({topic: front.cut for topic, front in fronts.items()})
+        fronts = self._begin(spans)
+        limit = _limit(caps)
+        if self._all_fit(fronts, limit):
+            self._take_whole(fronts, list(fronts), limit)
+        else:
+            order = _in_turn(fronts)
+            chosen = {topic: fronts[topic] for topic in order[:_LOOKS]}
+            self._share(chosen, limit)
+            _take_whole_entries(chosen, limit)
+            self._take_whole(fronts, order[_LOOKS:], limit.minus(_used(chosen)))
+        for front in fronts.values():
+            if front.cut > front.start:
+                front.served = self._decisions
         self.batch_sizes = {topic: front.batch_size for topic, front in fronts.items()}
-        return cuts
+        return {
+            topic: fronts[topic].cut if topic in fronts else span.start
+            for topic, span in spans.items()
+        }
 
     def holds(self, spans: Mapping[str, Span], messages: int) -> bool:
         """Whether there are, by estimate, so many messages."""
-        fronts = self._fronts(spans)
-        total = _share(fronts, Amount(messages, math.inf), self._run, whole_entries=False)
-        return total.messages >= messages or not all(front.exhausted for front in fronts.values())
+        fronts = self._begin(spans)
+        if sum(front.slots or 0 for front in fronts.values()) >= messages:
+            return True
+        chosen = {topic: fronts[topic] for topic in _in_turn(fronts)[:_LOOKS]}
+        self._share(chosen, Amount(messages, math.inf))
+        seen = _used(chosen).messages
+        others = sum(front.likely() for topic, front in fronts.items() if topic not in chosen)
+        return seen + others >= messages or not all(front.exhausted for front in chosen.values())
 
-    def _fronts(self, spans: Mapping[str, Span]) -> dict[str, Front]:
-        open_spans = {topic: span for topic, span in spans.items() if span[0] < span[1]}
-        for topic in set(self._statistics).difference(spans):
-            del self._statistics[topic]
+    def _begin(self, spans: Mapping[str, Span]) -> dict[str, Front]:
+        """Return the fronts of the topic partitions that have a backlog."""
         self._decisions += 1
-        samples = max(min(_SAMPLES // max(len(open_spans), 1), _MOST_SAMPLES), _LEAST_SAMPLES)
-        fronts = {
-            topic: Front(
-                start,
-                end,
-                samples,
-                self._statistics.setdefault(topic, EntryStatistics()),
-                self._decisions,
-                _EXACT // len(open_spans),
-            )
-            for topic, (start, end) in open_spans.items()
-        }
-        self._run({topic: front.look() for topic, front in fronts.items()})
+        self._left = _LOOKS
+        for topic in set(self._fronts).difference(spans):
+            del self._fronts[topic]
+        fronts: dict[str, Front] = {}
+        for topic, span in spans.items():
+            if span.start < span.end:
+                front = self._fronts.get(topic)
+                if front is None:
+                    front = self._fronts[topic] = Front(self._random)
+                front.begin(*span)
+                fronts[topic] = front
         return fronts
+
+    # --- within the caps --------------------------------------------------------------------------
+
+    def _all_fit(self, fronts: Mapping[str, Front], limit: Amount) -> bool:
+        """Whether the caps do not bind: entries are no larger than those seen, which is checked."""
+        indexed = [topic for topic, front in fronts.items() if front.indexed and front.slots]
+        if limit.size == math.inf and 0 < 2 * len(indexed) <= _CHECKS:
+            self._count(fronts, indexed)
+        if not _most(fronts).within(limit):
+            return False
+        looks = self._checks(fronts)
+        for (topic, _), found in zip(looks, self._look(looks), strict=True):
+            fronts[topic].learn(found)
+        return _most(fronts).within(limit)
+
+    def _count(self, fronts: Mapping[str, Front], topics: Sequence[str]) -> None:
+        looks = {topic: fronts[topic].last_looks() for topic in topics}
+        found = iter(self._look([(topic, look) for topic in topics for look in looks[topic]]))
+        for topic in topics:
+            fronts[topic].count(*[next(found) for _ in looks[topic]])
+
+    def _checks(self, fronts: Mapping[str, Front]) -> list[tuple[str, Look]]:
+        """Choose some places at random, more where more is unknown."""
+        unknown = {
+            topic: front.slots or 0 for topic, front in fronts.items() if not front.is_counted
+        }
+        if not any(unknown.values()):
+            return []
+        drawn = self._random.choices(list(unknown), list(unknown.values()), k=_CHECKS)
+        counts = {topic: drawn.count(topic) for topic in dict.fromkeys(drawn)}
+        return [
+            (topic, look)
+            for topic, count in counts.items()
+            for look in fronts[topic].random_looks(count)
+        ]
+
+    # --- beyond the caps --------------------------------------------------------------------------
+
+    @staticmethod
+    def _take_whole(fronts: Mapping[str, Front], topics: Sequence[str], left: Amount) -> None:
+        """Take the whole backlogs of those that fit into what is left, without looking at them."""
+        largest = _largest(fronts)
+        for topic in topics:
+            most = fronts[topic].most(largest)
+            if most.within(left):
+                fronts[topic].take_all(most)
+                left = left.minus(most)
+
+    def _share(self, fronts: Mapping[str, Front], limit: Amount) -> None:
+        """Divide a limit among fronts."""
+        if not fronts:
+            return
+        number = len(fronts)
+        whole = limit.messages if limit.messages == math.inf else -(-limit.messages // number)
+        each, allowance = Amount(whole, limit.size / number), self._allowance(number)
+        self._run({topic: front.read(each, allowance) for topic, front in fronts.items()})
+        wanting, used = dict(fronts), NOTHING
+        for _ in range(_ROUNDS):
+            wanting = {topic: front for topic, front in wanting.items() if not front.exhausted}
+            left = limit.minus(used)
+            if not wanting or left.messages < 1 or left.size < 1:
+                break
+            shares, allowance = _shares(left, _in_order(wanting)), self._allowance(len(wanting))
+            self._run(
+                {
+                    topic: wanting[topic].take(wanting[topic].used.plus(share), allowance)
+                    for topic, share in shares.items()
+                }
+            )
+            before, used = used, _used(fronts)
+            if used == before:
+                break
+
+    def _allowance(self, number: int) -> Allowance:
+        return Allowance(self._left // number, _ENTRIES // number, _BYTES // number)
 
     def _run(self, steps: Mapping[str, Steps]) -> None:
         """Run all generators in rounds until none has a question left."""
-        waiting: dict[str, Sequence[Position]] = {}
+        waiting: dict[str, list[Look]] = {}
         for topic, generator in steps.items():
             _go_on(waiting, topic, generator, None)
         while waiting:
-            questions = [(topic, place) for topic, places in waiting.items() for place in places]
-            answers = iter(self._ask(questions))
+            questions = [(topic, look) for topic, looks in waiting.items() for look in looks]
+            answers = iter(self._look(questions))
             asked, waiting = waiting, {}
-            for topic, places in asked.items():
-                _go_on(waiting, topic, steps[topic], [next(answers) for _ in places])
+            for topic, looks in asked.items():
+                _go_on(waiting, topic, steps[topic], [next(answers) for _ in looks])
+
+    def _look(self, questions: Sequence[tuple[str, Look]]) -> Sequence[Sequence[FoundEntry]]:
+        self._left = max(self._left - len(questions), 0)
+        return self._ask(questions) if questions else []
 
 
 def _go_on(
-    waiting: dict[str, Sequence[Position]],
+    waiting: dict[str, list[Look]],
     topic: str,
     generator: Steps,
-    answers: list[FoundEntry | None] | None,
+    answers: list[Sequence[FoundEntry]] | None,
 ) -> None:
     try:
         waiting[topic] = next(generator) if answers is None else generator.send(answers)
@@ -114,62 +213,62 @@ def _limit(caps: Caps) -> Amount:
     )
 
 
-def _share(
-    fronts: Mapping[str, Front],
-    limit: Amount,
-    run: Callable[[Mapping[str, Steps]], None],
-    *,
-    whole_entries: bool = True,
-) -> Amount:
-    """Divide a limit among fronts; return how much they use."""
-    wanting = dict(fronts)
-    for _ in range(_ROUNDS):
-        wanting = {topic: front for topic, front in wanting.items() if not front.exhausted}
-        left = limit.minus(_used(fronts))
-        if not wanting or left.messages < 1 or left.size < 1:
-            break
-        before = _used(fronts)
-        order = sorted(wanting, key=lambda topic: _waiting_since(wanting[topic]))
-        shares = _shares(left, len(order))
-        run(
-            {
-                topic: wanting[topic].take(wanting[topic].used.plus(share))
-                for topic, share in zip(order, shares, strict=True)
-            }
-        )
-        if _used(fronts) == before:
-            break
-    if whole_entries:
-        _take_whole_entries(fronts, limit)
-    return _used(fronts)
+def _in_order(fronts: Mapping[str, Front]) -> list[str]:
+    """Return the topics in the order in which they get what cannot be divided equally."""
+
+    def waiting_since(topic: str) -> tuple[int, int]:
+        front = fronts[topic]
+        return front.served, front.first.publish_time if front.first is not None else 0
+
+    return sorted(fronts, key=waiting_since)
 
 
-def _shares(left: Amount, count: int) -> list[Amount]:
-    shares: list[Amount] = []
-    for number in range(count):
-        # The remainder goes to the first ones, which waited longest.
+def _shares(left: Amount, topics: Sequence[str]) -> dict[str, Amount]:
+    count = len(topics)
+    shares: dict[str, Amount] = {}
+    for number, topic in enumerate(topics):
         messages = left.messages
         if messages < math.inf:
             messages = int(left.messages) // count + (number < int(left.messages) % count)
-        shares.append(Amount(messages, left.size / count))
+        shares[topic] = Amount(messages, left.size / count)
     return shares
 
 
 def _take_whole_entries(fronts: Mapping[str, Front], limit: Amount) -> None:
     """Give the remainder to fronts that got nothing: it may suffice for one of their entries."""
-    empty = [front for front in fronts.values() if front.cut == front.start and front.first]
-    for front in sorted(empty, key=_waiting_since):
-        assert front.first is not None
-        used = _used(fronts)
+    used = _used(fronts)
+    for topic in _in_order(fronts):
+        front = fronts[topic]
+        if front.cut != front.start or front.first is None:
+            continue
         left = limit.minus(used)
         if (left.messages >= 1 and front.first.size <= left.size) or not used.messages:
             front.take_first(left.messages)
+            used = used.plus(front.used)
 
 
 def _used(fronts: Mapping[str, Front]) -> Amount:
-    messages = sum(front.used.messages for front in fronts.values())
-    return Amount(messages, sum(front.used.size for front in fronts.values()))
+    return _total(front.used for front in fronts.values())
 
 
-def _waiting_since(front: Front) -> int:
-    return front.first.publish_time if front.first is not None else 0
+def _most(fronts: Mapping[str, Front]) -> Amount:
+    largest = _largest(fronts)
+    return _total(front.most(largest) for front in fronts.values())
+
+
+def _largest(fronts: Mapping[str, Front]) -> Amount:
+    found = [front.largest for front in fronts.values()]
+    messages = max((largest.messages for largest in found), default=0)
+    return Amount(messages, max((largest.size for largest in found), default=0))
+
+
+def _in_turn(fronts: Mapping[str, Front]) -> list[str]:
+    """Return the topics, those that waited longest first, of these those with most messages."""
+    return sorted(fronts, key=lambda topic: (fronts[topic].served, -fronts[topic].likely()))
+
+
+def _total(amounts: Iterable[Amount]) -> Amount:
+    total = NOTHING
+    for amount in amounts:
+        total = total.plus(amount)
+    return total

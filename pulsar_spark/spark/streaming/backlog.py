@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -28,7 +28,7 @@ SAMPLE_SECONDS = 3.0
 # After a failure, ask nothing for this long: batches must not wait for numbers again and again.
 _SILENCE = 30.0
 # How many entries are sampled per batch: as many as admission control samples.
-_QUESTIONS = 500
+_QUESTIONS = 64
 # Of these, at most this many on one topic partition: the others are assumed to be similar.
 _ENOUGH = 8
 # The ledgers' ends are unknown: how far after the first entry to look for others.
@@ -195,9 +195,11 @@ class Backlogs:
         if behind and self._clock() >= self._silent_until:
             self._ask({topic: end for topic, (_, end) in behind.items()}, probe)
         # Assume that topic partitions without samples are like the others.
-        pool = [entry for known in self._known.values() for entry in known.samples.values()]
+        others = _Average.of(
+            entry for known in self._known.values() for entry in known.samples.values()
+        )
         return {
-            topic: _estimate(self._known[topic], end, now_ms, pool)
+            topic: _estimate(self._known[topic], end, now_ms, others)
             for topic, (_, end) in behind.items()
         }
 
@@ -281,20 +283,34 @@ class Backlogs:
             logger.info("the lag of this micro-batch is unknown: %s", error)
 
 
-def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Lag:
+class _Average(NamedTuple):
+    """Mean messages and size of some entries, None for none."""
+
+    messages: float
+    size: float
+
+    @classmethod
+    def of(cls, entries: Iterable[FoundEntry]) -> _Average | None:
+        count = messages = size = 0
+        for found in entries:
+            count, messages, size = count + 1, messages + found.messages, size + found.size
+        return cls(messages / count, size / count) if count else None
+
+
+def _estimate(known: _Known, end: Position, now_ms: int, others: _Average | None) -> Lag:
     entries, first = known.entries(end), known.first
     samples = [found for found in known.samples.values() if found.start < end]
     if known.first_end is None:
-        return _by_samples(samples or pool, entries)
+        return _by_average(_Average.of(samples) or others, entries)
     if first is None or first.start >= end:
         # All remaining entries are markers or aborted messages, which readers never get.
         return Lag(entries, 0, 0, 0.0)
     seconds = max(now_ms - first.publish_time, 0) / 1000
-    others = [found for found in samples if found.start[:2] != first.start[:2]]
+    later = [found for found in samples if found.start[:2] != first.start[:2]]
     if entries == 1 or (known.whole and known.sampled is not None and known.sampled[1] == end):
-        messages = first.remaining + sum(found.messages for found in others)
-        return Lag(entries, messages, first.size + sum(found.size for found in others), seconds)
-    more = _by_samples(others or [first], None if entries is None else entries - 1)
+        messages = first.remaining + sum(found.messages for found in later)
+        return Lag(entries, messages, first.size + sum(found.size for found in later), seconds)
+    more = _by_average(_Average.of(later or [first]), None if entries is None else entries - 1)
     counted = known.messages_by_index(end)
     messages_estimated = counted is None and more.messages is not None
     if counted is None and more.messages is not None:
@@ -303,12 +319,11 @@ def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEnt
     return Lag(entries, counted, size, seconds, messages_estimated, size is not None)
 
 
-def _by_samples(samples: Sequence[FoundEntry], entries: int | None) -> Lag:
-    if entries is None or not samples:
+def _by_average(each: _Average | None, entries: int | None) -> Lag:
+    if entries is None or each is None:
         return Lag(entries)
-    messages = sum(found.messages for found in samples) / len(samples)
-    size = sum(found.size for found in samples) / len(samples)
-    return Lag(entries, round(entries * messages), round(entries * size), None, True, True)
+    messages, size = round(entries * each.messages), round(entries * each.size)
+    return Lag(entries, messages, size, None, True, True)
 
 
 def _last_entry(end: Position) -> Position:

@@ -1,39 +1,41 @@
 """The front of a topic partition's backlog: where a number of messages or bytes ends.
 
-Without the admin API a broker does not tell the number of messages between two positions. It does
-return the first entry at or after a position, with its number of messages and its size. The front
-is estimated from such samples, taken by strata so that both runs and mixtures of small and large
-entries are noticed. The limit on messages must not be exceeded: where entries differ, each is
-inspected up to the limit, and beyond a certain number of entries the estimate has a safety margin.
-If the broker stamps an index on entries, the result is exact.
+Without the admin API a broker does not tell the number of messages between two positions. But a
+subscription at a position gets the entries from there on, with their numbers of messages and sizes.
+So a front is read up to the limit, as far as that is cheap. Beyond that, it is exact if the broker
+stamps an index on entries. If not, entries are sampled by strata, so that both runs and mixtures of
+small and large ones are noticed, and where they differ the estimate has a safety margin: the limit
+on messages must not be exceeded.
 
-Generators do the work: they yield positions and receive samples, so that many topic partitions
-share rounds of requests.
+Generators do the work: they yield what to look at and receive entries, so that many topic
+partitions share rounds of requests. What was read beyond a decision is kept for the next one.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
-from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, LedgerSize
+from pulsar_spark.engine.consumers.probe import FoundEntry, Look
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.streaming.entry_samples import EntryStatistics, strata
 
-_MAX_STEPS = 12
-_MAX_LEDGERS = 200
-# How many entries one sample may represent.
-_REACH = 512
+# How many entries are read at first: enough to see whether they are alike.
+_FIRST_ENTRIES = 256
+# How many entries the search for an index looks at in one place.
+_NEAR = 16
+# How many samples of a ledger of alike entries are taken, if its end is unknown.
+_AT_ONCE = 16
+# How many entries are kept for the next decision.
+_KEPT = 1024
 # Safety margin, in standard deviations, of estimates for entries that differ.
 _MARGIN = 4.0
 
-
-Questions: TypeAlias = "list[Position]"
-Answers: TypeAlias = "list[FoundEntry | None]"
-Steps: TypeAlias = "Generator[Questions, Answers, None]"
+Entries: TypeAlias = "Sequence[FoundEntry]"
+Steps: TypeAlias = "Generator[list[Look], list[Entries], None]"
 
 
 class Amount(NamedTuple):
@@ -50,318 +52,423 @@ class Amount(NamedTuple):
         """Return the sum."""
         return Amount(self.messages + other.messages, self.size + other.size)
 
+    def within(self, limit: Amount) -> bool:
+        """Whether neither part is above that of the limit."""
+        return self.messages <= limit.messages and self.size <= limit.size
+
 
 NOTHING = Amount(0, 0)
 
 
-class Front:
-    """The front of one topic partition's backlog [start, end), as far as it was inspected.
+class Allowance(NamedTuple):
+    """What a front may use in one round: looks, and entries and bytes that are read in order."""
 
-    `take` decides how much of it is within a limit. Then `cut` is the position after that part,
-    `used` its exact or estimated amount, `exhausted` whether it is the whole backlog. `batch_size`
-    is the size of the entry that contains the cut, 0 if the cut is between entries. One decision
-    may inspect `samples` entries, or `exact` entries if they differ.
+    looks: int
+    entries: int
+    size: int
+
+
+class _Stratum(NamedTuple):
+    """`width` ids from `start` on, and what each is taken to have.
+
+    Not all of them exist if it is not certain.
     """
 
-    def __init__(
-        self,
-        start: Position,
-        end: Position,
-        samples: int,
-        statistics: EntryStatistics | None = None,
-        seed: int = 0,
-        exact: int = 1024,
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.first: FoundEntry | None = None
-        self.cut = start
+    start: Position
+    width: int
+    each: Amount
+    is_certain: bool = True
+
+
+class Front:
+    """The front of one topic partition's backlog [start, end), as far as it is known.
+
+    Each decision begins with `begin`. `take` decides how much is within a limit. Then `cut` is the
+    position after that part, `used` its exact or estimated amount, `exhausted` whether it is the
+    whole backlog. `batch_size` is the size of the entry that contains the cut, 0 if the cut is
+    between entries. `served` is the last decision that took something.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.served = 0
+        self.batch_size = 0
+        self.start = self.cut = self.end = EARLIEST_POSITION
         self.used = NOTHING
         self.exhausted = False
-        self.batch_size = 0
-        self._samples = samples
-        self._exact = max(exact, samples)
-        self._statistics = statistics or EntryStatistics()
-        self._random = random.Random(seed)
-        self._ledgers: list[LedgerSize] = []
-        # Whether the known ledgers are all that count, and whether there are more.
-        self._complete = self._shortened = False
-        # Slot (an entry id's number, counted from the start) → the entry there, if any.
-        self._seen: dict[int, FoundEntry | None] = {}
+        self._statistics = EntryStatistics()
+        self._random = rng
+        # The entries from the start on, and up to where these are all.
+        self._known: list[FoundEntry] = []
+        self._upto = EARLIEST_POSITION
+        # If known: the number of messages in the last entry, the index of the first message behind
+        # the cut, and the number of messages in all.
+        self._last = 0
+        self._base: int | None = None
+        self._count: int | None = None
 
-    # --- slots ----------------------------------------------------------------------------------
+    def begin(self, start: Position, end: Position, last: int = 0) -> None:
+        """Begin a decision about [start, end), whose last entry has `last` messages, 0 if unknown.
+
+        What is known from the last decision is used if the backlog continues at its cut.
+        """
+        if start != self.cut or end < self._upto:
+            self._known, self._upto, self._base = [], start, None
+        self._known = [found for found in self._known if found.stop > start][:_KEPT]
+        if self._known:
+            first = self._known[0]
+            self._known[0] = replace(first, start=max(first.start, start))
+            self._upto = _behind(self._known[-1])
+        else:
+            self._upto = start
+        self.start = self.cut = start
+        self.end, self._last = end, last
+        self.used, self.exhausted, self.batch_size = NOTHING, False, 0
+        self._count = None
+
+    # --- what is known ----------------------------------------------------------------------------
 
     @property
-    def slots(self) -> int:
-        """How many entry ids the front has, as far as known; not each has an entry."""
-        return sum(ledger.low for ledger in self._ledgers)
+    def first(self) -> FoundEntry | None:
+        """The first entry, if it was read."""
+        return self._known[0] if self._known else None
 
-    def _place(self, slot: int) -> Position:
-        for ledger in self._ledgers:
-            if slot < ledger.low:
-                place = Position(ledger.ledger_id, ledger.first + slot)
-                return max(place, self.start)
-            slot -= ledger.low
-        last = self._ledgers[-1]
-        return Position(last.ledger_id, last.first + last.low)
+    @property
+    def slots(self) -> int | None:
+        """How many ids there are beyond the known entries, None if other ledgers follow.
 
-    def look(self) -> Steps:
-        """Find the first entry."""
-        (self.first,) = yield [self.start]
-        if self.first is None or self.first.start >= self.end:
-            # None of its entries is readable.
-            self.first = None
-            self.cut, self.exhausted = self.end, True
+        Not each id has an entry.
+        """
+        if self._upto >= self.end:
+            return 0
+        if self._upto.ledger_id != self.end.ledger_id:
+            return None
+        return max(self.end.entry_id - max(self._upto.entry_id, 0), 0)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the broker stamps an index on entries."""
+        return self._base is not None or any(found.index is not None for found in self._known[:1])
+
+    @property
+    def _large(self) -> Amount:
+        """What entries beyond the known ones have at most, by all that is known."""
+        return Amount(max(self._statistics.largest, self._last), self._statistics.largest_size)
+
+    @property
+    def _alike(self) -> bool:
+        """Whether no entries of different sizes were seen."""
+        found = self._statistics
+        return found.deviation == 0 and self._last <= max(found.largest, 1)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of messages is known for certain."""
+        return self._count is not None
+
+    @property
+    def largest(self) -> Amount:
+        """The messages and bytes of the largest entries that were seen."""
+        return Amount(self._statistics.largest, self._statistics.largest_size)
+
+    def most(self, unseen: Amount) -> Amount:
+        """Return how much the backlog has if no entry is larger than those that were seen.
+
+        `unseen` is what an entry of a front has of which none was seen; 0 if that is unknown.
+        """
+        slots, most = self.slots, _sum(self._known)
+        each = self.largest if self._statistics.count else unseen
+        messages, size = max(each.messages, self._last), each.size
+        if slots is None:
+            most = Amount(math.inf, math.inf)
+        elif slots:
+            messages = slots * (messages or math.inf)
+            if slots == 1 and self._last:
+                messages = self._last - self._upto.batch_index
+            most = most.plus(Amount(messages, slots * (size or math.inf)))
+        return most if self._count is None else most._replace(messages=self._count)
+
+    def likely(self) -> float:
+        """Return the likely number of messages, as far as ids tell."""
+        return _sum(self._known).messages + (self.slots or 0) * self._statistics.mean
+
+    def random_looks(self, count: int) -> list[Look]:
+        """Return so many places beyond the known entries, in different parts."""
+        low = max(self._upto.entry_id, 0)
+        parts = strata(low, self.end.entry_id, min(count, self.slots or 0), self._random)
+        return [Look(Position(self.end.ledger_id, slot)) for slot, _ in parts]
+
+    def last_looks(self) -> list[Look]:
+        """Return the places whose indexes tell how many messages there are."""
+        last = Look(Position(self.end.ledger_id, max(self.end.entry_id - 1, 0)))
+        return [last] if self._base is not None else [last, Look(self.start)]
+
+    def learn(self, entries: Entries) -> None:
+        """Learn from entries what others may be like."""
+        for found in entries:
+            # The rest of a partly read entry says nothing about other entries.
+            if found.start < self.end and not found.start.batch_index:
+                self._statistics.add(found.messages, found.size)
+
+    def count(self, last: Entries, first: Entries = ()) -> None:
+        """Count the messages by the indexes of the entries at `last_looks`."""
+        for found in first:
+            if found.index is not None:
+                self._base = found.index - found.remaining + 1
+        for found in last:
+            if found.index is not None and self._base is not None and found.start < self.end:
+                self._count = found.index - self._base + 1
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def read(self, limit: Amount, allowance: Allowance) -> Steps:
+        """Read the first entries, if those that are known are less than the limit."""
+        if allowance.looks and not self._suffices(limit):
+            few = min(allowance.entries, _FIRST_ENTRIES)
+            yield from self._read_on(limit, allowance._replace(entries=few))
+
+    def take(self, limit: Amount, allowance: Allowance) -> Steps:
+        """Decide how much is within `limit`; calls `read` first.
+
+        Later limits of a decision must be higher.
+        """
+        looks = allowance.looks
+        found: list[_Stratum] = []
+        if not self._suffices(limit) and self._known and self.indexed and limit.size == math.inf:
+            yield from self._search(limit, looks)
             return
-        self._enter(self.first)
-        self._learn(0, self.first)
+        # Where entries differ, and across ledgers, the next entries are read first.
+        if looks and not self._suffices(limit) and (not self._alike or self.slots is None):
+            yield from self._read_on(limit, allowance)
+            looks -= 1
+        if not self._suffices(limit):
+            found = yield from self._sample(limit, looks)
+        before = self.cut, self.used, self.batch_size, self._base
+        self._settle(limit, found)
+        if self.cut < before[0]:
+            # There were no looks left for what was sampled then.
+            self.cut, self.used, self.batch_size, self._base = before
+            self.exhausted = False
 
-    def _enter(self, found: FoundEntry) -> None:
-        ledger = LedgerSize(found.start.ledger_id, found.start.entry_id)
-        if ledger.ledger_id == self.end.ledger_id:
-            behind = self.end.entry_id + (1 if self.end.batch_index else 0)
-            ledger.low = max(behind - ledger.first, 1)
-            ledger.high = ledger.low + 1
-            self._complete = True
-        self._ledgers.append(ledger)
-
-    def _reach(self, slots: int) -> Steps:
-        """Find this many slots, or all there are."""
-        while self.slots < slots and not self._complete:
-            last = self._ledgers[-1]
-            if last.exact:
-                yield from self._next_ledger(last)
-                continue
-            missing = slots - self.slots
-            if last.high:
-                probe = last.next_probe()
-            else:
-                probe = Position(last.ledger_id, last.first + last.low + missing - 1)
-            (found,) = yield [probe]
-            last.learn(probe, None if found is None else Position(*found.start[:2]))
-
-    def _next_ledger(self, last: LedgerSize) -> Steps:
-        (found,) = yield [Position(last.ledger_id, BEYOND_LEDGER)]
-        ahead = found is not None and found.start.ledger_id > last.ledger_id
-        if found is None or not ahead or found.start >= self.end:
-            self._complete = True
-        elif len(self._ledgers) >= _MAX_LEDGERS:
-            # Enough for one batch; the next one continues from here.
-            self._complete = self._shortened = True
-        else:
-            self._enter(found)
-
-    def _ask(self, slots: list[int]) -> Steps:
-        asked = [slot for slot in slots if slot not in self._seen]
-        if not asked:
-            return
-        answers = yield [self._place(slot) for slot in asked]
-        for slot, found in zip(asked, answers, strict=True):
-            self._learn(slot, found)
-
-    def _learn(self, slot: int, found: FoundEntry | None) -> None:
-        here = found is not None and found.start[:2] == self._place(slot)[:2]
-        self._seen[slot] = found if here else None
-        # The rest of a partly read entry says nothing about other entries.
-        if found is not None and here and not found.start.batch_index:
-            self._statistics.add(found.remaining)
-
-    # --- deciding -------------------------------------------------------------------------------
-
-    def take(self, limit: Amount) -> Steps:
-        """Decide how much is within `limit`; calls `look` first. Later limits must be higher."""
-        if self.first is None:
-            return
-        if self.first.index is not None and limit.messages < math.inf:
-            yield from self._take_by_index(limit)
-        else:
-            yield from self._take_by_samples(limit)
+    def take_all(self, amount: Amount) -> None:
+        """Take the whole backlog, which is of that amount."""
+        self.cut, self.exhausted, self.used, self.batch_size = self.end, True, amount, 0
+        counted = self._base is not None and self._count is not None
+        self._base = (self._base or 0) + (self._count or 0) if counted else None
 
     def take_first(self, most: float) -> None:
         """Take the first entry whatever its size, but at most so many of its messages."""
         if self.first is not None:
-            messages = min(self.first.remaining, most)
-            self._cut_at(self.first, messages)
-            self.used = Amount(messages, self.first.size)
-            self.exhausted = self.cut >= self.end
+            self.used = self._cut_in(self.first, min(self.first.remaining, most))
 
-    def _cut_at(self, found: FoundEntry, messages: float) -> None:
-        """Cut after so many messages of an entry."""
+    def _suffices(self, limit: Amount) -> bool:
+        """Whether the known entries reach the limit, or are all."""
+        known = _sum(self._known)
+        enough = known.messages >= limit.messages or known.size >= limit.size
+        return enough or self._upto >= self.end
+
+    def _read_on(self, limit: Amount, allowance: Allowance) -> Steps:
+        """Read entries behind the known ones."""
+        left = limit.minus(_sum(self._known))
+        size = min(left.size, allowance.size)
+        look = Look(self._upto, max(allowance.entries, 1), left.messages, size, self.end)
+        (found,) = yield [look]
+        self.learn(found)
+        inside = [entry for entry in found if entry.start < self.end]
+        self._known += inside
+        read = _sum(inside)
+        is_enough = len(found) >= look.entries or read.messages >= left.messages
+        if len(inside) == len(found) and (is_enough or read.size >= size):
+            self._upto = _behind(inside[-1])
+        else:
+            self._upto = self.end
+
+    def _sample(
+        self, limit: Amount, looks: int
+    ) -> Generator[list[Look], list[Entries], list[_Stratum]]:
+        """Look at some of the ids that are likely within the limit, one ledger after another."""
+        left = limit.minus(_sum(self._known))
+        if not looks and self.slots:
+            return [_Stratum(self._upto, self.slots, self._large)]
+        at: Position | None = self._upto
+        found: list[_Stratum] = []
+        while at is not None and looks > 0:
+            window = self._window(at, left)
+            inside = at.ledger_id == self.end.ledger_id
+            at_once = looks if inside or not self._alike else min(looks, _AT_ONCE)
+            parts = strata(0, window, min(at_once, window), self._random)
+            if not parts:
+                break
+            looks -= len(parts)
+            places = [at._replace(entry_id=max(at.entry_id, 0) + slot) for slot, _ in parts]
+            answers = yield [Look(place) for place in places]
+            fresh, at = self._strata(at, parts, places, answers, inside=inside)
+            found += fresh
+            for _, width, each, _ in fresh:
+                left = left.minus(Amount(width * each.messages, width * each.size))
+        count = sum(stratum.is_certain for stratum in found)
+        deviation = 0.0 if self._alike else self._statistics.deviation
+        margin = _MARGIN * deviation / math.sqrt(max(count, 1))
+        # An id that stands for itself alone has no margin.
+        return [
+            stratum._replace(each=stratum.each.plus(Amount(margin, 0)))
+            if stratum.width > 1
+            else stratum
+            for stratum in found
+        ]
+
+    def _window(self, at: Position, left: Amount) -> int:
+        """Return how many ids of a ledger are likely within what is left of a limit."""
+        found = self._statistics
+        ids = min(left.messages / max(found.mean, 1.0), left.size / max(found.mean_size, 1.0))
+        if at.ledger_id == self.end.ledger_id:
+            ids = min(ids, self.end.entry_id - max(at.entry_id, 0))
+        return int(ids)
+
+    def _strata(
+        self,
+        at: Position,
+        parts: Sequence[tuple[int, int]],
+        places: Sequence[Position],
+        answers: Sequence[Entries],
+        *,
+        inside: bool,
+    ) -> tuple[list[_Stratum], Position | None]:
+        """Return what the samples stand for, and where the next ledger begins, if it was reached.
+
+        `inside` if the ledger has all of these ids.
+        """
+        found: list[_Stratum] = []
+        behind = at._replace(entry_id=max(at.entry_id, 0), batch_index=0)
+        for (_, width), place, answer in zip(parts, places, answers, strict=True):
+            entry = answer[0] if answer else None
+            if entry is None or entry.start >= self.end:
+                break
+            if entry.start.ledger_id != place.ledger_id:
+                # The ledger ends before that id, and has at most as many entries up to it.
+                ids = place.entry_id - behind.entry_id
+                found.append(_Stratum(behind, ids, self._large, is_certain=False))
+                return found, entry.start
+            here = entry.start[:2] == place[:2]
+            if here:
+                self.learn(answer)
+            ids = width if inside else place.entry_id + 1 - behind.entry_id
+            amount = Amount(entry.messages, entry.size) if here else NOTHING
+            found.append(_Stratum(behind, ids, amount))
+            behind = behind._replace(entry_id=behind.entry_id + ids)
+        return found, None
+
+    def _settle(self, limit: Amount, beyond: Sequence[_Stratum]) -> None:
+        self.cut, self.batch_size, self.exhausted, used = self.start, 0, False, NOTHING
+        for found in self._known:
+            taken = used.plus(Amount(found.remaining, found.size))
+            if not taken.within(limit):
+                # Bytes count for whole entries, messages also for parts.
+                inside = limit.messages - used.messages
+                if inside >= 1 and taken.size <= limit.size:
+                    used = used.plus(self._cut_in(found, min(inside, found.remaining)))
+                self.used = used
+                return
+            used = used.plus(self._cut_in(found, found.remaining))
+        if self._upto >= self.end:
+            self.cut = self.end
+        for place, width, each, is_certain in beyond:
+            fits = _fitting(limit.minus(used), each, width)
+            if not is_certain and fits < width:
+                break
+            used = used.plus(Amount(fits * each.messages, fits * each.size))
+            if fits and is_certain:
+                self.cut = min(place._replace(entry_id=place.entry_id + fits), self.end)
+                self._base = None
+            if fits < width:
+                break
+        self.used, self.exhausted = used, self.cut >= self.end
+
+    def _cut_in(self, found: FoundEntry, messages: float) -> Amount:
+        """Cut after so many messages of an entry; return their amount."""
+        place = found.start
         self.batch_size = 0
         self.cut = min(_behind(found), self.end)
         if messages < found.remaining:
-            place = found.start
             inside = place.batch_index + int(messages)
             self.cut = min(Position(place.ledger_id, place.entry_id, inside), self.end)
             self.batch_size = found.stop.batch_index
-
-    def _take_by_samples(self, limit: Amount) -> Steps:
-        assert self.first is not None
-        window = self._guess(limit)
-        fit, used, inside = 0, NOTHING, 0
-        for _ in range(_MAX_STEPS):
-            yield from self._reach(window)
-            window = min(window, self.slots)
-            strata = self._strata(window)
-            yield from self._ask([slot for slot, _ in strata])
-            fit, used, inside = self._fit(strata, limit)
-            if fit >= window:
-                if self._complete and window >= self.slots:
-                    break
-                if window >= self._farthest:
-                    break
-                window = min(max(2 * window, self._guess(limit)), self._farthest)
-            elif window - fit > max(fit // 2, self._samples):
-                # The samples are too sparse for such a small part.
-                window = max(fit + fit // 4, min(self._samples, window - 1))
-            else:
-                break
-        if limit.messages < math.inf and window > self._samples and self._differ:
-            window = min(window, fit + fit // 4 + 1)
-            head = min(window, self._exact)
-            tail = [(head + slot, width) for slot, width in self._strata(window - head)]
-            strata = [*((slot, 1) for slot in range(head)), *tail]
-            yield from self._ask([slot for slot, _ in strata])
-            fit, used, inside = self._fit(strata, limit, _MARGIN)
-        self._settle(fit, used, inside)
-
-    @property
-    def _differ(self) -> bool:
-        """Whether entries are known to have different numbers of messages."""
-        whole = {found.remaining for slot, found in self._seen.items() if slot and found}
-        return len(whole) > 1 or self._statistics.deviation > 0
-
-    @property
-    def _farthest(self) -> int:
-        return int(_REACH * (self._samples + self._statistics.count))
-
-    def _guess(self, limit: Amount) -> int:
-        assert self.first is not None
-        each = max(self._statistics.mean, 1.0)
-        by_messages = limit.messages / each
-        by_size = limit.size / max(self.first.size, 1)
-        return int(max(min(by_messages, by_size, self._farthest), 1)) + 1
-
-    def _strata(self, window: int) -> list[tuple[int, int]]:
-        """Return slots to sample, each with the number of slots it represents, in order."""
-        if window <= self._samples:
-            return [(slot, 1) for slot in range(window)]
-        return strata(0, window, self._samples, self._random)
-
-    def _fit(
-        self, strata: list[tuple[int, int]], limit: Amount, deviations: float = 1.0
-    ) -> tuple[int, Amount, int]:
-        """Return how many slots are within the limit, their amount, and how much of the next slot.
-
-        A slot that represents others counts with the safety margin.
-        """
-        wide = sum(width > 1 for _, width in strata)
-        margin = deviations * self._statistics.deviation / math.sqrt(wide) if wide else 0.0
-        slots, messages, size = 0, 0.0, 0.0
-        for slot, width in strata:
-            found = self._seen[slot]
-            each = (0.0, 0.0) if found is None else (float(found.remaining), float(found.size))
-            each = each[0] + (margin if width > 1 else 0.0), each[1]
-            fitting = width
-            for cost, done, most in (
-                (each[0], messages, limit.messages),
-                (each[1], size, limit.size),
-            ):
-                if cost * width > most - done:
-                    fitting = min(fitting, max(int((most - done) // cost), 0))
-            slots += fitting
-            messages += fitting * each[0]
-            size += fitting * each[1]
-            if fitting < width:
-                inside = int(min(max(limit.messages - messages, 0), each[0]))
-                if width > 1 or not 0 < inside < each[0] or size + each[1] > limit.size:
-                    break
-                # Bytes count for whole entries, messages also for parts.
-                return slots, Amount(messages + inside, size + each[1]), inside
-        return slots, Amount(messages, size), 0
-
-    def _settle(self, fit: int, used: Amount, inside: int = 0) -> None:
-        self.used = used
-        self.batch_size = 0
-        found = self._seen.get(fit) if inside else None
-        if found is not None:
-            self._cut_at(found, inside)
-            self.exhausted = self.cut >= self.end
-        elif self._complete and fit >= self.slots and not self._shortened:
-            self.cut, self.exhausted = self.end, True
-        else:
-            self.cut, self.exhausted = self.start, False
-            if fit:
-                # Behind an entry, never at the start of the next ledger: that is acknowledged.
-                last = self._place(fit - 1)
-                self.cut = min(Position(last.ledger_id, last.entry_id + 1), self.end)
-
-    # --- by index -------------------------------------------------------------------------------
-
-    def _take_by_index(self, limit: Amount) -> Steps:
-        assert self.first is not None
-        assert self.first.index is not None
-        if limit.size < math.inf:
-            yield from self._take_by_samples(Amount(math.inf, limit.size))
-        begin = self.first.index - self.first.remaining + 1
-        wanted = int(limit.messages)
-        self.batch_size = 0
-        last: list[int] = [begin - 1]
-        cut = self.start if not wanted else (yield from self._find(begin + wanted - 1, last))
-        if cut is not None and (limit.size == math.inf or cut < self.cut):
-            self.cut, self.exhausted = cut, False
-            self.used = Amount(wanted, self.used.size)
-            if not cut.batch_index:
-                self.batch_size = 0
-        elif limit.size == math.inf:
-            self.batch_size = 0
-            self._settle(self.slots, Amount(last[0] - begin + 1, 0.0))
-
-    def _find(self, index: int, last: list[int]) -> Generator[Questions, Answers, Position | None]:
-        """Return the position just after the message with `index`, None if that is too far.
-
-        `last` receives the highest index before it.
-        """
-        assert self.first is not None
-        low = 0
-        high = int((index - (self.first.index or 0)) / max(self._statistics.mean, 1.0)) + 1
-        while True:
-            yield from self._reach(high + 1)
-            high = min(high, self.slots - 1)
-            if not (yield from self._is_before(high, index, last)):
-                break
-            if high >= self.slots - 1 and self._complete:
-                return None
-            low, high = high + 1, 2 * high + 1
-        while low < high:
-            middle = (low + high) // 2
-            if (yield from self._is_before(middle, index, last)):
-                low = middle + 1
-            else:
-                high = middle
-        (found,) = yield [self._place(low)]
-        if found is None or found.start >= self.end:
-            return None
-        place = found.start
+        self.exhausted = self.cut >= self.end
         if found.index is None:
-            return Position(*place)
-        inside = found.remaining - (found.index - index)
-        if inside >= found.remaining:
-            return _behind(found)
-        self.batch_size = found.stop.batch_index
-        return Position(place.ledger_id, place.entry_id, place.batch_index + inside)
+            self._base = None
+        else:
+            self._base = found.index - found.remaining + int(messages) + 1
+        return Amount(messages, found.size)
 
-    def _is_before(
-        self, slot: int, index: int, last: list[int]
-    ) -> Generator[Questions, Answers, bool]:
-        """Return whether the first entry at or after a slot ends before `index`."""
-        (found,) = yield [self._place(slot)]
-        if found is None or found.start >= self.end or found.index is None:
-            return False
-        if found.index < index:
-            last[0] = max(last[0], found.index)
-            return True
-        return False
+    # --- by index ---------------------------------------------------------------------------------
+
+    def _search(self, limit: Amount, looks: int) -> Steps:
+        """Find the entry that has the last message within the limit, by its index."""
+        first, low = self._known[0], self._known[-1]
+        if first.index is None or low.index is None:
+            self._settle(limit, [])
+            return
+        begin = first.index - first.remaining + 1
+        wanted = begin + int(limit.messages) - 1 if limit.messages < math.inf else math.inf
+        high: FoundEntry | None = None
+        for _ in range(looks):
+            if _behind(low) >= self.end or (high is not None and _follows(low, high)):
+                break
+            place = self._guess(low, high, wanted)
+            (found,) = yield [Look(place, _NEAR, end=self.end)]
+            self.learn(found)
+            inside = [
+                entry for entry in found if entry.start < self.end and entry.index is not None
+            ]
+            before = [entry for entry in inside if (entry.index or 0) < wanted]
+            if before and before[-1].start > low.start:
+                low = before[-1]
+            if len(inside) > len(before):
+                nearest = inside[len(before)]
+                high = nearest if high is None or nearest.start < high.start else high
+            elif not before or (len(found) < _NEAR and place > low.start):
+                break
+            if high is not None and (high.index or 0) - high.remaining < wanted:
+                # The wanted message is in it.
+                low = high
+                break
+        assert low.index is not None
+        self._cut_in(low, low.remaining - max(low.index - wanted, 0))
+        self.used = Amount((self._base or 0) - begin, 0.0)
+
+    def _guess(self, low: FoundEntry, high: FoundEntry | None, wanted: float) -> Position:
+        """Return where the entry with an index may be, between two others."""
+        assert low.index is not None
+        behind = _behind(low)
+        last = self.end
+        if high is not None:
+            last = Position(*high.start[:2])
+        missing = (wanted - low.index) / max(self._statistics.mean, 1.0)
+        if behind.ledger_id == last.ledger_id:
+            ids = last.entry_id - behind.entry_id
+            if high is not None and high.index is not None:
+                share = (wanted - low.index) / max(high.index - low.index, 1)
+                missing = ids * share
+            missing = min(missing, ids - 1)
+        step = int(max(missing - _NEAR // 2, 0)) if missing < math.inf else 0
+        return Position(behind.ledger_id, behind.entry_id + step)
+
+
+def _fitting(left: Amount, each: Amount, width: int) -> int:
+    """Return how many of `width` equal entries are within what is left."""
+    fits = float(width)
+    for room, one in zip(left, each, strict=True):
+        if one * width > room:
+            fits = min(fits, room // one)
+    return max(int(fits), 0)
+
+
+def _sum(entries: Entries) -> Amount:
+    messages = sum(found.remaining for found in entries)
+    return Amount(messages, sum(found.size for found in entries))
+
+
+def _follows(one: FoundEntry, other: FoundEntry) -> bool:
+    return _behind(one) == Position(*other.start[:2])
 
 
 def _behind(sample: FoundEntry) -> Position:

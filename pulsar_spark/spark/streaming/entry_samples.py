@@ -25,23 +25,33 @@ def strata(low: int, high: int, count: int, rng: random.Random) -> list[tuple[in
 
 @dataclass(slots=True)
 class EntryStatistics:
-    """Statistics of a topic partition's earlier entries: mean and deviation of their messages.
+    """Statistics of a topic partition's earlier entries: their messages and sizes.
 
-    Old entries are forgotten slowly. So a sample of only small entries is not taken as typical.
+    `largest` and `largest_size` are of entries that are not forgotten. Old entries are forgotten
+    slowly. So a sample of only small entries is not taken as typical.
     """
 
     count: float = 0.0
     messages: float = 0.0
     squares: float = 0.0
+    size: float = 0.0
+    largest: int = 0
+    largest_size: int = 0
+    _recent: tuple[int, int] = (0, 0)
 
-    def add(self, messages: int) -> None:
+    def add(self, messages: int, size: int) -> None:
         """Add one entry."""
         if self.count >= _REMEMBERED:
-            for name in ("count", "messages", "squares"):
+            for name in ("count", "messages", "squares", "size"):
                 setattr(self, name, getattr(self, name) / 2)
+            (self.largest, self.largest_size), self._recent = self._recent, (0, 0)
         self.count += 1
         self.messages += messages
         self.squares += messages * messages
+        self.size += size
+        self.largest = max(self.largest, messages)
+        self.largest_size = max(self.largest_size, size)
+        self._recent = max(self._recent[0], messages), max(self._recent[1], size)
 
     @property
     def mean(self) -> float:
@@ -49,8 +59,13 @@ class EntryStatistics:
         return self.messages / self.count if self.count else 1.0
 
     @property
+    def mean_size(self) -> float:
+        """Mean size of an entry, in bytes; 0 if none was seen."""
+        return self.size / self.count if self.count else 0.0
+
+    @property
     def deviation(self) -> float:
-        """Its standard deviation."""
+        """The standard deviation of the number of messages."""
         if not self.count:
             return 0.0
         return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))

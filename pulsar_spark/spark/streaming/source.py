@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
@@ -115,7 +115,7 @@ class StreamSource:
         # Whether the first offset after the initial one is still to be chosen.
         self._first = False
         self._target: Mapping[str, Position] | None = None
-        self._admission = Admission(self._sample)
+        self._admission = Admission(self._look)
         self._backlogs = Backlogs()
         # Where a batch ended inside an entry: the position, and the entry's number of messages.
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
@@ -229,14 +229,14 @@ class StreamSource:
             self._batch_sizes[topic] = cuts[topic], size
         return {topic: Span(span.start, cuts[topic]) for topic, span in spans.items()}
 
-    def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[FoundEntry | None]:
+    def _look(self, questions: Sequence[tuple[str, Look]]) -> list[tuple[FoundEntry, ...]]:
         """Answer the questions of admission control."""
         assert self._context is not None
-        return [value_of(found) for found in Probe(self._context.pool).first_entries_at(questions)]
+        return [value_of(found) for found in Probe(self._context.pool).entries_at(questions)]
 
     def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
         positions: dict[str, Position] = {}
-        firsts = self._firsts(spans)
+        firsts = self._firsts({topic: span[:2] for topic, span in spans.items()})
         for topic, span in spans.items():
             known = start.positions.get(topic, EARLIEST_POSITION)
             begin = span.start if known == EARLIEST_POSITION else known
@@ -430,4 +430,5 @@ class StreamSource:
 
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
-    return Span(span.start, min(span.end, target.get(topic, EARLIEST_POSITION)))
+    end = target.get(topic, EARLIEST_POSITION)
+    return span if span.end <= end else Span(span.start, end)

@@ -40,10 +40,14 @@ Positions = Mapping[str, Position]
 
 
 class Span(NamedTuple):
-    """The backlog of a topic partition: from the stream's position to the end."""
+    """The backlog of a topic partition: from the stream's position to the end.
+
+    `last` is the number of messages in the entry before the end, 0 if it is not known.
+    """
 
     start: Position
     end: Position
+    last: int = 0
 
 
 class StreamTopics:
@@ -164,7 +168,8 @@ class StreamTopics:
         begins = self._begin(positions, ends)
         for topic, end in ends.items():
             position = begins.get(topic, positions.get(topic, EARLIEST_POSITION))
-            spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
+            start = self._start(topic, position, end)
+            spans[topic] = Span(start, entry_end(end.last), max(end.last.batch_index + 1, 1))
         self._look_back(positions, ends)
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.admission import Admission
+from pulsar_spark.spark.streaming.topics import Span
 from tests.spark.backlogs import Backlog
 
 
 class Stream:
     """Batches of topics, one after the other, as a query without new messages would run them."""
 
-    def __init__(self, topics: Mapping[str, Backlog]) -> None:
-        self.topics = topics
-        self.at = dict.fromkeys(topics, EARLIEST_POSITION)
-        self.rounds = 0
+    def __init__(self, topics: Mapping[str, Backlog], start: Position = EARLIEST_POSITION) -> None:
+        self.topics = dict(topics)
+        self.at = dict.fromkeys(topics, start)
+        self.rounds = self.looks = 0
         self.admission = Admission(self.ask)
 
-    def ask(self, questions: Sequence[tuple[str, Position]]) -> list[FoundEntry | None]:
+    def ask(self, questions: Sequence[tuple[str, Look]]) -> list[list[FoundEntry]]:
         self.rounds += 1
-        return [self.topics[topic].ask(position) for topic, position in questions]
+        self.looks += len(questions)
+        return [self.topics[topic].look(look) for topic, look in questions]
 
-    def batch(self, caps: Caps) -> dict[str, int]:
-        """Return the messages of the next batch by topic."""
-        spans = {topic: (self.at[topic], topics.end) for topic, topics in self.topics.items()}
+    def batch(self, caps: Caps, last: int = 0) -> dict[str, int]:
+        """Return the messages of the next batch by topic; `last` as in a Span."""
+        spans = {
+            topic: Span(self.at[topic], topics.end, last) for topic, topics in self.topics.items()
+        }
         cuts = self.admission.admit(spans, caps)
         counts = {}
         for topic, cut in cuts.items():
@@ -48,6 +53,9 @@ class Stream:
             assert sizes[-1] > 0
             assert len(sizes) < most
         return sizes
+
+
+BEGINNING = Position(1, 0)
 
 
 def one(entries: Sequence[int], **more: object) -> Stream:
@@ -157,20 +165,120 @@ def test_a_cap_beyond_the_entries_that_are_looked_at_is_kept_with_a_margin(large
     assert sum(sizes[:-1]) > 0.4 * 50_000 * (len(sizes) - 1)
 
 
-def test_few_entries_are_looked_at_for_a_decision() -> None:
+def test_a_decision_takes_few_requests_however_much_there_is() -> None:
     backlog = Backlog([1] * 1_000_000, per_ledger=50_000)
     stream = Stream({"t": backlog})
+    assert 90_000 < stream.batch(Caps(100_000))["t"] <= 100_000
+    assert stream.looks <= 64
+    assert stream.rounds < 20
+
+
+@pytest.mark.parametrize("number", [1, 10, 100, 1000])
+def test_a_decision_about_any_number_of_partitions_takes_64_requests(number: int) -> None:
+    stream = Stream({f"t{n}": Backlog([1] * 40) for n in range(number)}, BEGINNING)
+    cap, left = 10 * number + 5, 40 * number
+    while left:
+        before = stream.looks
+        taken = sum(stream.batch(Caps(cap), last=1).values())
+        assert 0.9 * min(cap, left) <= taken <= cap
+        assert stream.looks - before <= 64
+        left -= taken
+
+
+@pytest.mark.parametrize("cap", [3, 200, 5000])
+def test_no_partition_waits_longer_than_its_turn(cap: int) -> None:
+    number = 300
+    stream = Stream({f"t{n}": Backlog([10] * 400) for n in range(number)})
+    waiting: set[str] = set(stream.topics)
+    for _ in range(-(-number // min(64, cap))):
+        waiting -= {topic for topic, count in stream.batch(Caps(cap)).items() if count}
+    assert not waiting
+
+
+def test_a_cap_that_does_not_bind_takes_all_after_a_few_looks() -> None:
+    stream = Stream({f"t{n}": Backlog([]) for n in range(100)}, BEGINNING)
+    rng = random.Random(3)
+    for round_number in range(1, 6):
+        # The last entry's size is told by the broker.
+        counts = [rng.randint(1, 20) for _ in range(100)]
+        for topic, more in zip(stream.topics, counts, strict=True):
+            stream.topics[topic].add([5] * more)
+        before = stream.looks
+        assert sum(stream.batch(Caps(50_000), last=5).values()) == 5 * sum(counts)
+        assert stream.looks - before <= 16, round_number
+
+
+@pytest.mark.parametrize("where", ["all", "second half", "one partition", "last entries"])
+def test_a_cap_is_kept_when_entries_become_larger_all_at_once(where: str) -> None:
+    stream = Stream({f"t{n}": Backlog([]) for n in range(10)}, BEGINNING)
+
+    def add(count: int, size: int, topics: Sequence[str] = tuple(stream.topics)) -> None:
+        for topic in topics:
+            stream.topics[topic].add([size] * count)
+
+    add(100, 1)
+    assert sum(stream.batch(Caps(5000), last=1).values()) == 1000
+    if where == "all":
+        add(100, 1000)
+    elif where == "second half":
+        add(50, 1)
+        add(50, 1000)
+    elif where == "one partition":
+        add(100, 1)
+        add(100, 1000, ["t7"])
+    else:
+        add(90, 1)
+        add(10, 1000)
+    while any(stream.at[topic] < backlog.end for topic, backlog in stream.topics.items()):
+        assert 0 < sum(stream.batch(Caps(5000)).values()) <= 5000
+
+
+def test_with_an_index_all_that_is_new_is_counted_by_one_look() -> None:
+    stream = Stream({"t": Backlog([], indexed=True)}, BEGINNING)
+    for number in range(4):
+        stream.topics["t"].add([1, 7, 300] * 300)
+        before = stream.looks
+        assert stream.batch(Caps(100_000)) == {"t": 300 * 308}
+        assert stream.looks - before <= (1 if number else 2)
+    stream.topics["t"].add([1000] * 300)
     assert stream.batch(Caps(100_000)) == {"t": 100_000}
-    assert backlog.asked < 1500
-    assert stream.rounds < 60
-    many = Stream({f"t{n}": Backlog([10] * 1000) for n in range(200)})
-    many.batch(Caps(10_000))
-    assert sum(backlog.asked for backlog in many.topics.values()) < 8000
+
+
+def test_what_was_read_beyond_a_cap_is_not_asked_for_again() -> None:
+    stream = one([1000] * 3)
+    assert stream.sizes(Caps(10)) == [10] * 300
+    # The last entry is only read once as well.
+    assert stream.looks <= 5
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_topic_that_was_made_again_is_read_anew(indexed: bool) -> None:
+    stream = one([10] * 20, indexed=indexed)
+    assert stream.batch(Caps(15)) == {"t": 15}
+    stream.topics["t"] = Backlog([3] * 20, per_ledger=5, indexed=indexed)
+    stream.at["t"] = EARLIEST_POSITION
+    assert stream.batch(Caps(15)) == {"t": 15}
+
+
+def test_ten_thousand_partitions_are_admitted_in_linear_time() -> None:
+    topics = {f"t{n}": Backlog([1] * 3) for n in range(10_000)}
+
+    def cost(number: int) -> float:
+        stream = Stream(dict(list(topics.items())[:number]))
+        start = time.process_time()
+        assert sum(stream.batch(Caps(100)).values()) == 100
+        assert stream.looks <= 64
+        return time.process_time() - start
+
+    few = min(cost(1000) for _ in range(3))
+    assert min(cost(10_000) for _ in range(3)) < 30 * few
 
 
 def test_a_least_number_is_waited_for() -> None:
     stream = Stream({"a": Backlog([1] * 60), "b": Backlog([10] * 3), "c": Backlog([])})
-    spans = {topic: (EARLIEST_POSITION, backlog.end) for topic, backlog in stream.topics.items()}
+    spans = {
+        topic: Span(EARLIEST_POSITION, backlog.end) for topic, backlog in stream.topics.items()
+    }
     assert stream.admission.holds(spans, 90)
     assert not stream.admission.holds(spans, 91)
     assert stream.admission.holds(spans, 1)

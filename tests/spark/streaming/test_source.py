@@ -289,6 +289,49 @@ def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
 
 
+@pytest.mark.parametrize("partitions", [1, 10, 100, 1000])
+def test_a_capped_trigger_takes_64_subscriptions_however_many_partitions_there_are(
+    broker: EmbeddedBroker, make: Make, partitions: int
+) -> None:
+    broker.create_topic("t", partitions)
+    for number in range(partitions):
+        store_many(broker, f"t-partition-{number}", 30)
+    query = make(startingOffsets="earliest")
+    query.start()
+    cap, found = 10 * partitions, 0
+    asked = ("SUBSCRIBE", "GET_LAST_MESSAGE_ID", "LOOKUP", "FLOW")
+    for _ in range(2):
+        before = {name: broker.faults.seen(name) for name in asked}
+        end = query.source.latest(query.start(), Caps(cap))
+        new = {name: broker.faults.seen(name) - before[name] for name in asked}
+        assert new["SUBSCRIBE"] <= 64
+        assert new["LOOKUP"] <= 64
+        assert new["GET_LAST_MESSAGE_ID"] <= partitions + 3 * 64
+        taken = len(query.read(query.start(), end))
+        assert 0 < taken <= cap
+        found += taken
+        query.committed = end
+    # The others are as those that were looked at, and are taken whole.
+    assert found > 0.8 * 2 * cap
+
+
+@pytest.mark.parametrize("partitions", [1, 10, 100])
+def test_a_cap_that_does_not_bind_takes_few_subscriptions_in_each_trigger(
+    broker: EmbeddedBroker, make: Make, partitions: int
+) -> None:
+    broker.create_topic("t", partitions)
+    query = make(startingOffsets="earliest")
+    query.batch(Caps(100_000))
+    for size in (1, 1, 20):
+        for number in range(partitions):
+            store_many(broker, f"t-partition-{number}", 200 // partitions * size, batch_size=size)
+        before = broker.faults.seen("SUBSCRIBE")
+        end = query.source.latest(query.start(), Caps(100_000))
+        assert broker.faults.seen("SUBSCRIBE") - before <= 16
+        assert len(query.read(query.start(), end)) == 200 * size
+        query.committed = end
+
+
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits(indexed: bool) -> None:
     own = EmbeddedBroker(expose_entry_metadata=indexed)
