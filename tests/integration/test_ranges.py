@@ -137,6 +137,30 @@ def test_one_message(broker: Broker, client: Any, batching: bool) -> None:
         assert read(pool, topic, behind, FAR) == []
 
 
+@pytest.mark.fault(63)
+def test_entries_are_counted_from_any_position_even_in_ledgers_of_other_topics(
+    broker: Broker, client: Any
+) -> None:
+    topic, other = broker.create_topic(), broker.create_topic()
+    for name in (topic, other, topic, other, topic):
+        write_batches(client, name, [3, 0, 2, 0])
+        broker.roll_ledger(name)
+    write_batches(client, topic, [1])
+    places = list(dict.fromkeys(before(row)[:2] for row in read_rows(broker, topic)))
+    first, last = places[0][0], places[-1][0]
+    assert len({ledger for ledger, _ in places}) < last - first
+    asked = [
+        Position(ledger, entry) for ledger in range(first, last + 2) for entry in (0, 2, 2**31)
+    ]
+    with connected(broker) as pool:
+        found = Probe(pool).counts_at([(topic, position) for position in asked])
+    for position, count in zip(asked, found, strict=True):
+        earlier = [place for place in places if place < position[:2]]
+        expected = earlier[-1] if earlier else (first, -1)
+        assert count == (Position(*expected), len(places) - len(earlier)), position
+    broker.expect_no_trace(topic)
+
+
 @pytest.mark.fault(62, 63)
 def test_what_was_trimmed_is_not_waited_for(broker: Broker, client: Any) -> None:
     topic = broker.create_topic()

@@ -128,6 +128,16 @@ class LedgerEnd:
     next: Position | None
 
 
+class EntryCount(NamedTuple):
+    """How many entries a topic has from a position on, of any kind, and the one before it.
+
+    `before` is entry -1 of the first ledger if there is none, None if the broker does not tell.
+    """
+
+    before: Position | None
+    entries: int
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """Messages that a topic holds back: `entries` from `position` on, none of which can be read.
@@ -242,6 +252,17 @@ class Probe:
             (topic, partial(self._count, topic, position)) for topic, position in questions
         )
 
+    def counts_at(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[EntryCount | PulsarError]:
+        """As `entries_from`, with the entry before each position.
+
+        The entry is wrong if messages expire at that moment.
+        """
+        return self._ask(
+            (topic, partial(self._count_at, topic, position)) for topic, position in questions
+        )
+
     def held_back(
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[Held | PulsarError | None]:
@@ -287,6 +308,19 @@ class Probe:
             yield from session.subscribe(deadline)
             answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
+
+    def _count_at(
+        self, topic: str, position: Position, deadline: Deadline
+    ) -> Operation[EntryCount]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        with ConsumerSession(connection, probe_request(topic, position)) as session:
+            yield from session.subscribe(deadline)
+            answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+            stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
+        told = answer.HasField("consumer_mark_delete_position")
+        done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
+        before = Position(done.ledger_id, done.entry_id) if told and done.ledger_id >= 0 else None
+        return EntryCount(before, int(stats.msgBacklog))
 
     def held_operation(
         self, topic: str, position: Position, deadline: Deadline

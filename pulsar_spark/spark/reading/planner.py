@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pyspark.sql.types import StructType
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.probe import EntryCount, FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
@@ -200,10 +200,10 @@ class Planner:
     def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
         """Split ranges into tasks, as the options ask."""
         pieces = split_ranges(
-            [(found.topic, found.start, found.end) for found in ranges],
+            [(found.topic, found.start, found.end, found.first) for found in ranges],
             self._options.partitions_per_topic_partition,
             self._options.min_partitions or 1,
-            self._ask,
+            self._counts,
         )
         return [
             PulsarInputPartition(
@@ -365,12 +365,8 @@ class Planner:
         compacted = _each(self._probe.are_compacted(timed))
         return {topic for topic, is_so in zip(timed, compacted, strict=True) if is_so}
 
-    def _ask(self, questions: Sequence[Question]) -> list[Position | None]:
-        answers = self._probe.first_entries_at(questions)
-        return [
-            None if answer is None else Position(answer.start.ledger_id, answer.start.entry_id)
-            for answer in _each(answers)
-        ]
+    def _counts(self, questions: Sequence[Question]) -> list[EntryCount]:
+        return _each(self._probe.counts_at(questions))
 
     # --- data loss ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsar_spark.engine.consumers.probe import EntryCount
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
 
@@ -22,16 +24,17 @@ class Topics:
         self.asked = 0
         self.rounds = 0
 
-    def ask(self, questions: Sequence[Question]) -> list[Position | None]:
+    def ask(self, questions: Sequence[Question]) -> list[EntryCount]:
         self.asked += len(questions)
         self.rounds += 1
         assert self.rounds < 1000
-        return [self._first(topic, position) for topic, position in questions]
+        return [self._count(topic, position) for topic, position in questions]
 
-    def _first(self, topic: str, position: Position) -> Position | None:
+    def _count(self, topic: str, position: Position) -> EntryCount:
         entries = self.topics[topic]
         index = bisect_left(entries, (position.ledger_id, position.entry_id))
-        return Position(*entries[index]) if index < len(entries) else None
+        before = Position(*entries[index - 1]) if index else Position(entries[0][0], -1)
+        return EntryCount(before, len(entries) - index)
 
     def end(self, topic: str) -> Position:
         ledger, entry = self.topics[topic][-1]
@@ -43,19 +46,23 @@ def ledger(ledger_id: int, count: int) -> list[tuple[int, int]]:
 
 
 def sizes(topics: Topics, topic: str, pieces: list[tuple[Position, Position]]) -> list[int]:
+    entries = topics.topics[topic]
     return [
-        sum(start <= Position(*entry) < end for entry in topics.topics[topic])
-        for start, end in pieces
+        bisect_left(entries, end[:2]) - bisect_left(entries, start[:2]) for start, end in pieces
     ]
 
 
 def split(
-    topics: Topics, each: int = 1, in_all: int = 1, start: Position = EARLIEST_POSITION
+    topics: Topics,
+    each: int = 1,
+    in_all: int = 1,
+    start: Position = EARLIEST_POSITION,
+    first: Position | None = None,
 ) -> list[list[tuple[Position, Position]]]:
-    ranges = [(name, start, topics.end(name)) for name in topics.topics]
+    ranges = [(name, start, topics.end(name), first) for name in topics.topics]
     pieces = split_ranges(ranges, each, in_all, topics.ask)
-    for (_, first, end), parts in zip(ranges, pieces, strict=True):
-        assert parts[0][0] == first
+    for (_, begin, end, _), parts in zip(ranges, pieces, strict=True):
+        assert parts[0][0] == begin
         assert parts[-1][1] == end
         assert all(left[1] == right[0] for left, right in pairwise(parts))
         assert all(low < high for low, high in parts)
@@ -68,21 +75,69 @@ def test_nothing_is_asked_where_nothing_is_to_be_split() -> None:
     assert topics.asked == 0
 
 
-def test_one_ledger_is_cut_evenly_with_one_question() -> None:
+def test_one_ledger_is_cut_evenly_by_its_ids_alone() -> None:
     topics = Topics(a=ledger(7, 1000))
     (pieces,) = split(topics, 4)
     assert sizes(topics, "a", pieces) == [250, 250, 250, 250]
-    assert topics.asked == 1
+    assert topics.asked == 2
+    (pieces,) = split(topics, 4, first=Position(7, 0))
+    assert sizes(topics, "a", pieces) == [250, 250, 250, 250]
+    (pieces,) = split(topics, 4, start=Position(7, 200))
+    assert sizes(topics, "a", pieces) == [200, 200, 200, 200]
+    assert topics.asked == 2
 
 
-def test_several_ledgers_are_counted_about_evenly() -> None:
+def test_several_ledgers_are_cut_evenly() -> None:
     topics = Topics(a=[*ledger(3, 5000), *ledger(9, 100), *ledger(10, 1), *ledger(40, 20_000)])
     (pieces,) = split(topics, 5)
+    assert sizes(topics, "a", pieces) == [5020, 5020, 5020, 5020, 5021]
+    (pieces,) = split(topics, 5, start=Position(3, 4000))
+    assert set(sizes(topics, "a", pieces)) == {4220, 4221}
+    assert topics.asked < 30
+
+
+@pytest.mark.parametrize("parts", [4, 100])
+@pytest.mark.parametrize("ledgers", [10, 100, 1000, 10_000])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_any_number_of_ledgers_is_cut_evenly_with_a_few_questions_a_part(
+    ledgers: int, parts: int, uneven: bool
+) -> None:
+    rng = random.Random(1)
+    number, entries = 0, []
+    for _ in range(ledgers):
+        number += rng.choice([1, 2, 100, 5000]) if uneven else 3
+        entries += ledger(number, rng.choice([1, 3, 40]) if uneven else 10)
+    topics = Topics(a=entries)
+    (pieces,) = split(topics, parts)
     found = sizes(topics, "a", pieces)
-    assert sum(found) == 25_101
-    assert len(found) == 5
-    assert max(found) < 25_101 / 5 * 1.2
-    assert topics.asked < 60
+    assert len(found) == parts
+    assert max(found) - min(found) <= 1
+    assert topics.asked <= 30 * parts
+    assert topics.rounds < 40
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_all_topics_are_asked_about_at_once(count: int) -> None:
+    topics = Topics(
+        **{f"t{n}": [e for i in range(50) for e in ledger(7 * i, 20)] for n in range(count)}
+    )
+    pieces = split(topics, 3)
+    assert {len(parts) for parts in pieces} == {3}
+    assert topics.rounds < 20
+    assert topics.asked <= 30 * count
+
+
+def test_a_topic_that_grows_meanwhile_is_cut_evenly() -> None:
+    topics = Topics(a=[entry for number in range(60) for entry in ledger(number, 50)])
+    end = topics.end("a")
+
+    def growing(questions: Sequence[Question]) -> list[EntryCount]:
+        last, count = topics.topics["a"][-1]
+        topics.topics["a"] += [(last, count + 1 + more) for more in range(3000)]
+        return topics.ask(questions)
+
+    (pieces,) = split_ranges([("a", EARLIEST_POSITION, end, None)], 6, 1, growing)
+    assert sizes(topics, "a", pieces) == [500] * 6
 
 
 def test_holes_in_the_ids_are_no_harm() -> None:
@@ -108,29 +163,36 @@ def test_the_least_number_of_pieces_is_reached_by_cutting_the_largest() -> None:
 def test_a_range_that_starts_and_ends_inside_of_entries_keeps_its_ends() -> None:
     topics = Topics(a=ledger(1, 100))
     start, end = Position(1, 10, 3), Position(1, 90, 2)
-    (pieces,) = split_ranges([("a", start, end)], 2, 1, topics.ask)
+    (pieces,) = split_ranges([("a", start, end, None)], 2, 1, topics.ask)
     assert pieces == [(start, Position(1, 50)), (Position(1, 50), end)]
 
 
 def test_a_range_without_entries_stays_whole() -> None:
     topics = Topics(a=ledger(1, 100))
     whole = (Position(5, 0), Position(6, 0))
-    assert split_ranges([("a", *whole)], 3, 1, topics.ask) == [[whole]]
+    assert split_ranges([("a", *whole, None)], 3, 1, topics.ask) == [[whole]]
 
 
-def test_a_broker_that_goes_in_circles_does_not_hold_the_planning_up() -> None:
-    whole = ("a", EARLIEST_POSITION, Position(9, 9))
+@pytest.mark.parametrize("before", [None, Position(-1, -1), Position(1, 0), Position(2**62, 7)])
+@pytest.mark.parametrize("entries", [0, 1, 2**40])
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_broker_that_answers_anything_does_not_hold_the_planning_up(
+    before: Position | None, entries: int, falls: bool
+) -> None:
+    asked = 0
 
-    def circles(questions: Sequence[Question]) -> list[Position | None]:
-        return [Position(1, 0) for _ in questions]
+    def ask(questions: Sequence[Question]) -> list[EntryCount]:
+        nonlocal asked
+        asked += len(questions)
+        return [
+            EntryCount(before, entries * (2 - falls * index)) for index in range(len(questions))
+        ]
 
-    def echo(questions: Sequence[Question]) -> list[Position | None]:
-        return [max(position, Position(1, 0)) for _, position in questions]
-
-    for ask in (circles, echo):
-        (pieces,) = split_ranges([whole], 3, 1, ask)
-        assert pieces[0][0] == EARLIEST_POSITION
-        assert pieces[-1][1] == Position(9, 9)
+    (pieces,) = split_ranges([("a", EARLIEST_POSITION, Position(9, 9), None)], 3, 1, ask)
+    assert pieces[0][0] == EARLIEST_POSITION
+    assert pieces[-1][1] == Position(9, 9)
+    assert all(left[1] == right[0] for left, right in pairwise(pieces))
+    assert asked < 500
 
 
 @pytest.mark.fault(63)
