@@ -30,6 +30,8 @@ from pulsar_spark.protocol.topic_name import TopicName
 logger = get_logger(__name__)
 
 _CLOSE_SECONDS = 5.0
+# How long a question whether something has changed may take to begin a watch.
+_WATCH_SECONDS = 5.0
 # The broker's answer if it does not announce the feature flag.
 _WATCHES = "supports_topic_watchers"
 
@@ -119,17 +121,12 @@ class TopicDiscovery:
         # Watch before listing: later changes are reported.
         if self.pattern is not None and (self._watch is None or self._watch.over):
             with contextlib.suppress(PulsarError):
-                yield from self._watch_operation(self.pattern, deadline)
+                watch = yield from _watch(self._context, self.pattern, self.look_soon, deadline)
+                with self._lock:
+                    self._watch, closed = watch, self._closed
+                if closed and watch is not None:
+                    watch.close()
         return (yield from self._find_operation(deadline))
-
-    def _watch_operation(self, pattern: TopicPattern, deadline: Deadline) -> Operation[None]:
-        connection = yield from self._context.pool.service_operation()
-        if not connection.supports(_WATCHES):
-            return
-        watch = _Watch(connection, self.look_soon)
-        with self._lock:
-            self._watch = watch
-        yield from watch.begin(pattern, deadline)
 
     def _on_looked(self, looked: Future[set[str]]) -> None:
         error = None if looked.cancelled() else looked.exception()
@@ -171,11 +168,69 @@ class TopicDiscovery:
             watch.close()
 
 
+class PatternWatch:
+    """Knows whether the topics that match a pattern may have changed; close it at the end.
+
+    Brokers report changes. Where they do not, or cannot be asked now, nobody knows.
+    """
+
+    def __init__(self, context: ClientContext, pattern: TopicPattern) -> None:
+        self._context = context
+        self._pattern = pattern
+        self._watch: _Watch | None = None
+        self._changed = threading.Event()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a broker reports changes now."""
+        return self._watch is not None and not self._watch.over and not self._watch.refused
+
+    def changed(self) -> bool:
+        """Return whether to look for topics: something may have changed since the last call."""
+        if self._watch is None or self._watch.over:
+            self._begin()
+            return True
+        if self._watch.refused:
+            return True
+        if not self._changed.is_set():
+            return False
+        self._changed.clear()
+        return True
+
+    def _begin(self) -> None:
+        self._changed.clear()
+        with contextlib.suppress(PulsarError):
+            self._watch = run(
+                lambda deadline: _watch(self._context, self._pattern, self._changed.set, deadline),
+                _WATCH_SECONDS,
+            )
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def _watch(
+    context: ClientContext,
+    pattern: TopicPattern,
+    on_change: Callable[[], None],
+    deadline: Deadline,
+) -> Operation[_Watch | None]:
+    """Return an operation that begins a watch, if the broker has such; one attempt."""
+    connection = yield from context.pool.service_operation()
+    if not connection.supports(_WATCHES):
+        return None
+    watch = _Watch(connection, on_change)
+    yield from watch.begin(pattern, deadline)
+    return watch
+
+
 class _Watch:
     """A watch for topics at one broker: the Handler of its reports."""
 
     def __init__(self, connection: ClientConnection, on_change: Callable[[], None]) -> None:
-        self.over = False
+        self.over = self.refused = False
         self._connection = connection
         self._on_change = on_change
         self._watcher_id = connection.add_watcher(self)
@@ -193,6 +248,7 @@ class _Watch:
         # Poll from now on, without another attempt to watch.
         logger.info("the broker does not watch the pattern: %s", refusal)
         self._connection.remove_watcher(self._watcher_id)
+        self.refused = True
 
     def _watch_request(self, pattern: TopicPattern, regex: str) -> Callable[[int], pb.BaseCommand]:
         return lambda request_id: commands.build(

@@ -108,12 +108,16 @@ class Planner:
         pattern = self._options.pattern
         if pattern is not None:
             names = pattern.select(self._lookup.topics_of_namespace(pattern.namespace))
+        return self.find_partitions(names)
+
+    def find_partitions(self, names: Sequence[str]) -> FoundTopics:
+        """As `find_topics`, of topics that are known by name."""
         results = self._lookup.partitions_many(names)
         missing = {
             name: result for name, result in results.items() if isinstance(result, TopicNotFound)
         }
         counts = _all({name: result for name, result in results.items() if name not in missing})
-        if pattern is not None:
+        if self._options.pattern is not None:
             # It was deleted after the topics were listed.
             missing.clear()
         # A partition named in addition to its topic is read once.

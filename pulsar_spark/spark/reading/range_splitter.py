@@ -50,8 +50,8 @@ class _Gap(NamedTuple):
 class _Range:
     """A range that is split: it has `entries` from `first` to `end`.
 
-    `first` is its start, or where its topic begins. `cuts` are where a number of its entries end, as far as these are found. `gaps` are where the
-    others are, in order.
+    `first` is its start, or where its topic begins. `cuts` are where a number of its entries end,
+    as far as these are found. `gaps` are where the others are, in order.
     """
 
     topic: str

@@ -177,6 +177,7 @@ class StreamSource:
                         subscriptions.name,
                         result,
                     )
+        self._follow().close()
         subscriptions.close()
         self._subscriptions = self._topics = None
 
@@ -421,6 +422,8 @@ class StreamSource:
 
     def close(self) -> None:
         """Leave the brokers; subscriptions stay. May be called twice."""
+        if self._topics is not None:
+            self._topics.close()
         if self._subscriptions is not None:
             self._subscriptions.close()
             self._subscriptions = self._topics = None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.topic_discovery import PatternWatch
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import (
     DataLossError,
@@ -31,6 +32,8 @@ logger = get_logger(__name__)
 # second.
 _ASKED_EACH_TIME = 100
 _LOOK_SECONDS = 1.0
+# A broker that watches a pattern can miss a change.
+_LIST_SECONDS = 60.0
 # How many topic partitions a warning names.
 _SHOWN = 5
 
@@ -66,7 +69,9 @@ class StreamTopics:
         self._subscriptions = subscriptions
         self._options = options
         self._found: FoundTopics | None = None
-        self._look_at = 0.0
+        self._watch = None if options.pattern is None else PatternWatch(context, options.pattern)
+        # When to ask for partitions again, and when to list topics that a broker watches.
+        self._look_at = self._list_at = 0.0
         # Per topic partition: its last observed end, and its subscription's position when that was
         # last judged.
         self.seen: dict[str, Position] = {}
@@ -147,11 +152,35 @@ class StreamTopics:
 
     def _look(self) -> FoundTopics:
         now = time.monotonic()
-        if self._found is None or now >= self._look_at:
-            self._found = self._planner.find_topics()
-            many = len(self._found.topics) > _ASKED_EACH_TIME
+        found = self._found
+        if found is None or now >= self._look_at:
+            watch = self._watch
+            if found is not None and found.topics and watch is not None and now < self._list_at:
+                found = self._planner.find_partitions(list(found.topics))
+                # The broker's reports come before that answer.
+                if watch.changed():
+                    found = self._list(watch)
+            else:
+                found = self._list(watch)
+            many = len(found.topics) > _ASKED_EACH_TIME
             self._look_at = now + _LOOK_SECONDS if many else 0.0
-        return self._found
+        self._found = found
+        return found
+
+    def _list(self, watch: PatternWatch | None) -> FoundTopics:
+        """Find all topics, of a namespace if there is a pattern."""
+        if watch is not None and not watch.is_on:
+            # What changes from now on is reported.
+            watch.changed()
+        found = self._planner.find_topics()
+        if watch is not None and watch.is_on:
+            self._list_at = time.monotonic() + _LIST_SECONDS
+        return found
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.close()
 
     # --- ends -----------------------------------------------------------------------------------
 

@@ -70,6 +70,56 @@ def test_new_topics_of_a_pattern_are_read_from_their_earliest_message(
     }
 
 
+@pytest.mark.parametrize("others", [1, 10, 100, 1000])
+def test_an_idle_trigger_does_not_list_a_namespace_that_the_broker_watches(
+    broker: EmbeddedBroker, make: Make, others: int
+) -> None:
+    for number in range(others):
+        broker.create_topic(f"b-{number}")
+    for number in range(3):
+        broker.create_topic(f"a-{number}", 2)
+    query = make(None, topicsPattern="a-.*")
+    query.batch()
+    query.batch()
+    names = ("GET_TOPICS_OF_NAMESPACE", "PARTITIONED_METADATA", "GET_LAST_MESSAGE_ID")
+    before = {name: broker.faults.seen(name) for name in names}
+    for _ in range(10):
+        assert query.batch() == []
+    asked = {name: broker.faults.seen(name) - before[name] for name in names}
+    assert asked == {
+        "GET_TOPICS_OF_NAMESPACE": 0,
+        "PARTITIONED_METADATA": 30,
+        "GET_LAST_MESSAGE_ID": 60,
+    }
+
+
+def test_topics_that_a_watch_could_not_report_are_found_after_a_disconnect(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("a-1")
+    query = make(None, topicsPattern="a-.*")
+    query.batch()
+    with broker.faults.delay("WATCH_TOPIC_UPDATE", 60.0, times=None):
+        broker.create_topic("a-2")
+        broker.faults.disconnect()
+    new = store_many(broker, "a-2", 10)
+    assert query.batch() == new
+
+
+def test_a_pattern_that_the_broker_does_not_watch_is_listed_at_each_trigger(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    # Longer than brokers take by default (subscriptionPatternMaxLength).
+    pattern = "a-.*|" + "b" * 60
+    broker.create_topic("a-1")
+    query = make(None, topicsPattern=pattern)
+    query.batch()
+    broker.create_topic("a-2")
+    new = store_many(broker, "a-2", 10)
+    assert query.batch() == new
+    assert broker.faults.seen("WATCH_TOPIC_LIST") == 2
+
+
 def test_a_stream_waits_for_topics_that_do_not_exist_if_it_is_told_to(
     broker: EmbeddedBroker, make: Make
 ) -> None:
