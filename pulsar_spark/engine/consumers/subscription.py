@@ -19,6 +19,7 @@ with growing pauses while that fails; a question reattaches them at once.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -36,6 +37,7 @@ from pulsar_spark.engine.consumers.consumer_session import (
     probe_request,
 )
 from pulsar_spark.engine.consumers.gaps import cursor_of
+from pulsar_spark.engine.consumers.news_watch import NewsWatch
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, OperationFactory, ask_all
@@ -83,8 +85,9 @@ class HeldSubscription(AttachedConsumer):
 
     `initial` (EARLIEST or LATEST) is where a new subscription starts. If it `must_exist`, it is not
     created: a missing one is SubscriptionNotFound. If it is `guarded`, it must exist once it does,
-    and is attached again in the background. The operations raise the broker's error: TopicNotFound,
-    or ConsumerBusy after BUSY_SECONDS.
+    and is attached again in the background. `on_news` is called on a receive thread when a quiet
+    one may be so no longer. The operations raise the broker's error: TopicNotFound, or ConsumerBusy
+    after BUSY_SECONDS.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class HeldSubscription(AttachedConsumer):
         create: bool = False,
         must_exist: bool = False,
         guarded: bool = False,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(context, topic)
         self.initial = initial
@@ -115,6 +119,19 @@ class HeldSubscription(AttachedConsumer):
         self._known = EARLIEST_POSITION
         self._done = EARLIEST_POSITION
         self._unread: Position | None = None
+        self._on_news = on_news
+        self._news: NewsWatch[TopicEnd] = NewsWatch(topic, on_news)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the broker reports news, and there is none."""
+        return self.attached and self._news.is_on
+
+    @property
+    def connection(self) -> ClientConnection | None:
+        """The connection to the topic's broker, None if it is not attached."""
+        attachment = self._current()
+        return None if attachment is None else attachment.connection
 
     @property
     def acked(self) -> Position | None:
@@ -158,8 +175,15 @@ class HeldSubscription(AttachedConsumer):
         self._send_ack()
 
     def _on_lost(self) -> None:
+        self._news.close()
+        self._on_news()
         if self._guarded:
             self._reattach()
+
+    def close(self) -> Future[Any] | None:
+        """Leave the broker; the subscription stays. Returns the future of the answer, if any."""
+        self._news.close()
+        return super().close()
 
     def _on_ended(self, error: PulsarError) -> None:
         logger.info("%s: the next question attaches: %s", self.topic, error.what)
@@ -176,14 +200,32 @@ class HeldSubscription(AttachedConsumer):
     ) -> Operation[TopicEnd]:
         """Return an operation for the topic's end, attaching first if necessary; one attempt.
 
-        `known` is a position that the topic has reached. An answer before it is verified.
+        `known` is a position that the topic has reached. An answer before it is verified. While it
+        is quiet, the last answer is returned.
         """
         with self._lock:
             self._known = known
+        if self.attached and (last := self._news.last()) is not None:
+            return last
         found = yield from self.look_operation(deadline)
+        attachment = self._current()
+        if attachment is not None:
+            end = Position.after(MessageIdAdv(found.last.ledger_id, found.last.entry_id))
+            found = yield from self._news.settle(
+                found,
+                attachment.connection,
+                end if found.done is not None and found.done >= end else None,
+                lambda: self.look_operation(deadline),
+                deadline,
+            )
         with self._lock:
             found, self._unread = replace(found, unread=self._unread), None
         return found
+
+    def check_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that asks whether there is news after all; one attempt."""
+        if not self._news.check((yield from self.look_operation(deadline))):
+            self._on_news()
 
     def look_operation(self, deadline: Deadline) -> Operation[TopicEnd]:
         """As `end_operation`, for nobody who asks: what it sees is part of the next answer."""
@@ -324,6 +366,10 @@ class SubscriptionSet:
         self._timeout = timeout
         self._read_compacted = read_compacted
         self._consumers: dict[str, HeldSubscription] = {}
+        # The quiet topic partitions of each connection, the one that was asked last in front.
+        self._turns: list[deque[HeldSubscription]] = []
+        self.news = threading.Event()
+        """Set when a quiet topic partition may have news; clear it before asking for ends."""
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._consumers
@@ -347,7 +393,41 @@ class SubscriptionSet:
             read_compacted=self._read_compacted,
             must_exist=must_exist,
             guarded=True,
+            on_news=self.news.set,
         )
+
+    def begin_rest(self) -> bool:
+        """Return whether brokers report news of all topic partitions, and there is none."""
+        self._take_turns()
+        watched = sum(len(turn) for turn in self._turns)
+        return watched == len(self._consumers) and not self.news.is_set()
+
+    def rests(self) -> bool:
+        """Return whether there is no news since `begin_rest`."""
+        if not self.news.is_set():
+            self._check_in_turn()
+        return not self.news.is_set()
+
+    def _take_turns(self) -> None:
+        by_connection: dict[object, deque[HeldSubscription]] = {}
+        for held in self._consumers.values():
+            if held.is_quiet:
+                by_connection.setdefault(held.connection, deque()).append(held)
+        self._turns = list(by_connection.values())
+
+    def _check_in_turn(self) -> None:
+        """Ask about one quiet topic partition on each connection, another one each time.
+
+        What the broker has reported before it answers is known then.
+        """
+        questions = []
+        for turn in self._turns:
+            turn.rotate(-1)
+            questions.append((turn[0].topic, turn[0].check_operation))
+        for found in ask_all(questions, self._timeout):
+            if isinstance(found, PulsarError):
+                # Who asks all of them gets it too.
+                self.news.set()
 
     def guards(self, topic: str) -> bool:
         """Whether the subscription of a topic partition must exist."""
@@ -400,6 +480,8 @@ class SubscriptionSet:
         topic, is verified.
         """
         reached = known or {}
+        self._take_turns()
+        self._check_in_turn()
 
         def operation(consumer: HeldSubscription) -> OperationFactory[TopicEnd]:
             upto = reached.get(consumer.topic, EARLIEST_POSITION)

@@ -171,12 +171,16 @@ class TopicDiscovery:
 class PatternWatch:
     """Knows whether the topics that match a pattern may have changed; close it at the end.
 
-    Brokers report changes. Where they do not, or cannot be asked now, nobody knows.
+    Brokers report changes: `on_change` is called on a receive thread. Where they do not, or cannot
+    be asked now, nobody knows.
     """
 
-    def __init__(self, context: ClientContext, pattern: TopicPattern) -> None:
+    def __init__(
+        self, context: ClientContext, pattern: TopicPattern, on_change: Callable[[], None]
+    ) -> None:
         self._context = context
         self._pattern = pattern
+        self._on_change = on_change
         self._watch: _Watch | None = None
         self._changed = threading.Event()
 
@@ -197,11 +201,15 @@ class PatternWatch:
         self._changed.clear()
         return True
 
+    def _on_report(self) -> None:
+        self._changed.set()
+        self._on_change()
+
     def _begin(self) -> None:
         self._changed.clear()
         with contextlib.suppress(PulsarError):
             self._watch = run(
-                lambda deadline: _watch(self._context, self._pattern, self._changed.set, deadline),
+                lambda deadline: _watch(self._context, self._pattern, self._on_report, deadline),
                 _WATCH_SECONDS,
             )
 

@@ -22,6 +22,9 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
     """A stream reader to which Spark passes the query's position and a read limit."""
 
+    # The last report, until something has changed.
+    _reported: dict[str, Any] | None = None
+
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the options' caps as Spark's read limit, as far as Spark can express them."""
         caps = self._options.caps
@@ -37,19 +40,23 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return where the next batch ends; everything before `start` is committed."""
+        if start == self._told and self._source.rests():
+            return start
         caps = caps_within(self._options.caps, limit)
-        return self._source.latest(StreamOffset.from_json(start), caps).to_json()
+        self._told = self._source.latest(StreamOffset.from_json(start), caps).to_json()
+        self._reported = None
+        return self._told
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the topics' last known ends, and the backlog.
 
         Spark only shows it in a query's progress: it is no offset.
         """
-        report = self._source.report()
-        if report is None:
-            return None
-        left = self._source.lag()
-        return {**report.to_json(), "lag": {topic: left[topic].to_json() for topic in sorted(left)}}
+        if self._reported is None and (report := self._source.report()) is not None:
+            left = self._source.lag()
+            lag = {topic: left[topic].to_json() for topic in sorted(left)}
+            self._reported = {**report.to_json(), "lag": lag}
+        return self._reported
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the current ends of the topics."""

@@ -40,6 +40,8 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._source = StreamSource(options)
         self._checked: ValueType | None = None
         self._warned = self._asked = False
+        # The last offset, as Spark was told it.
+        self._told: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need; connections stay on the driver."""
@@ -60,10 +62,13 @@ class PulsarStreamReader(DataSourceStreamReader):
                 "read, and the next run continues there. From Spark 4.2 on they read everything, "
                 "in micro-batches within these limits."
             )
+        if self._source.rests():
+            return self._told
         start = self._source.last or self._source.initial()
         # A restarted query may ask once before it has repeated its last batch.
         committed, self._asked = self._asked, True
-        return self._source.latest(start, caps, committed=committed).to_json()
+        self._told = self._source.latest(start, caps, committed=committed).to_json()
+        return self._told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch; with equal offsets a restarted query passes its position."""

@@ -39,6 +39,8 @@ from pulsar_spark.spark.value_types import ValueType
 
 logger = get_logger(__name__)
 
+# While brokers report no news, all topic partitions are looked at this often.
+_REST_SECONDS = 10.0
 # A subscription of a generated name that cannot be removed for one of these was never made.
 _NEVER_MADE = (ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound)
 
@@ -122,6 +124,8 @@ class StreamSource:
         # When the last batch's end was chosen. The first batch does not wait for more messages.
         self._batch_at = -math.inf
         self._kind: tuple[frozenset[str], ValueType] | None = None
+        # Until when nothing is to be asked, unless there is news.
+        self._rests_until = -math.inf
         self.commits = CommitWatch()
 
     # --- the first offset ---------------------------------------------------------------------
@@ -206,7 +210,8 @@ class StreamSource:
                 start.subscription,
                 name,
             )
-        self._open(name)
+        subscriptions = self._open(name)
+        subscriptions.news.clear()
         follow = self._follow()
         follow.refresh(start.positions, start.ends, renamed=name != start.subscription)
         spans = follow.spans(start.positions)
@@ -214,7 +219,16 @@ class StreamSource:
             self._acknowledge(start)
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
-        return self._offset(start, name, self._admit(spans, caps))
+        found = self._offset(start, name, self._admit(spans, caps))
+        resting = found == start and follow.is_watched and subscriptions.begin_rest()
+        self._rests_until = time.monotonic() + _REST_SECONDS if resting else -math.inf
+        return found
+
+    def rests(self) -> bool:
+        """Return whether the last offset is still the latest one: brokers would report news."""
+        if self._subscriptions is None or time.monotonic() >= self._rests_until:
+            return False
+        return self._follow().are_same() and self._subscriptions.rests()
 
     def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:
         if caps.min_messages is not None and not self.end_is_fixed:

@@ -69,9 +69,11 @@ class StreamTopics:
         self._subscriptions = subscriptions
         self._options = options
         self._found: FoundTopics | None = None
-        self._watch = None if options.pattern is None else PatternWatch(context, options.pattern)
-        # When to ask for partitions again, and when to list topics that a broker watches.
-        self._look_at = self._list_at = 0.0
+        self._watch: PatternWatch | None = None
+        if options.pattern is not None:
+            self._watch = PatternWatch(context, options.pattern, subscriptions.news.set)
+        # When to ask for partitions again (also at rest), and to list topics that a broker watches.
+        self._look_at = self._list_at = self._same_until = 0.0
         # Per topic partition: its last observed end, and its subscription's position when that was
         # last judged.
         self.seen: dict[str, Position] = {}
@@ -176,6 +178,23 @@ class StreamTopics:
         if watch is not None and watch.is_on:
             self._list_at = time.monotonic() + _LIST_SECONDS
         return found
+
+    def are_same(self) -> bool:
+        """Whether there are the same topic partitions as at the last look, as far as is known.
+
+        They are looked for once a second.
+        """
+        now = time.monotonic()
+        if now < self._same_until:
+            return True
+        before = self._found
+        self._same_until = now + _LOOK_SECONDS
+        return before is not None and self._look() == before
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is nothing to look for that no broker reports: only a pattern's topics."""
+        return self._watch is None or self._watch.is_on
 
     def close(self) -> None:
         """Stop watching."""
