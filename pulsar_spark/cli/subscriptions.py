@@ -204,8 +204,13 @@ def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
 
 def _partitions(context: ClientContext, topic: str) -> list[str]:
     from pulsar_spark.protocol.topic_name import TopicName
+    from pulsar_spark.spark.missing_topic import with_near_topics
 
-    count, name = context.lookup.partitions(topic), TopicName.parse(topic)
+    try:
+        count = context.lookup.partitions(topic)
+    except TopicNotFound as error:
+        raise with_near_topics(context.lookup, error, topic) from error
+    name = TopicName.parse(topic)
     return [str(name.partition(index)) for index in range(count)] or [topic]
 
 

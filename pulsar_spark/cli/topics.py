@@ -85,6 +85,7 @@ def _described(
 ) -> list[dict[str, object]]:
     """Return name, partitions and schema type of topics; raises the broker's error."""
     from pulsar_spark.schema.registry import latest_schemas
+    from pulsar_spark.spark.missing_topic import with_near_topics
 
     counts = context.lookup.partitions_many(names)
     schemas = latest_schemas(context.lookup, names)
@@ -93,6 +94,8 @@ def _described(
         if isinstance(count, TopicNotFound) and not gone_is_an_error:
             # It was deleted after the topics were listed.
             continue
+        if isinstance(count, TopicNotFound):
+            raise with_near_topics(context.lookup, count, name)
         schema = schemas[name]
         for answer in (count, schema):
             if isinstance(answer, PulsarError):

@@ -30,11 +30,12 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.spark.missing_topic import with_near_topics
 
 _MAX_LOOKED_AT = 100
 _CREATE = (
     "Check the name, tenant and namespace, or create the topic (pulsar-admin topics create, "
-    "create-partitioned-topic); reading never does."
+    "create-partitioned-topic)."
 )
 _ADVERTISED = (
     "A client connects to the address that the broker advertises: make it advertise one that "
@@ -109,7 +110,8 @@ class Topics:
         self._need_names()
         for topic, count in self._counts.items():
             if isinstance(count, TopicNotFound):
-                raise TopicNotFound(f"{topic} does not exist", _CREATE)
+                found = with_near_topics(self._client.lookup, count, topic)
+                raise TopicNotFound(f"{topic} does not exist", f"{found.remedy} {_CREATE}")
         counts = dict(zip(self._counts, _good(self._counts.values()), strict=True))
         partitions = [name for topic, count in counts.items() for name in _partitions(topic, count)]
         looked_at = _spread(partitions)
