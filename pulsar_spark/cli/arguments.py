@@ -7,6 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from pulsar_spark.cli.connection import (
+    PROFILE_VARIABLE,
+    URL_VARIABLE,
+    Cluster,
+    cluster_of,
+)
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ def add_command(
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, parser=parser)
     return parser
 
 
@@ -52,10 +58,17 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--service-url",
-        required=True,
         metavar="URL",
-        help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651",
+        help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651; "
+        f"without it, {URL_VARIABLE} or the profile says it",
     )
+    profile = group.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="a file with the cluster's address and credentials, as pulsar-admin's client.conf; "
+        f"without it, {PROFILE_VARIABLE} names one",
+    )
+    complete_with(profile, FILE)
     group.add_argument("--topic", help=topic)
     add_options(group)
 
@@ -106,9 +119,17 @@ def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options that the arguments set; raises OptionError for one given twice."""
-    options: dict[str, str] = {"service.url": arguments.service_url}
+def given_options(arguments: argparse.Namespace, cluster: Cluster | None = None) -> dict[str, str]:
+    """Return the options that the arguments set, over those of the cluster.
+
+    Without `cluster`, the environment or a profile may name it. Raises OptionError for an option
+    that is given twice, and if no cluster is named.
+    """
+    from pulsar_spark.spark.options.resolve import over_defaults
+
+    options: dict[str, str] = {}
+    if arguments.service_url is not None:
+        options["service.url"] = arguments.service_url
     if arguments.topic is not None:
         options["topic"] = arguments.topic
     if arguments.token_file is not None:
@@ -120,7 +141,21 @@ def given_options(arguments: argparse.Namespace) -> dict[str, str]:
             raise OptionError(f"{key} is given twice", "Give each option once.")
         taken.add(key.lower())
         options[key] = value
-    return options
+    keys = {_key(name) for name in options}
+    if cluster is None:
+        cluster = cluster_of(arguments.profile, named="service.url" in keys)
+    defaults = cluster.options
+    if keys & {_PLUGIN, _PARAMS}:
+        # Parameters are those of their plugin.
+        defaults = {key: value for key, value in defaults.items() if key not in (_PLUGIN, _PARAMS)}
+    return over_defaults(options, defaults)
+
+
+def _key(name: str) -> str:
+    from pulsar_spark.spark.options.table import BY_NAME
+
+    option = BY_NAME.get(name.lower())
+    return name if option is None else option.key
 
 
 def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> str | None:

@@ -21,6 +21,7 @@ from pulsar_spark.cli.arguments import (
     given_options,
     whole_number,
 )
+from pulsar_spark.cli.connection import Cluster
 from pulsar_spark.cli.output import Bar, print_error, print_json, progress
 from pulsar_spark.errors import PulsarError, redact
 from pulsar_spark.protocol.implementation import description
@@ -59,7 +60,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; return 0 if every row came back."""
-    options = given_options(arguments)
+    # Without --service-url it has a broker of its own, whatever the environment says.
+    options = given_options(arguments, Cluster({}))
     demo = _Demo(quiet=arguments.json)
     try:
         with demo.service(arguments.service_url, arguments.topic) as url, demo.session() as spark:

@@ -24,6 +24,11 @@ def print_error(text: str) -> None:
     print(f"error: {printable(text)}", file=sys.stderr)
 
 
+def print_note(text: str) -> None:
+    """Print to stderr what a person should know beside the result."""
+    print(f"note: {printable(text)}", file=sys.stderr)
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON, for programs and people."""
     print(_json(value, indent=2), flush=True)

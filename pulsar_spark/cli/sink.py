@@ -18,6 +18,7 @@ from pulsar_spark.cli.arguments import (
     given_options,
     resolved,
 )
+from pulsar_spark.cli.connection import reach
 from pulsar_spark.cli.output import print_error, print_json, print_table, progress
 from pulsar_spark.errors import (
     OptionError,
@@ -88,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     changed: dict[str, object] = {}
     if action is not None:
         with ClientContext(client) as context:
+            reach(context)
             sink = _known(context, values, topic, getattr(arguments, action), action)
             states = [find_records(context, sink)]
         if action == "reset" and not arguments.yes and not _agreed(sink.sink_id):
@@ -96,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         with progress(action, quiet=arguments.json):
             changed = _change(client, sink, action)
     with ClientContext(client) as context:
+        reach(context)
         if states is None:
             states = state_topics(context, values["sinkStateTopic"], topic)
         rows, whole = [], True

@@ -24,6 +24,7 @@ from pulsar_spark.cli.arguments import (
     resolved,
     take_admin_url,
 )
+from pulsar_spark.cli.connection import reach
 from pulsar_spark.cli.output import Bar, print_json, print_table, progress
 from pulsar_spark.errors import (
     ConsumerBusy,
@@ -104,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments, topic, admin_url)
     with ClientContext(client) as context, progress("asking", quiet=arguments.json) as bar:
         found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
+        reach(context)
         partitions = _partitions(context, topic) if topic and not arguments.checkpoint else []
         found += [
             _Subscription(name, partition)
