@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -53,8 +54,13 @@ def add_command(
     return parser
 
 
-def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
-    """Add the arguments of every command on a cluster; `topic` is --topic's help text."""
+def add_connection(
+    parser: argparse.ArgumentParser, topic: str, *, positional: bool = False
+) -> None:
+    """Add the arguments of every command on a cluster; `topic` is --topic's help text.
+
+    With `positional`, the topic is a word of its own.
+    """
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--service-url",
@@ -69,8 +75,21 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
         f"without it, {PROFILE_VARIABLE} names one",
     )
     complete_with(profile, FILE)
-    group.add_argument("--topic", help=topic)
+    if positional:
+        parser.add_argument("topic", metavar="TOPIC", help=topic)
+    else:
+        group.add_argument("--topic", help=topic)
     add_options(group)
+
+
+def named_topic(values: Values) -> str:
+    """Return the full name of the one topic of a command that needs one; raises OptionError."""
+    from pulsar_spark.spark.options.read import single_topic
+
+    topic = single_topic(values)
+    if topic is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC.")
+    return topic
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -165,6 +184,19 @@ def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> st
         value = options.pop(name)
         given = given or value
     return given
+
+
+def profile_admin_url(arguments: argparse.Namespace) -> str | None:
+    """Return the admin REST's address of the profile that names the cluster, if there is one."""
+    named = "service.url" in {_key(name) for name, _ in arguments.option}
+    return cluster_of(arguments.profile, named=named or arguments.service_url is not None).admin_url
+
+
+def agreed(question: str) -> bool:
+    """Ask a person, whether to do something; raises OptionError without a terminal."""
+    if not sys.stdin.isatty():
+        raise OptionError("it asks before it does that", "Add --yes to do so without asking.")
+    return input(question).strip().lower() in ("y", "yes")
 
 
 def resolved(options: dict[str, str], scope: Scope) -> Values:

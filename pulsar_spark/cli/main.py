@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import bench, broker, demo, peek, sink, subscriptions, topics
+from pulsar_spark.cli import (
+    bench,
+    broker,
+    demo,
+    lag,
+    peek,
+    schema,
+    send,
+    sink,
+    subscriptions,
+    topics,
+)
 from pulsar_spark.cli.arguments import Run
 from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
@@ -37,11 +48,17 @@ examples:
   python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
   python -m pulsar_spark doctor --service-url pulsar://localhost:6650 --topic orders
                                                which step of a connection fails, and why
-  python -m pulsar_spark topics --service-url pulsar://localhost:6650
-  python -m pulsar_spark peek --service-url pulsar://localhost:6650 --topic orders
-  python -m pulsar_spark subscriptions --service-url pulsar://localhost:6650 --checkpoint FOLDER
-  python -m pulsar_spark bench --service-url pulsar://localhost:6650 --topic orders
-                                               how fast this machine reads from your cluster
+  export PULSAR_SERVICE_URL=pulsar://localhost:6650
+                                               the cluster of the commands below
+  python -m pulsar_spark topics
+  python -m pulsar_spark schema orders
+  python -m pulsar_spark peek --topic orders
+  python -m pulsar_spark send orders --message "a book"
+  python -m pulsar_spark lag --checkpoint FOLDER --watch
+                                               how far a query is behind
+  python -m pulsar_spark subscriptions --checkpoint FOLDER
+  python -m pulsar_spark sink --topic orders   what an exactly-once sink has committed
+  python -m pulsar_spark bench --topic orders  how fast this machine reads from your cluster
 """
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
@@ -81,7 +98,10 @@ def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
         help="print a shell's completion script for the command pulsar-spark, and exit",
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (demo, broker, doctor, topics, peek, subscriptions, sink, bench):
+    for module in (
+        *(demo, broker, doctor, topics, schema, peek, send, lag, subscriptions, sink),
+        bench,
+    ):
         module.add_parser(commands)
     return top
 

@@ -13,7 +13,10 @@ from pulsar_spark.cli import main as cli
 from pulsar_spark.errors import ConnectError
 from pulsar_spark.protocol.implementation import description
 
-COMMANDS = ("demo", "broker", "doctor", "topics", "peek", "subscriptions", "bench")
+COMMANDS = (
+    *("demo", "broker", "doctor", "topics", "schema", "peek", "send", "lag", "subscriptions"),
+    *("sink", "bench"),
+)
 
 
 def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
