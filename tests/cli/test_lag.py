@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +154,40 @@ def test_it_is_watched_with_its_rate_until_ctrl_c(
     assert cli.main(["lag", *place, "--watch", "--interval", "1", "--json"]) == 130
     (line,) = capsys.readouterr().out.splitlines()
     assert [row["messages"] for row in json.loads(line)["partitions"]] == [0, 0]
+
+
+def test_a_terminal_shows_one_table_that_changes(
+    broker: EmbeddedBroker, checkpoint: Checkpoint
+) -> None:
+    pytest.importorskip("rich", reason="rich is not installed")
+    checkpoint.plan(0, positions(broker, 0))
+    checkpoint.commit(0)
+    ours, theirs = pty.openpty()
+    place = ["--service-url", broker.service_url, "--checkpoint", str(checkpoint.folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pulsar_spark", "lag", *place, "--watch", "--interval", "1"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        # A line is taken back before the next table is written in its place.
+        while b"total" not in shown or b"\x1b[1A\x1b[2K" not in shown:
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 4096):
+                shown += piece
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"Traceback" not in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
 def test_a_rate_is_over_the_last_minute() -> None:
