@@ -93,17 +93,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watch(looker: _Looker, rows: list[Row], arguments: argparse.Namespace) -> None:
+    """Show the lag again and again; a broker that does not answer is asked again."""
     rates = _Rates()
     columns = (*_COLUMNS, "rate")
+    failure: PulsarError | None = None
     with live_table(columns, quiet=arguments.json) as show:
         while True:
             rates.add(rows)
             if arguments.json:
-                print_json_line({"at": round(time.time(), 3), "partitions": rows})
-            else:
+                told = {} if failure is None else {"error": str(failure)}
+                print_json_line({"at": round(time.time(), 3), "partitions": rows, **told})
+            elif failure is None:
                 show(_cells(rows, columns))
+            else:
+                show([(f"no answer: {failure.what}", *[None] * len(columns[1:]))])
             wait(arguments.interval)
-            rows = looker.look()
+            try:
+                rows, failure = looker.look(), None
+            except PulsarError as error:
+                if not error.retryable:
+                    raise
+                rows, failure = [], error
 
 
 def wait(seconds: float) -> None:

@@ -50,6 +50,7 @@ TABLE = [
     ("lag --service-url URL", Status.WRONG_USAGE, "--checkpoint"),
     ("lag --service-url URL --checkpoint /nowhere", Status.WRONG_USAGE, "/nowhere"),
     ("lag --service-url URL --checkpoint . --interval 0", Status.WRONG_USAGE, "--interval"),
+    (f"demo {NOWHERE}", Status.FAILED, "refused"),
     (f"schema t {NOWHERE}", Status.FAILED, "refused"),
     (f"send t {NOWHERE} --message x", Status.FAILED, "refused"),
     (f"bench {NOWHERE} --topic t", Status.FAILED, "error: "),

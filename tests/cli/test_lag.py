@@ -16,6 +16,7 @@ import pytest
 
 from pulsar_spark.cli import lag
 from pulsar_spark.cli import main as cli
+from pulsar_spark.errors import AuthorizationError, ConnectError
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, store
 
@@ -154,6 +155,43 @@ def test_it_is_watched_with_its_rate_until_ctrl_c(
     assert cli.main(["lag", *place, "--watch", "--interval", "1", "--json"]) == 130
     (line,) = capsys.readouterr().out.splitlines()
     assert [row["messages"] for row in json.loads(line)["partitions"]] == [0, 0]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_broker_that_does_not_answer_is_asked_again(
+    as_json: bool,
+    broker: EmbeddedBroker,
+    checkpoint: Checkpoint,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint.plan(0, positions(broker, 0))
+    checkpoint.commit(0)
+    look, looks = lag._Looker.look, 0
+
+    def answer(looker: lag._Looker) -> list[dict[str, Any]]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ConnectError("nobody answers")
+        if looks == 4:
+            raise AuthorizationError("not any more")
+        return look(looker)
+
+    monkeypatch.setattr(lag._Looker, "look", answer)
+    monkeypatch.setattr(lag, "wait", lambda _: None)
+    place = ["--service-url", broker.service_url, "--checkpoint", str(checkpoint.folder)]
+    assert cli.main(["lag", *place, "--watch", *(["--json"] if as_json else [])]) == 1
+    shown = capsys.readouterr()
+    assert "not any more" in shown.err
+    if as_json:
+        lines = [json.loads(line) for line in shown.out.splitlines()]
+        assert [line.get("error") for line in lines] == [None, "nobody answers", None]
+        assert [len(line["partitions"]) for line in lines] == [2, 0, 2]
+    else:
+        _, second, third = shown.out.split("\n\n")
+        assert "no answer: nobody answers" in second
+        assert ZERO in third
 
 
 def test_a_terminal_shows_one_table_that_changes(
