@@ -59,7 +59,7 @@ def add_connection(
 ) -> None:
     """Add the arguments of every command on a cluster; `topic` is --topic's help text.
 
-    With `positional`, the topic is a word of its own.
+    With `positional`, the topic may be a word of its own, too.
     """
     group = parser.add_argument_group("connection")
     group.add_argument(
@@ -76,9 +76,8 @@ def add_connection(
     )
     complete_with(profile, FILE)
     if positional:
-        parser.add_argument("topic", metavar="TOPIC", help=topic)
-    else:
-        group.add_argument("--topic", help=topic)
+        parser.add_argument("word", metavar="TOPIC", nargs="?", help=topic)
+    group.add_argument("--topic", help="the topic, too" if positional else topic)
     add_options(group)
 
 
@@ -149,8 +148,12 @@ def given_options(arguments: argparse.Namespace, cluster: Cluster | None = None)
     options: dict[str, str] = {}
     if arguments.service_url is not None:
         options["service.url"] = arguments.service_url
-    if arguments.topic is not None:
-        options["topic"] = arguments.topic
+    named = [arguments.topic, getattr(arguments, "word", None)]
+    topics = [topic for topic in named if topic is not None]
+    if len(topics) > 1:
+        raise OptionError("the topic is given twice", "Leave --topic out.")
+    if topics:
+        (options["topic"],) = topics
     if arguments.token_file is not None:
         options[_PLUGIN] = "token"
         options[_PARAMS] = Path(arguments.token_file).absolute().as_uri()
