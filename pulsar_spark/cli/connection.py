@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pulsar_spark.errors import ConnectError, OptionError, PulsarError
 
@@ -44,10 +45,12 @@ _SWITCHES = {
 }
 
 
-class Cluster(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cluster:
     """The options that say where a command connects, and the admin REST's address if known."""
 
-    options: dict[str, str]
+    # They have credentials.
+    options: dict[str, str] = field(repr=False)
     admin_url: str | None = None
 
 

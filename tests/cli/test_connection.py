@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli.arguments import given_options
-from pulsar_spark.cli.connection import PROFILE_VARIABLE, URL_VARIABLE, Cluster
+from pulsar_spark.cli.connection import PROFILE_VARIABLE, URL_VARIABLE, Cluster, cluster_of
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import store
 from tests.support.certificates import Authority
@@ -69,6 +69,21 @@ def test_a_profile_of_pulsar_admin_names_the_cluster_and_the_credentials(
         if not arguments:
             monkeypatch.setenv(how, file)
         assert topics(capsys, *arguments) == ["persistent://public/default/orders"]
+
+
+def test_credentials_of_a_profile_are_shown_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = profile(tmp_path, authPlugin="token", authParams=f"token:{TOKEN}")
+    assert TOKEN not in repr(cluster_of(file, named=False))
+    for address in ("pulsar://127.0.0.1:1", f"pulsar://me:{TOKEN}@h", f"{TOKEN}://h"):
+        file = profile(
+            tmp_path, brokerServiceUrl=address, authPlugin="token", authParams=f"token:{TOKEN}"
+        )
+        for command in ("topics", "doctor"):
+            assert cli.main([command, "--profile", file]) in (1, 2)
+            shown = capsys.readouterr()
+            assert TOKEN not in shown.out + shown.err
 
 
 def test_what_the_command_line_says_comes_first(
