@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
+    from pulsar_spark.client import PulsarClient
+    from pulsar_spark.progress import lag
+    from pulsar_spark.testing import EmbeddedBroker
+
 __version__ = "0.2.0"
+
+__all__ = ("EmbeddedBroker", "PulsarClient", "lag", "register", "topic_schema")
+
+# Imported when they are first used: each Python worker of Spark's imports this package.
+_LAZY = {
+    "EmbeddedBroker": "pulsar_spark.testing",
+    "PulsarClient": "pulsar_spark.client",
+    "lag": "pulsar_spark.progress",
+}
 
 LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
 """Environment variable with the minimum level of log messages on stderr, such as INFO.
@@ -38,6 +52,18 @@ def _show_log(level: str) -> None:
 
 if _level := os.environ.get(LOG_LEVEL_VARIABLE):
     _show_log(_level)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is named, if it is one of the package's own names."""
+    if (module := _LAZY.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(module), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
 
 
 def register(

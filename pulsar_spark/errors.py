@@ -195,6 +195,8 @@ class PulsarError(Exception):
             f"{field.replace('_', ' ')} {value}"
             for field in _CONTEXT_FIELDS
             if (value := getattr(self, field)) is not None
+            # A sentence that names the topic is not told it again.
+            and not (field == "topic" and value in self.what)
         ]
         text = self.what
         if context:
@@ -242,8 +244,8 @@ class OptionError(PulsarError, ValueError):
 
     Cause: the option's name or value, or two options that exclude each other.
 
-    Remedy: the error names the option and suggests the nearest valid one; options.md lists them
-    all.
+    Remedy: the error names the option. It says what a name from Kafka's source, Flink or a client
+    is called here, or suggests the nearest valid one, if one is near; options.md lists them all.
     """
 
 
@@ -968,11 +970,10 @@ def from_server_error(
     kind = _BY_CODE.get(code, UnknownServerError)
     # Cut only after redacting: half a secret would not match.
     text = _cut(printable(redact(message, secrets).strip()), _MAX_PEER_TEXT)
-    text = text or "the broker gave no reason"
     if kind is AuthorizationError and _CHECK_FAILED in text:
         kind = AuthorizationUnavailable
     known = answer_of(code, text)
     if known is not None:
         return kind(f"{known.what}: {text}", known.remedy, **context)
     summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
-    return kind(f"{summary}: {text}", remedy_of(kind), **context)
+    return kind(f"{summary}: {text}" if text else summary, remedy_of(kind), **context)

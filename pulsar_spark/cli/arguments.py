@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from pulsar_spark.cli.connection import (
+    PROFILE_VARIABLE,
+    URL_VARIABLE,
+    Cluster,
+    cluster_of,
+)
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -43,21 +50,45 @@ def add_command(
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, parser=parser)
     return parser
 
 
-def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
-    """Add the arguments of every command on a cluster; `topic` is --topic's help text."""
+def add_connection(
+    parser: argparse.ArgumentParser, topic: str, *, positional: bool = False
+) -> None:
+    """Add the arguments of every command on a cluster; `topic` is --topic's help text.
+
+    With `positional`, the topic may be a word of its own, too.
+    """
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--service-url",
-        required=True,
         metavar="URL",
-        help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651",
+        help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651; "
+        f"without it, {URL_VARIABLE} or the profile says it",
     )
-    group.add_argument("--topic", help=topic)
+    profile = group.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="a file with the cluster's address and credentials, as pulsar-admin's client.conf; "
+        f"without it, {PROFILE_VARIABLE} names one",
+    )
+    complete_with(profile, FILE)
+    if positional:
+        parser.add_argument("word", metavar="TOPIC", nargs="?", help=topic)
+    group.add_argument("--topic", help="the topic, too" if positional else topic)
     add_options(group)
+
+
+def named_topic(values: Values) -> str:
+    """Return the full name of the one topic of a command that needs one; raises OptionError."""
+    from pulsar_spark.spark.options.read import single_topic
+
+    topic = single_topic(values)
+    if topic is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC.")
+    return topic
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -106,11 +137,23 @@ def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options that the arguments set; raises OptionError for one given twice."""
-    options: dict[str, str] = {"service.url": arguments.service_url}
-    if arguments.topic is not None:
-        options["topic"] = arguments.topic
+def given_options(arguments: argparse.Namespace, cluster: Cluster | None = None) -> dict[str, str]:
+    """Return the options that the arguments set, over those of the cluster.
+
+    Without `cluster`, the environment or a profile may name it. Raises OptionError for an option
+    that is given twice, and if no cluster is named.
+    """
+    from pulsar_spark.spark.options.resolve import over_defaults
+
+    options: dict[str, str] = {}
+    if arguments.service_url is not None:
+        options["service.url"] = arguments.service_url
+    named = [arguments.topic, getattr(arguments, "word", None)]
+    topics = [topic for topic in named if topic is not None]
+    if len(topics) > 1:
+        raise OptionError("the topic is given twice", "Leave --topic out.")
+    if topics:
+        (options["topic"],) = topics
     if arguments.token_file is not None:
         options[_PLUGIN] = "token"
         options[_PARAMS] = Path(arguments.token_file).absolute().as_uri()
@@ -120,7 +163,21 @@ def given_options(arguments: argparse.Namespace) -> dict[str, str]:
             raise OptionError(f"{key} is given twice", "Give each option once.")
         taken.add(key.lower())
         options[key] = value
-    return options
+    keys = {_key(name) for name in options}
+    if cluster is None:
+        cluster = cluster_of(arguments.profile, named="service.url" in keys)
+    defaults = cluster.options
+    if keys & {_PLUGIN, _PARAMS}:
+        # Parameters are those of their plugin.
+        defaults = {key: value for key, value in defaults.items() if key not in (_PLUGIN, _PARAMS)}
+    return over_defaults(options, defaults)
+
+
+def _key(name: str) -> str:
+    from pulsar_spark.spark.options.table import BY_NAME
+
+    option = BY_NAME.get(name.lower())
+    return name if option is None else option.key
 
 
 def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> str | None:
@@ -130,6 +187,19 @@ def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> st
         value = options.pop(name)
         given = given or value
     return given
+
+
+def profile_admin_url(arguments: argparse.Namespace) -> str | None:
+    """Return the admin REST's address of the profile that names the cluster, if there is one."""
+    named = "service.url" in {_key(name) for name, _ in arguments.option}
+    return cluster_of(arguments.profile, named=named or arguments.service_url is not None).admin_url
+
+
+def agreed(question: str) -> bool:
+    """Ask a person, whether to do something; raises OptionError without a terminal."""
+    if not sys.stdin.isatty():
+        raise OptionError("it asks before it does that", "Add --yes to do so without asking.")
+    return input(question).strip().lower() in ("y", "yes")
 
 
 def resolved(options: dict[str, str], scope: Scope) -> Values:

@@ -24,7 +24,7 @@ stop it:     Ctrl-C"""
 
 
 # All other commands take them.
-_OF_CLUSTERS = ("--service-url", "--option", "--token-file")
+_OF_CLUSTERS = ("--service-url", "--profile", "--option", "--token-file")
 
 
 class _OfClusters(argparse.Action):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,8 +15,11 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 _HEAD = 2
 
 
-def stream_offsets(checkpoint: str) -> list[StreamOffset]:
+def stream_offsets(checkpoint: str, *, committed: bool = False) -> list[StreamOffset]:
     """Return the newest offset of each Pulsar source of a checkpoint's query.
+
+    With `committed`, that of the newest micro-batch that was committed; if none was, the first
+    one's is where the query started.
 
     Raises OptionError if the path is no checkpoint, or no folder on this machine; InvalidOffset
     for a damaged offset.
@@ -24,6 +28,11 @@ def stream_offsets(checkpoint: str) -> list[StreamOffset]:
     try:
         logs = [path for path in folder.iterdir() if path.name.isdecimal()]
         newest = max(logs, key=lambda path: int(path.name), default=None)
+        begun = None
+        if committed:
+            names = {path.name for path in logs} & _names(folder.parent / "commits")
+            begun = max(names, key=int, default=None)
+            newest = newest if begun is None else folder / begun
         lines = [] if newest is None else newest.read_text("utf-8").splitlines()[_HEAD:]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -39,13 +48,21 @@ def stream_offsets(checkpoint: str) -> list[StreamOffset]:
             body = json.loads(line[max(line.find("{"), 0) :])
         # Lines of other sources look different.
         if isinstance(body, dict) and "subscription" in body:
-            found.append(StreamOffset.from_json(body))
+            offset = StreamOffset.from_json(body)
+            if committed and begun is None and offset.starts is not None:
+                offset = replace(offset, positions=offset.starts)
+            found.append(offset)
     if not found:
         raise OptionError(
             f"{folder} has no offset of a Pulsar stream",
             "A query writes one when its first micro-batch is planned.",
         )
     return found
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of a folder's files; none if there is no such folder."""
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _folder(checkpoint: str) -> Path:

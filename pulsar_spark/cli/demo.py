@@ -19,8 +19,10 @@ from pulsar_spark.cli.arguments import (
     add_command,
     add_options,
     given_options,
+    resolved,
     whole_number,
 )
+from pulsar_spark.cli.connection import Cluster, reach
 from pulsar_spark.cli.output import Bar, print_error, print_json, progress
 from pulsar_spark.errors import PulsarError, redact
 from pulsar_spark.protocol.implementation import description
@@ -59,7 +61,11 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; return 0 if every row came back."""
-    options = given_options(arguments)
+    # Without --service-url it has a broker of its own, whatever the environment says.
+    options = given_options(arguments, Cluster({}))
+    if arguments.service_url is not None:
+        # Before Spark has started, which takes a while.
+        _check_reachable(options)
     demo = _Demo(quiet=arguments.json)
     try:
         with demo.service(arguments.service_url, arguments.topic) as url, demo.session() as spark:
@@ -73,6 +79,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     return 0 if rows["ok"] else 1
+
+
+def _check_reachable(options: dict[str, str]) -> None:
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import client_options
+    from pulsar_spark.spark.options.table import Scope
+
+    with ClientContext(client_options(resolved(options, Scope.BOTH))) as context:
+        reach(context)
 
 
 class _Demo:

@@ -8,18 +8,38 @@ import io
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import bench, broker, demo, peek, sink, subscriptions, topics
+from pulsar_spark.cli import (
+    bench,
+    broker,
+    demo,
+    lag,
+    peek,
+    schema,
+    send,
+    sink,
+    subscriptions,
+    topics,
+)
 from pulsar_spark.cli.arguments import Run
 from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
 from pulsar_spark.cli.output import print_error
-from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError, printable
+from pulsar_spark.errors import (
+    InvalidOffset,
+    InvalidTopicName,
+    OptionError,
+    PulsarError,
+    printable,
+    redact,
+)
 from pulsar_spark.protocol.implementation import description
 
 _EPILOG = """\
@@ -28,17 +48,28 @@ examples:
   python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
   python -m pulsar_spark doctor --service-url pulsar://localhost:6650 --topic orders
                                                which step of a connection fails, and why
-  python -m pulsar_spark topics --service-url pulsar://localhost:6650
-  python -m pulsar_spark peek --service-url pulsar://localhost:6650 --topic orders
-  python -m pulsar_spark subscriptions --service-url pulsar://localhost:6650 --checkpoint FOLDER
-  python -m pulsar_spark bench --service-url pulsar://localhost:6650 --topic orders
-                                               how fast this machine reads from your cluster
+  export PULSAR_SERVICE_URL=pulsar://localhost:6650
+                                               the cluster of the commands below
+  python -m pulsar_spark topics
+  python -m pulsar_spark schema orders
+  python -m pulsar_spark peek --topic orders
+  python -m pulsar_spark send orders --message "a book"
+  python -m pulsar_spark lag --checkpoint FOLDER --watch
+                                               how far a query is behind
+  python -m pulsar_spark subscriptions --checkpoint FOLDER
+  python -m pulsar_spark sink --topic orders   what an exactly-once sink has committed
+  python -m pulsar_spark bench --topic orders  how fast this machine reads from your cluster
 """
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
 
 _PROGRAM = "pulsar-spark"
 _SHELLS = ("bash", "zsh", "tcsh")
+
+# Below this similarity of two names, from 0 to 1, a suggestion would mislead.
+_SIMILAR = 0.6
+# A word such as a topic's name: not so long that it is likely to be a credential.
+_SHOWABLE = re.compile(r"[A-Za-z0-9._:/-]{1,40}")
 
 
 class Status(enum.IntEnum):
@@ -66,8 +97,11 @@ def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
         choices=_SHELLS,
         help="print a shell's completion script for the command pulsar-spark, and exit",
     )
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, broker, doctor, topics, peek, subscriptions, sink, bench):
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
+    for module in (
+        *(demo, broker, doctor, topics, schema, peek, send, lag, subscriptions, sink),
+        bench,
+    ):
         module.add_parser(commands)
     return top
 
@@ -101,12 +135,25 @@ class _Completion(argparse.Action):
         top.exit()
 
 
-def _not_understood(words: Sequence[str]) -> str:
-    """Describe words that are not arguments; their values may be credentials."""
+def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str:
+    """Describe words that are not arguments of a command, and which argument is near.
+
+    What follows an unknown flag may be a credential, and is not shown.
+    """
+    flags = [text for action in known._actions for text in action.option_strings]
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     if names:
-        return f"unrecognized arguments: {', '.join(names)}"
-    return "there is a word that belongs to no argument"
+        near = [find for name in names for find in get_close_matches(name, flags, 1, _SIMILAR)]
+        told = f"unrecognized arguments: {', '.join(names)}"
+        return f"{told}; did you mean {' and '.join(near)}?" if near else told
+    word = words[0]
+    if not _SHOWABLE.fullmatch(word) or redact(word) != word:
+        return "there is a word that belongs to no argument"
+    near = get_close_matches(f"--{word}", flags, 1, _SIMILAR)
+    if not near and "--topic" in flags:
+        near = [f"--topic {word}"]
+    told = f"the word {word!r} belongs to no argument"
+    return f"{told}; did you mean {near[0]}?" if near else told
 
 
 class _Log(logging.Handler):
@@ -151,8 +198,12 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
         top = parser(program) if program == _PROGRAM else parser()
         chosen, unknown = top.parse_known_args(arguments)
         if unknown:
-            top.error(_not_understood(unknown))
-        command: Run = chosen.command
+            known = getattr(chosen, "parser", top)
+            known.error(_not_understood(unknown, known))
+        command: Run | None = getattr(chosen, "command", None)
+        if command is None:
+            top.print_help(sys.stderr)
+            return Status.WRONG_USAGE
         status = command(chosen)
         sys.stdout.flush()
     except PulsarError as error:

@@ -24,6 +24,11 @@ def print_error(text: str) -> None:
     print(f"error: {printable(text)}", file=sys.stderr)
 
 
+def print_note(text: str) -> None:
+    """Print to stderr what a person should know beside the result."""
+    print(f"note: {printable(text)}", file=sys.stderr)
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON, for programs and people."""
     print(_json(value, indent=2), flush=True)
@@ -41,19 +46,54 @@ def print_table(
 
     Numbers are right-aligned.
     """
-    texts = [[_cell(cell) for cell in row] for row in rows]
-    numeric = [_is_numeric([row[at] for row in rows]) for at in range(len(columns))]
-    columns = [printable(name) for name in columns]
     if (console := _console(sys.stdout)) is not None:
-        _print_rich(console, columns, texts, numeric, header=header)
+        console.print(_rich_table(columns, rows, header=header))
         return
+    columns, texts, numeric = _texts(columns, rows)
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    for row in (list(columns), *texts) if header else texts:
+    for row in (columns, *texts) if header else texts:
         cells = [
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
         print("  ".join(cells).rstrip(), flush=True)
+
+
+class About(int):
+    """An estimated number: a table shows it with ~ before it."""
+
+    def __str__(self) -> str:
+        return f"~{int(self)}"
+
+
+@contextlib.contextmanager
+def live_table(
+    columns: Sequence[str], *, quiet: bool = False
+) -> Iterator[Callable[[Sequence[Sequence[object]]], None]]:
+    """Yield a function that shows a table's rows, in place of those before on a terminal.
+
+    Elsewhere the tables follow each other, with an empty line between them. Shows nothing with
+    `quiet`.
+    """
+    console = None if quiet else _console(sys.stdout)
+    if console is None:
+        shown = False
+
+        def show(rows: Sequence[Sequence[object]]) -> None:
+            nonlocal shown
+            if quiet:
+                return
+            if shown:
+                print()
+            print_table(columns, rows)
+            shown = True
+
+        yield show
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, redirect_stderr=False) as live:
+        yield lambda rows: live.update(_rich_table(columns, rows), refresh=True)
 
 
 class Bar:
@@ -116,24 +156,29 @@ def _console(stream: TextIO) -> Any:
     return Console(file=stream, highlight=False, markup=False)
 
 
-def _print_rich(
-    console: Any,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numeric: Sequence[bool],
-    *,
-    header: bool,
-) -> None:
+def _texts(
+    columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return a table's columns and cells as text, and which columns are numbers."""
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    numeric = [_is_numeric([row[at] for row in rows]) for at in range(len(columns))]
+    return [printable(name) for name in columns], texts, numeric
+
+
+def _rich_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True
+) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    names, texts, numeric = _texts(columns, rows)
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=header)
-    for name, right in zip(columns, numeric, strict=True):
+    for name, right in zip(names, numeric, strict=True):
         # As Text, so that brackets are not read as markup.
         table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-    for row in rows:
+    for row in texts:
         table.add_row(*(Text(cell, _COLOURS.get(cell, "")) for cell in row))
-    console.print(table)
+    return table
 
 
 def _is_numeric(cells: Sequence[object]) -> bool:

@@ -22,6 +22,7 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
+from pulsar_spark.cli.connection import reach
 from pulsar_spark.cli.output import Bar, print_json_line, print_table, progress
 from pulsar_spark.errors import MessageTooLarge, OptionError
 
@@ -100,6 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         _check_endless(read.ending)
     with ClientContext.shared(read.client) as context:
+        with progress("connecting", quiet=arguments.json):
+            reach(context)
         planner = Planner(context, read)
         topics = planner.topics()
         topic = _Topic(context, read, planner.value_type(topics))

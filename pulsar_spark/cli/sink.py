@@ -7,7 +7,6 @@ next write with the same sinkId. If there will be none, this command carries it 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,11 @@ from pulsar_spark.cli.arguments import (
     Commands,
     add_command,
     add_connection,
+    agreed,
     given_options,
     resolved,
 )
+from pulsar_spark.cli.connection import reach
 from pulsar_spark.cli.output import print_error, print_json, print_table, progress
 from pulsar_spark.errors import (
     OptionError,
@@ -88,14 +89,22 @@ def run(arguments: argparse.Namespace) -> int:
     changed: dict[str, object] = {}
     if action is not None:
         with ClientContext(client) as context:
+            reach(context)
             sink = _known(context, values, topic, getattr(arguments, action), action)
             states = [find_records(context, sink)]
-        if action == "reset" and not arguments.yes and not _agreed(sink.sink_id):
+        if (
+            action == "reset"
+            and not arguments.yes
+            and not agreed(
+                f"Forget what {printable(sink.sink_id)} has committed? Its rows stay. [y/N] "
+            )
+        ):
             print_error("nothing was changed")
             return 1
         with progress(action, quiet=arguments.json):
             changed = _change(client, sink, action)
     with ClientContext(client) as context:
+        reach(context)
         if states is None:
             states = state_topics(context, values["sinkStateTopic"], topic)
         rows, whole = [], True
@@ -110,14 +119,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_table((*_COLUMNS, *changed), [tuple(row.values()) for row in rows])
     return 0 if whole else 1
-
-
-def _agreed(sink_id: str) -> bool:
-    """Ask whether to forget what a sink has committed. Raises OptionError without a terminal."""
-    if not sys.stdin.isatty():
-        raise OptionError("--reset asks before it forgets", "Add --yes to do so without asking.")
-    question = f"Forget what {printable(sink_id)} has committed? Its rows stay. [y/N] "
-    return input(question).strip().lower() in ("y", "yes")
 
 
 def _change(client: ClientOptions, sink: SinkOptions, action: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ it exists, by an attempt that leaves no trace.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -19,12 +20,22 @@ from pulsar_spark.cli.arguments import (
     add_admin_url,
     add_command,
     add_connection,
+    agreed,
     complete_with,
     given_options,
+    profile_admin_url,
     resolved,
     take_admin_url,
 )
-from pulsar_spark.cli.output import Bar, print_json, print_table, progress
+from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.output import (
+    Bar,
+    print_error,
+    print_json,
+    print_note,
+    print_table,
+    progress,
+)
 from pulsar_spark.errors import (
     ConsumerBusy,
     NotAllowed,
@@ -38,6 +49,7 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.deadline import Deadline
     from pulsar_spark.engine.operations import Operation
+    from pulsar_spark.engine.options import ClientOptions
     from pulsar_spark.protocol.message_id import Position
 
 _DESCRIPTION = """\
@@ -48,6 +60,9 @@ topic are shown, with the backlog of those in use too.
 
 --drop removes the subscriptions, and with them the messages that only they retained. A subscription
 in use is not removed: stop its query first.
+
+--drop-matching removes those whose whole name matches a regular expression, on --topic or on all
+topics of --namespace. It needs the admin REST, shows what it found, and asks first.
 """
 
 _AT_ONCE = 500
@@ -88,7 +103,19 @@ def add_parser(commands: Commands) -> None:
     )
     complete_with(checkpoint, FOLDER)
     add_admin_url(parser, "it lists all subscriptions of a topic")
-    parser.add_argument("--drop", action="store_true", help="remove the subscriptions")
+    parser.add_argument(
+        "--namespace",
+        metavar="TENANT/NAMESPACE",
+        help="all topics of this namespace, in place of --topic",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--drop", action="store_true", help="remove the subscriptions")
+    what.add_argument(
+        "--drop-matching",
+        metavar="REGEX",
+        help="remove the subscriptions whose whole name matches, after a question",
+    )
+    parser.add_argument("--yes", action="store_true", help="--drop-matching does not ask")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,12 +126,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = given_options(arguments)
     admin_url = take_admin_url(arguments, options)
+    if admin_url is None and not (arguments.subscription or arguments.checkpoint):
+        # Only the admin REST lists them.
+        admin_url = profile_admin_url(arguments)
     values = resolved(options, Scope.READS)
     topic, client = single_topic(values), client_options(values)
     _check(arguments, topic, admin_url)
     with ClientContext(client) as context, progress("asking", quiet=arguments.json) as bar:
         found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
-        partitions = _partitions(context, topic) if topic and not arguments.checkpoint else []
+        reach(context)
+        partitions = [] if arguments.checkpoint else _places(context, topic, arguments.namespace)
         found += [
             _Subscription(name, partition)
             for name in dict.fromkeys(arguments.subscription)
@@ -117,19 +148,91 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.drop:
             bar.tell("dropping")
             _drop(context, found, bar)
+    if arguments.drop_matching is None:
+        _show(found, as_json=arguments.json)
+        return _status(found) if arguments.drop else 0
+    return _drop_matching(client, found, arguments)
+
+
+def _show(found: list[_Subscription], *, as_json: bool) -> None:
     rows = [asdict(entry) for entry in found]
     for row in rows:
         del row["position"]
-    if arguments.json:
+    if as_json:
         print_json(rows)
     else:
         columns = ("subscription", "topic", "backlog", "state")
         print_table(columns, [tuple(row.values()) for row in rows])
-    return _status(found) if arguments.drop else 0
+
+
+def _drop_matching(
+    client: ClientOptions, found: list[_Subscription], arguments: argparse.Namespace
+) -> int:
+    """Ask, and remove those that match; return 1 if one of them stays."""
+    from pulsar_spark.engine.context import ClientContext
+
+    pattern = _pattern(arguments.drop_matching)
+    matching = [entry for entry in found if pattern.fullmatch(entry.subscription)]
+    idle = sum(entry.state == IDLE for entry in matching)
+    if not matching:
+        print_note(f"none of {len(found)} subscriptions matches")
+    if idle and not arguments.yes:
+        _show(matching, as_json=False)
+        question = f"Drop {idle} of these, and the messages that only they retain? [y/N] "
+        if not agreed(question):
+            print_error("nothing was dropped")
+            return 1
+    with ClientContext(client) as context, progress("dropping", quiet=arguments.json) as bar:
+        _drop(context, matching, bar)
+    _show(matching, as_json=arguments.json)
+    return int(any(entry.state != DROPPED for entry in matching))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(
+            f"--drop-matching is not a regular expression: {error}",
+            "It has to match a whole name, such as spark-pulsar-batch-.*",
+        ) from None
+
+
+def _places(context: ClientContext, topic: str | None, namespace: str | None) -> list[str]:
+    """Return the topic partitions of a topic, or of all topics of a namespace."""
+    if namespace is None:
+        return [] if topic is None else _partitions(context, topic)
+    topics = context.lookup.topics_of_namespace(namespace)
+    counts = context.lookup.partitions_many(topics)
+    return [
+        partition
+        for topic, count in counts.items()
+        # Those that were deleted after they were listed have no partitions.
+        if isinstance(count, int)
+        for partition in _names(topic, count)
+    ]
 
 
 def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | None) -> None:
+    """Raise OptionError for arguments that do not go together."""
     named = bool(arguments.subscription or arguments.checkpoint)
+    matching = arguments.drop_matching is not None
+    if arguments.yes and not matching:
+        raise OptionError("--yes is for --drop-matching", "Leave it out.")
+    if matching:
+        _pattern(arguments.drop_matching)
+        if arguments.json and not arguments.yes:
+            raise OptionError("--drop-matching asks, which --json cannot", "Add --yes.")
+        if named:
+            raise OptionError(
+                "--drop-matching finds subscriptions by itself",
+                "Leave out --subscription and --checkpoint, or use --drop.",
+            )
+        if admin_url is None:
+            raise OptionError(
+                "brokers list subscriptions by the admin REST only",
+                "Give --admin-url http://HOST:8080.",
+            )
     if not named and (admin_url is None or arguments.drop):
         raise OptionError(
             "no subscription is named, and brokers list them by the admin REST only",
@@ -142,7 +245,14 @@ def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | No
         raise OptionError(
             "--subscription and --checkpoint cannot be used together", "Give one of them."
         )
-    if not arguments.checkpoint and topic is None:
+    if arguments.namespace is not None:
+        if arguments.namespace.count("/") != 1:
+            raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+        if topic is not None or arguments.checkpoint:
+            raise OptionError(
+                "--namespace stands in place of --topic and --checkpoint", "Give one of them."
+            )
+    elif not arguments.checkpoint and topic is None:
         raise OptionError("no topic is given", "Give --topic TOPIC.")
 
 
@@ -203,9 +313,19 @@ def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
 
 
 def _partitions(context: ClientContext, topic: str) -> list[str]:
+    from pulsar_spark.spark.missing_topic import with_near_topics
+
+    try:
+        count = context.lookup.partitions(topic)
+    except TopicNotFound as error:
+        raise with_near_topics(context.lookup, error, topic) from error
+    return _names(topic, count)
+
+
+def _names(topic: str, count: int) -> list[str]:
     from pulsar_spark.protocol.topic_name import TopicName
 
-    count, name = context.lookup.partitions(topic), TopicName.parse(topic)
+    name = TopicName.parse(topic)
     return [str(name.partition(index)) for index in range(count)] or [topic]
 
 

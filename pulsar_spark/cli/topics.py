@@ -12,7 +12,8 @@ from pulsar_spark.cli.arguments import (
     given_options,
     resolved,
 )
-from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.output import print_json, print_note, print_table, progress
 from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -42,10 +43,16 @@ def add_parser(commands: Commands) -> None:
         metavar="REGEX",
         help="list the topics that match, as with the option topicsPattern",
     )
+    parser.add_argument(
+        "--require", action="store_true", help="end with status 1 if there is no such topic"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the topics; raises TopicNotFound for a named topic that does not exist."""
+    """List the topics; return 1 if there are none and --require is given.
+
+    Raises TopicNotFound for a named topic that does not exist.
+    """
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
     from pulsar_spark.spark.options.read import client_options, single_topic
@@ -62,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = TopicPattern.parse(pattern or f"{arguments.namespace}/{_ALL}")
     with ClientContext(client_options(values)) as context:
         with progress("listing topics", quiet=arguments.json):
+            reach(context)
             names = (
                 wanted.select(context.lookup.topics_of_namespace(wanted.namespace))
                 if topic is None
@@ -77,7 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(found)
     else:
         print_table(("topic", "partitions", "schema"), [tuple(entry.values()) for entry in found])
-    return 0
+    if found:
+        return 0
+    what = "has no topics, or does not exist" if pattern is None else "has no topic that matches"
+    print_note(f"the namespace {wanted.namespace} {what}")
+    return int(arguments.require)
 
 
 def _described(
@@ -85,6 +97,7 @@ def _described(
 ) -> list[dict[str, object]]:
     """Return name, partitions and schema type of topics; raises the broker's error."""
     from pulsar_spark.schema.registry import latest_schemas
+    from pulsar_spark.spark.missing_topic import with_near_topics
 
     counts = context.lookup.partitions_many(names)
     schemas = latest_schemas(context.lookup, names)
@@ -93,6 +106,8 @@ def _described(
         if isinstance(count, TopicNotFound) and not gone_is_an_error:
             # It was deleted after the topics were listed.
             continue
+        if isinstance(count, TopicNotFound):
+            raise with_near_topics(context.lookup, count, name)
         schema = schemas[name]
         for answer in (count, schema):
             if isinstance(answer, PulsarError):

@@ -224,6 +224,7 @@ def _allowed(option: str, bound: Bound, refused: frozenset[BoundKind]) -> Bound:
 
 
 def _offset_bound(option: str, value: Any) -> Bound:
+    _refuse_kafka(option, value, "12:345")
     if isinstance(value, list):
         return _id_bound(_java_id(option, value))
     if not isinstance(value, str):
@@ -247,7 +248,19 @@ def _offset_bound(option: str, value: Any) -> Bound:
     return bound
 
 
+def _refuse_kafka(option: str, value: Any, instead: str) -> None:
+    """Raise InvalidOffset for what Kafka's source takes for a topic: an object by partition."""
+    if isinstance(value, dict) and value and all(number.isdecimal() for number in value):
+        raise InvalidOffset(
+            f"{option} has numbers of partitions inside a topic, as for Kafka's source",
+            f'Name each partition as a topic: {{"my-topic-partition-{next(iter(value))}": '
+            f'"{instead}"}}. Pulsar has message ids and times in place of offsets; earliest and '
+            "latest are words, not -2 and -1.",
+        )
+
+
 def _time_bound(option: str, value: Any) -> Bound:
+    _refuse_kafka(option, value, "2026-11-20T10:00:00Z")
     if isinstance(value, int) and not isinstance(value, bool):
         if value in (_JAVA_EARLIEST_TIME, _JAVA_LATEST_TIME):
             return EARLIEST_BOUND if value == _JAVA_EARLIEST_TIME else LATEST_BOUND

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.cli.connection import PROFILE_VARIABLE, URL_VARIABLE
 from pulsar_spark.testing import EmbeddedBroker
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands connect where a test says, not where this machine's user does."""
+    for variable in (URL_VARIABLE, PROFILE_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture

@@ -24,7 +24,10 @@ COMMANDS = {
     "broker": "tests/cli/test_broker.py runs it",
     "doctor": "",
     "topics": "",
+    "schema": "",
     "peek": "",
+    "send": "",
+    "lag": "",
     "subscriptions": "",
     "sink": "",
     "bench": "",
@@ -46,7 +49,7 @@ def blocks(section: str) -> list[str]:
 def test_the_page_has_a_section_for_each_command() -> None:
     page = (DOCS / "command-line.md").read_text("utf-8")
     sections = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert sections == ["Completion in the shell", *COMMANDS]
+    assert sections == ["Where commands connect", "Completion in the shell", *COMMANDS]
     for command in COMMANDS:
         assert f"python -m pulsar_spark {command}" in page
 

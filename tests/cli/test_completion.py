@@ -43,7 +43,7 @@ def run(shell: str, *arguments: str) -> list[str]:
     [
         ("pe", {"peek"}),
         ("peek --fi", {"--first"}),
-        ("subscriptions --d", {"--drop"}),
+        ("subscriptions --d", {"--drop", "--drop-matching"}),
         ("--completion z", {"zsh"}),
     ],
 )

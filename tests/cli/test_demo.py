@@ -43,6 +43,7 @@ def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.Monk
         seen.append(options)
         return {"ok": rows == 7}
 
+    monkeypatch.setattr(demo, "reach", lambda _: None)
     monkeypatch.setattr(demo._Demo, "session", lambda _: contextlib.nullcontext(None))
     monkeypatch.setattr(demo._Demo, "demonstrate", demonstrate)
     given = ["--service-url", "pulsar://host:6650", "--token-file", "/etc/token", "--rows", "7"]
@@ -67,6 +68,7 @@ def test_what_spark_fails_with_is_our_error_without_its_calls(
             "pulsar_spark.errors.ConnectError: cannot connect to h:1 Check it.\n SQLSTATE: 38000"
         )
 
+    monkeypatch.setattr(demo, "reach", lambda _: None)
     monkeypatch.setattr(demo._Demo, "session", lambda _: contextlib.nullcontext(None))
     monkeypatch.setattr(demo._Demo, "demonstrate", demonstrate)
     assert cli.main(["demo", "--service-url", "pulsar://h:1"]) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import shlex
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,10 +147,38 @@ def test_what_runs_here_is_told(broker: EmbeddedBroker, capsys: pytest.CaptureFi
 def test_it_reads_as_text_too(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--service-url", broker.service_url]) == 0
     text = capsys.readouterr().out
+    assert "What to do" not in text
+    assert "What to look after" not in text
     for name in STEPS:
         assert f"\n{name} " in text
+    assert "What was not looked at:\n  lookup" in text
     assert "lookup, partitions, read, write, schema, transactions: Name a topic" in text
     assert "python" in text
+
+
+def test_what_failed_and_what_only_needs_care_are_told_apart(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"pulsar://127.0.0.1:1,127.0.0.1:{broker.port}"
+    assert cli.main(["doctor", "--service-url", url, "--topic", "nothing"]) == 1
+    text = capsys.readouterr().out
+    to_do, _, care = text.partition("What to do:")[2].partition("What to look after:")
+    care, _, unseen = care.partition("What was not looked at:")
+    assert to_do.startswith("\n  partitions: ")
+    assert care.startswith("\n  connect: ")
+    assert unseen.startswith("\n  retention: ")
+
+
+def test_a_brokers_version_has_a_space_before_it(examine: Examine) -> None:
+    with EmbeddedBroker() as broker:
+        told = answers.connected(
+            server_version="Pulsar Server4.0.8", protocol_version=21, max_message_size=5 << 20
+        )
+        broker.faults.call("CONNECT", lambda seen: broker.faults.inject(told, seen.connection))
+        broker.faults.drop("CONNECTED", times=None)
+        assert (
+            "is Pulsar Server 4.0.8, " in examine(broker.service_url).steps["handshake"]["detail"]
+        )
 
 
 def test_nothing_is_left_behind(broker: EmbeddedBroker, examine: Examine) -> None:
@@ -294,7 +324,14 @@ def test_files_that_are_not_there(examine: Examine, tmp_path: Path) -> None:
 def test_tls_on_the_plain_port_and_the_other_way(
     broker: EmbeddedBroker, examine: Examine, tmp_path: Path
 ) -> None:
-    only(examine(f"pulsar+ssl://127.0.0.1:{broker.port}", *PATIENCE), "tls")
+    token = "--option=pulsar.client.authParams=token:canary"
+    plugin = "--option=pulsar.client.authPluginClassName=token"
+    report = examine(f"pulsar+ssl://127.0.0.1:{broker.port}", token, plugin, *PATIENCE)
+    told = only(report, "tls")
+    assert f"pulsar://127.0.0.1:{broker.port}" in told
+    assert "6651" in told
+    # What a port without TLS is asked has no credentials.
+    assert {seen.body.auth_method_name for seen in broker.faults.log("CONNECT")} <= {"none", ""}
     with EmbeddedBroker(tls=Authority(tmp_path).server()) as secure:
         report = examine(f"pulsar://127.0.0.1:{secure.port}", *PATIENCE)
         assert "pulsar+ssl" in only(report, "handshake")
@@ -378,7 +415,103 @@ def test_a_token_that_is_accepted(examine: Examine, tmp_path: Path) -> None:
     assert "took the token" in report.steps["authenticate"]["detail"]
 
 
+def web_token(**claims: object) -> str:
+    """Return a JSON web token that nobody signed."""
+    parts = ({"alg": "none"}, claims)
+    coded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts)
+    return ".".join([*(part.rstrip("=") for part in coded), "canary"])
+
+
+def with_token(examine: Examine, token: str, *, accepted: bool, lacks: str = "") -> Report:
+    """Examine a broker with a token that it accepts or not; `lacks` is a refused command."""
+    with EmbeddedBroker(authenticate=lambda *_: accepted) as broker:
+        broker.create_topic("orders")
+        if lacks:
+            broker.faults.error(lacks, "AuthorizationError", times=None)
+        report = examine(
+            broker.service_url,
+            "--topic=orders",
+            "--option=pulsar.client.authPluginClassName=token",
+            f"--option=pulsar.client.authParams=token:{token}",
+        )
+    assert token not in report.text
+    assert "canary" not in report.text
+    return report
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize(
+    "token,told",
+    [
+        (web_token(sub="etl", exp=1_600_000_000), "role etl expired at 2020-09-13 12:26:40 UTC"),
+        (web_token(exp=1_600_000_000), "The token expired at 2020-09-13"),
+        (web_token(sub="etl", nbf=4_000_000_000), "role etl is not valid before 2096-10-02"),
+        (web_token(sub="etl", exp=4_000_000_000), "holds until 2096-10-02 07:06:40 UTC"),
+        (web_token(sub="etl"), "the token of role etl never expires"),
+        (web_token(sub=7, exp="soon", nbf=-1), "the token never expires"),
+        (web_token(sub="etl", exp=1e300), "the token of role etl never expires"),
+        ("canary-token", "no JSON web token"),
+        ("a.b.c", "no JSON web token"),
+        (f"a.{'W1td'}.c", "no JSON web token"),
+        (f"a.{base64.urlsafe_b64encode(b'[' * 40_000).decode()}.c", "no JSON web token"),
+    ],
+)
+def test_a_token_that_is_refused_is_told_its_role_and_when_it_expires(
+    token: str, told: str, examine: Examine
+) -> None:
+    text = only(with_token(examine, token, accepted=False), "authenticate")
+    assert told in text
+    assert "may have expired" not in text
+
+
+def test_a_token_in_use_is_told_its_role_and_that_it_expires_within_a_day(
+    examine: Examine,
+) -> None:
+    now = time.time()
+    soon, later = now + 5 * 3600 + 60, now + 40 * 3600
+    for claims, warned in (
+        ({"exp": soon}, True),
+        ({"exp": soon, "iat": now - 10 * 86_400}, True),
+        # It never lasts longer: somebody renews it.
+        ({"exp": soon, "iat": now - 3600}, False),
+        ({"exp": later}, False),
+        ({}, False),
+    ):
+        report = with_token(examine, web_token(sub="etl", **claims), accepted=True)
+        step = report.steps["authenticate"]
+        assert (report.status, step["status"]) == (0, "ok")
+        assert "took the token of role etl" in step["detail"]
+        assert ("It expires in 5.0 hours" in step["remedy"]) == warned, claims
+
+
+@pytest.mark.fault(45)
+def test_a_login_without_credentials_is_not_told_that_a_token_expired(examine: Examine) -> None:
+    with EmbeddedBroker(authenticate=lambda *_: False) as broker:
+        text = only(examine(broker.service_url, "--topic=orders"), "authenticate")
+    assert "No credentials were given" in text
+    assert "--token-file" in text
+    assert "expired" not in text
+
+
+@pytest.mark.fault(46)
+def test_the_command_that_grants_a_permission_names_the_tokens_role(examine: Examine) -> None:
+    report = with_token(examine, web_token(sub="etl job"), accepted=True, lacks="SUBSCRIBE")
+    remedy = report.steps["read"]["remedy"]
+    assert remedy.endswith("grant-permission public/default --role 'etl job' --actions consume")
+    report = with_token(examine, web_token(sub="etl"), accepted=True, lacks="END_TXN")
+    assert "grant-permission pulsar/system --role etl" in only(report, "transactions")
+
+
 # --- topics -----------------------------------------------------------------------------------
+
+
+def test_transactions_are_not_told_to_lack_a_topic_that_was_given(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.error("LOOKUP", "AuthorizationError", times=None)
+    step = examine(broker.service_url, "--topic", "orders").steps["transactions"]
+    assert step["status"] == "skipped"
+    assert "--topic" not in step["remedy"]
 
 
 def test_a_topic_that_is_missing_and_stays_so(broker: EmbeddedBroker, examine: Examine) -> None:
@@ -398,7 +531,8 @@ def test_a_permission_that_is_missing(
 ) -> None:
     broker.faults.error(command, "AuthorizationError", times=None)
     report = examine(broker.service_url, "--topic", "orders")
-    assert f"--actions {permission}" in only(report, step)
+    granting = "pulsar-admin namespaces grant-permission public/default --role ROLE --actions"
+    assert f"{granting} {permission or 'produce,consume'} (ROLE is" in only(report, step)
     if command != "LOOKUP":
         other = "write" if step == "read" else "read"
         assert report.steps[other]["status"] == "ok"
@@ -729,7 +863,8 @@ def test_how_long_messages_are_kept_is_asked_of_the_admin_rest(
         given = ("--topic", "orders", "--admin-url", admin.url)
         step = examine(broker.service_url, *given).steps["retention"]
         assert step["status"] == "ok"
-        assert "180 minutes, up to any number of MB, and what was not for 60 s" in step["detail"]
+        assert "keeps what was acknowledged for 180 minutes, whatever its size" in step["detail"]
+        assert "what was not acknowledged is kept for 60 s" in step["detail"]
         assert "message TTL" in step["remedy"]
         step = examine(
             broker.service_url, "--topic", "orders", "--option", f"admin.url={admin.url}"
@@ -737,6 +872,24 @@ def test_how_long_messages_are_kept_is_asked_of_the_admin_rest(
         assert "defaults" in step["detail"]
         assert {asked.path for asked in admin.asked} == {"/admin/v2/namespaces/public/default"}
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "minutes,size,told",
+    [
+        (-1, -1, "keeps what was acknowledged for ever, whatever its size"),
+        (60, 100, "keeps what was acknowledged for 60 minutes, up to 100 MB"),
+        (0, 0, "does not keep what was acknowledged"),
+    ],
+)
+def test_retention_without_a_limit_is_told_in_words(
+    minutes: int, size: int, told: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    limits = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size}
+    with WebService() as admin:
+        admin.answers = [say(200, {"retention_policies": limits})]
+        report = examine(broker.service_url, "--topic", "orders", "--admin-url", admin.url)
+    assert report.steps["retention"]["detail"] == f"public/default {told}"
 
 
 @pytest.mark.parametrize("answer", [[], None, "policies", 7], ids=repr)

@@ -13,7 +13,10 @@ from pulsar_spark.cli import main as cli
 from pulsar_spark.errors import ConnectError
 from pulsar_spark.protocol.implementation import description
 
-COMMANDS = ("demo", "broker", "doctor", "topics", "peek", "subscriptions", "bench")
+COMMANDS = (
+    *("demo", "broker", "doctor", "topics", "schema", "peek", "send", "lag", "subscriptions"),
+    *("sink", "bench"),
+)
 
 
 def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +46,17 @@ def test_the_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"PySpark {version('pyspark')}" in text
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["broker", "--port", "many"]])
+def test_without_a_command_the_help_is_shown_and_the_status_is_that_of_wrong_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for command in COMMANDS:
+        assert f"python -m pulsar_spark {command}" in shown.err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["broker", "--port", "many"]])
 def test_what_is_no_command_ends_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,3 +259,130 @@ def test_a_checkpoint_that_is_not_text_is_said_to_be(
     arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
     assert cli.main(["subscriptions", *arguments]) == 2
     assert "it is not text" in capsys.readouterr().err
+
+
+# --- those of other connectors --------------------------------------------------------------------
+
+
+UUID = "0f3a1b2c-1111-2222-3333-444455556666"
+LEFT = [f"spark-pulsar-batch-{UUID}-orders", f"spark-pulsar-{UUID}-orders"]
+PATTERN = "spark-pulsar-(batch-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-.*"
+
+
+@pytest.fixture
+def left(broker: EmbeddedBroker) -> Iterator[WebService]:
+    """The admin REST of a broker with subscriptions that the Scala connector left."""
+    broker.create_topic("other")
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        for name in [*LEFT, "mine"]:
+            subscriptions = SubscriptionSet(context, name, 30.0)
+            for topic in ("orders-partition-0", "orders-partition-1", "other"):
+                subscriptions.add(full(topic), EARLIEST)
+            subscriptions.ends()
+            subscriptions.close()
+    with WebService() as admin:
+        idle = {name: {"msgBacklog": 3, "consumers": []} for name in [*LEFT, "mine"]}
+        admin.answers = [say(200, {"subscriptions": idle})] * 20
+        yield admin
+
+
+def asking(monkeypatch: pytest.MonkeyPatch, answer: str, *, terminal: bool = True) -> list[str]:
+    """Let a person answer; return the questions that are asked."""
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: terminal))
+    return asked
+
+
+def test_those_that_match_are_dropped_after_a_question(
+    left: WebService,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = ["--service-url", broker.service_url, "--topic", "orders", "--admin-url", left.url]
+    command = ["subscriptions", *place, "--drop-matching", PATTERN]
+    asked = asking(monkeypatch, "n")
+    assert cli.main(command) == 1
+    shown = capsys.readouterr()
+    assert all(name in shown.out for name in LEFT)
+    assert "mine" not in shown.out
+    assert "nothing was dropped" in shown.err
+    assert asked == ["Drop 4 of these, and the messages that only they retain? [y/N] "]
+    assert names(broker) == [{*LEFT, "mine"}] * 2
+    asking(monkeypatch, "y")
+    assert cli.main(command) == 0
+    assert "dropped" in capsys.readouterr().out
+    assert names(broker) == [{"mine"}] * 2
+    assert set(broker.subscriptions("other")) == {*LEFT, "mine"}
+
+
+def test_those_of_a_whole_namespace_are_dropped(
+    left: WebService, broker: EmbeddedBroker, run: Run
+) -> None:
+    place = ("--namespace", "public/default", "--admin-url", left.url)
+    status, rows = run(*place, "--drop-matching", PATTERN, "--yes")
+    assert (status, states(rows)) == (0, ["dropped"] * 6)
+    assert [*names(broker), set(broker.subscriptions("other"))] == [{"mine"}] * 3
+
+
+def test_a_name_has_to_match_as_a_whole(
+    left: WebService, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", broker.service_url, "--topic", "other", "--admin-url", left.url]
+    assert cli.main(["subscriptions", *place, "--drop-matching", "min", "--yes"]) == 0
+    assert "none of 3 subscriptions matches" in capsys.readouterr().err
+    assert "mine" in broker.subscriptions("other")
+
+
+def test_without_a_terminal_nothing_is_dropped_unless_that_is_said(
+    left: WebService,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asking(monkeypatch, "y", terminal=False)
+    place = ["--service-url", broker.service_url, "--topic", "orders", "--admin-url", left.url]
+    assert cli.main(["subscriptions", *place, "--drop-matching", PATTERN]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert names(broker) == [{*LEFT, "mine"}] * 2
+
+
+@pytest.mark.parametrize(
+    "arguments,told",
+    [
+        ("--topic orders --drop-matching x", "--admin-url"),
+        ("--topic orders --drop-matching ( --admin-url http://h:1", "regular expression"),
+        ("--topic orders --drop-matching x --subscription y", "--subscription"),
+        ("--topic orders --drop-matching x --admin-url http://h:1 --json", "--yes"),
+        ("--topic orders --subscription y --yes", "--drop-matching"),
+        ("--namespace nothing --subscription y", "TENANT/NAMESPACE"),
+        ("--namespace a/b --subscription y --topic orders", "--topic"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(
+    arguments: str, told: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["subscriptions", "--service-url", broker.service_url, *arguments.split()]
+    assert cli.main(command) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_admin_rest_of_a_profile_lists_subscriptions_that_nobody_names(
+    left: WebService, broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "client.conf"
+    profile.write_text(f"brokerServiceUrl={broker.service_url}\nwebServiceUrl={left.url}\n")
+    arguments = ["--profile", str(profile), "--topic", "other", "--json"]
+    assert cli.main(["subscriptions", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["subscription"] for row in found} == {*LEFT, "mine"}
+    asked = len(left.asked)
+    # A named one is asked about at the broker.
+    assert cli.main(["subscriptions", *arguments, "--subscription", "mine"]) == 0
+    assert len(left.asked) == asked

@@ -172,3 +172,25 @@ def test_errors_reach_the_client_without_the_secrets_of_a_format(
     assert SECRET not in str(caught.value)
     with pytest.raises(PySparkException, match="Did you mean 'startingOffsets'"):
         remote.read.format("pulsar").options(**options, startingOffset="x").load().collect()
+
+
+def test_an_error_is_above_the_jvms_frames_which_a_setting_leaves_out(
+    remote: SparkSession, read: Callable[..., DataFrame]
+) -> None:
+    def shown() -> list[str]:
+        with pytest.raises(PySparkException) as caught:
+            read("orders", maxOffsetsPerTrigger=10_000).collect()
+        return str(caught.value).splitlines()
+
+    ours = "pulsar_spark.errors.OptionError: 'maxoffsetspertrigger' is not an option."
+    lines = shown()
+    frames = lines.index("JVM stacktrace:")
+    assert [line for line in lines[:frames] if line.startswith(ours)], lines
+    remote.conf.set("spark.sql.connect.serverStacktrace.enabled", "false")
+    try:
+        lines = shown()
+    finally:
+        remote.conf.unset("spark.sql.connect.serverStacktrace.enabled")
+    assert [line for line in lines if line.startswith(ours)], lines
+    assert "JVM stacktrace:" not in lines
+    assert not [line for line in lines if line.startswith("\tat ")]

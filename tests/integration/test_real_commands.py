@@ -11,7 +11,9 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.client import AuthenticationToken, PulsarClient
-from pulsar_spark.client.schema import StringSchema
+from pulsar_spark.client.schema import AvroSchema, StringSchema
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from tests.support.java_server import free_ports
 from tests.support.real_broker import OwnBroker
 from tests.support.real_cluster import RealCluster
@@ -22,6 +24,9 @@ START = Callable[[Mapping[str, str] | None], OwnBroker]
 
 # Brokers have loaded none of the topics when they are asked, which can take them half a minute.
 PATIENCE = ("--option", "pulsar.client.operationTimeoutMs=90000")
+
+
+RECORD = {"type": "record", "name": "Sent", "fields": [{"name": "id", "type": "long"}]}
 
 
 class Commands:
@@ -165,6 +170,47 @@ def check_bench(commands: Commands) -> None:
     wait_until(lambda: commands.broker.admin("GET", place) == [], "a subscription is left")
 
 
+def check_send_schema_and_lag(commands: Commands, folder: Path) -> None:
+    """Messages are sent by the topic's schema; a checkpoint before them lags by their number."""
+    topic = commands.broker.create_topic("sent", partitions=0)
+    login = AuthenticationToken(commands.security.token())
+    trust = commands.security.authority.file
+    with PulsarClient(commands.url, login, tls_trust_certs_file_path=trust) as client:
+        client.create_producer(topic, schema=AvroSchema(None, RECORD))
+    _, text = commands.run("reader", "schema", "sent")
+    assert json.loads(text)["columns"] == [{"name": "id", "type": "bigint"}]
+    values = [part for number in range(3) for part in ("--message", json.dumps({"id": number}))]
+    status, text = commands.run("reader", "send", "sent", *values)
+    assert (status, json.loads(text)["messages"]) == (0, 3)
+    _, text = commands.run("reader", "peek", "--topic", "sent")
+    assert [json.loads(line)["id"] for line in text.splitlines()] == [0, 1, 2]
+    offset = StreamOffset("none", {topic: EARLIEST_POSITION})
+    for name, content in (
+        ("offsets", f"v1\n{{}}\n{json.dumps(offset.to_json())}"),
+        ("commits", ""),
+    ):
+        (folder / name).mkdir()
+        (folder / name / "0").write_text(content)
+    _, text = commands.run("reader", "lag", "--checkpoint", str(folder))
+    (row,) = json.loads(text)
+    assert (row["partition"], row["messages"]) == (topic, 3)
+    assert row["bytes"] > 0
+    assert 0 < row["seconds"] < 600
+
+
+def check_what_the_doctor_tells_of_tokens_and_permissions(commands: Commands) -> None:
+    _, text = commands.run("consumer", "doctor", "--topic", "orders")
+    steps = {step["name"]: step for step in json.loads(text)["steps"]}
+    assert "took the token of role consumer" in steps["authenticate"]["detail"]
+    granting = "grant-permission public/default --role consumer --actions produce"
+    assert steps["write"]["remedy"].endswith(granting)
+    assert "Pulsar Server " in steps["handshake"]["detail"]
+    expired = commands.security.token("reader", seconds=-60)
+    _, text = commands.run("stranger", "doctor", "--topic", "orders", token=expired)
+    steps = {step["name"]: step for step in json.loads(text)["steps"]}
+    assert "The token of role reader expired at" in steps["authenticate"]["remedy"]
+
+
 @pytest.mark.slow
 @pytest.mark.fault(45, 46, 51)
 @pytest.mark.timeout(600)
@@ -181,6 +227,8 @@ def test_the_commands_on_a_real_broker(
     check_retention(commands)
     commands.expect_traces(before)
     check_bench(commands)
+    check_send_schema_and_lag(commands, tmp_path)
+    check_what_the_doctor_tells_of_tokens_and_permissions(commands)
 
 
 @pytest.mark.slow
@@ -200,7 +248,7 @@ def test_the_commands_through_a_proxy(
     arguments = ["--service-url", proxy.service_url, "--topic", topic, "--json"]
     assert cli.main(["doctor", *arguments, *PATIENCE]) == 0
     steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
-    assert "through the proxy" in steps["lookup"]["detail"]
+    assert "through service.url" in steps["lookup"]["detail"]
     assert (steps["read"]["status"], steps["write"]["status"]) == ("ok", "ok")
     assert cli.main(["doctor", *arguments[:2], "--json", *PATIENCE]) == 0
     capsys.readouterr()

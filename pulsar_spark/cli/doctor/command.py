@@ -14,6 +14,7 @@ from pulsar_spark.cli.arguments import (
     take_admin_url,
     whole_number,
 )
+from pulsar_spark.cli.doctor.steps import FAILED, OK, SKIPPED
 from pulsar_spark.cli.environment import environment
 from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import OptionError, printable
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [step for step in steps if step["status"] == "failed"]
+    return [step for step in steps if step["status"] == FAILED]
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -91,10 +92,6 @@ def _show(report: dict[str, Any]) -> None:
     columns = ("step", "status", "seconds", "detail")
     steps = report["steps"]
     print_table(columns, [tuple(step.values())[: len(columns)] for step in steps])
-    remedies: dict[str, list[str]] = {}
-    for step in steps:
-        if step["remedy"]:
-            remedies.setdefault(step["remedy"], []).append(step["name"])
     executors = report.get("executors", ())
     if executors:
         print()
@@ -102,13 +99,27 @@ def _show(report: dict[str, Any]) -> None:
             ("executor", "status", "python", "pulsar_spark", "implementation", "detail"),
             [_executor(found) for found in executors],
         )
-    for found in executors:
-        for step in _failed(found["steps"]):
-            names = remedies.setdefault(step["remedy"], [])
-            if (name := f"{step['name']} on {found['host']}") not in names:
-                names.append(name)
+    failed = [(step["name"], step) for step in _failed(steps)]
+    failed += [
+        (f"{step['name']} on {found['host']}", step)
+        for found in executors
+        for step in _failed(found["steps"])
+    ]
+    _advise("What to do:", failed)
+    for title, status in (("What to look after:", OK), ("What was not looked at:", SKIPPED)):
+        _advise(title, [(step["name"], step) for step in steps if step["status"] == status])
+
+
+def _advise(title: str, steps: list[tuple[str, dict[str, Any]]]) -> None:
+    """Print the steps' remedies under a title, each once; nothing if there are none."""
+    remedies: dict[str, list[str]] = {}
+    for name, step in steps:
+        names = remedies.setdefault(step["remedy"], [])
+        if name not in names:
+            names.append(name)
+    remedies.pop("", None)
     if remedies:
-        print("\nWhat to do:")
+        print(f"\n{title}")
     for remedy, names in remedies.items():
         print(printable(f"  {', '.join(names)}: {remedy}"))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pulsar_spark.cli.admin import Admin
 from pulsar_spark.cli.arguments import resolved
+from pulsar_spark.cli.doctor.credentials import granting
 from pulsar_spark.cli.doctor.hosts import Hosts
 from pulsar_spark.cli.doctor.steps import FAILED, NAME_ONE, SKIPPED, Finding, Skipped, Step, taken
 from pulsar_spark.cli.doctor.topics import Topics
@@ -19,6 +20,7 @@ from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.transactions import COORDINATORS
 from pulsar_spark.errors import (
     AuthorizationError,
     InvalidTxnStatus,
@@ -49,6 +51,7 @@ _STANDS_ON = {
 """Step → the step that it depends on."""
 # A coordinator that no cluster has, so that the request changes nothing.
 _NO_TXN = commands.TxnId(2**40, 0)
+_NO_LIMIT = -1
 _TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
 _EXPIRES = (
     "A stream loses messages that it has not read when their time to live (message TTL) is over: "
@@ -78,13 +81,13 @@ class Examination(Closing):
         exactly_once: bool = False,
         state_topic: str | None = None,
     ) -> None:
-        auth = provider_for(options.auth)
+        auth = self._auth = provider_for(options.auth)
         self._names = list(topics)
         self._hosts = Hosts(options, auth)
         self._admin = None if admin_url is None else Admin(options, auth, admin_url)
         self._exactly_once = exactly_once
         self._client: ClientContext | None = None
-        self._topics = Topics(self._connect, topics, state_topic)
+        self._topics = Topics(self._connect, topics, auth, state_topic)
         self.steps: dict[str, Callable[[], Finding]] = {
             "resolve": self._hosts.resolve,
             "connect": self._hosts.connect,
@@ -147,13 +150,18 @@ class Examination(Closing):
     def _transactions(self) -> Finding:
         # The service URL may be a web service's or a proxy's. A proxy forwards this only on a
         # connection to a certain broker.
-        if not self._topics.brokers:
+        if not self._names:
             raise Skipped("needs a broker, and none was looked up", NAME_ONE)
+        if not self._topics.brokers:
+            raise Skipped("needs a broker, and the lookup found none")
         connection = self._connect().pool.get(self._topics.brokers[0])
         try:
             connection.request(partial(_end_nothing))
         except (TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
             return Finding(f"{connection.address.logical} takes part in transactions")
+        except AuthorizationError as error:
+            remedy = granting(self._auth, COORDINATORS.namespace_name, "produce,consume")
+            raise AuthorizationError(error.what, remedy) from error
         except (NotAllowed, UnsupportedVersion) as error:
             if self._exactly_once:
                 raise type(error)(error.what, _TRANSACTIONS) from error
@@ -169,18 +177,19 @@ def _kept(policies: Mapping[str, Any]) -> str:
     """Return how long a namespace keeps messages, by its policies."""
     retention = policies.get("retention_policies")
     if isinstance(retention, dict):
-        time_limit = _limit(retention.get("retentionTimeInMinutes"), "minutes")
-        size_limit = _limit(retention.get("retentionSizeInMB"), "MB")
-        told = f"keeps what was acknowledged for {time_limit}, up to {size_limit}"
+        time_limit = retention.get("retentionTimeInMinutes")
+        size_limit = retention.get("retentionSizeInMB")
+        if 0 in (time_limit, size_limit):
+            told = "does not keep what was acknowledged"
+        else:
+            lasting = "for ever" if time_limit == _NO_LIMIT else f"for {time_limit} minutes"
+            size = "whatever its size" if size_limit == _NO_LIMIT else f"up to {size_limit} MB"
+            told = f"keeps what was acknowledged {lasting}, {size}"
     else:
         told = "has the broker's defaults: what was acknowledged is not kept, unless changed"
     if expiry := policies.get("message_ttl_in_seconds"):
-        told += f", and what was not for {expiry} s"
+        told += f"; what was not acknowledged is kept for {expiry} s"
     return told
-
-
-def _limit(number: object, unit: str) -> str:
-    return f"any number of {unit}" if number == -1 else f"{number} {unit}"
 
 
 def _broken(steps: dict[str, Step], name: str) -> str | None:

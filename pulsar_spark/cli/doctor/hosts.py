@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import threading
 from collections.abc import Callable
@@ -9,8 +10,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pulsar_spark.cli.admin import Admin
+from pulsar_spark.cli.doctor.credentials import refused, token_of
 from pulsar_spark.cli.doctor.steps import Finding, Skipped
-from pulsar_spark.engine.authentication.providers import AuthProvider
+from pulsar_spark.engine.authentication.providers import AuthProvider, NoAuth
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.connections.connection import ClientConnection
@@ -39,6 +41,15 @@ _WANTED = (
     "pulsar.client.tlsCertificateFilePath and pulsar.client.tlsKeyFilePath to a certificate that "
     "the broker's authority signed, and its key."
 )
+
+
+_PLAIN_PORT = (
+    "Its port is the one without TLS. Give the port with TLS (brokerServicePortTls, 6651 unless it "
+    "was changed): pulsar+ssl://HOST:6651; or, where nobody can listen, write service.url as "
+    "pulsar://{host}."
+)
+# A broker's name of itself may lack the space before its version.
+_VERSION = re.compile(r"(?<=[A-Za-z])(?=\d+\.)")
 
 
 class Hosts(Closing):
@@ -117,7 +128,14 @@ class Hosts(Closing):
 
     def _secure(self, host: str) -> str:
         context = tls_context(self._options)
-        self._connected(host, context).close()
+        try:
+            self._connected(host, context).close()
+        except (ConnectError, ConnectionLost) as error:
+            if self._speaks_plainly(host):
+                raise TlsError(
+                    f"{host} speaks without TLS", _PLAIN_PORT.format(host=host)
+                ) from error
+            raise
         if self._no_credentials is None:
             # A peer may reject our certificate, or ask for one, as late as this.
             login = self._login(host)
@@ -128,6 +146,19 @@ class Hosts(Closing):
         if self._options.tls.allow_insecure:
             return f"{host} speaks TLS; its certificate is not checked"
         return f"{host} speaks TLS, with a certificate that is trusted"
+
+    def _speaks_plainly(self, host: str) -> bool:
+        """Whether a broker at a port that refuses TLS speaks without it; sends no credentials."""
+        if self._url.web or self._proxy is not None:
+            return False
+        plain = replace(self._options, service_url=f"pulsar://{host}")
+        try:
+            ClientConnection(BrokerAddress(host, host), plain, NoAuth()).open().close()
+        except (AuthenticationError, AuthorizationError):
+            return True
+        except PulsarError:
+            return False
+        return True
 
     def _check_welcome(self, host: str, context: ssl.SSLContext | None) -> None:
         """Raise TlsError if a host whose login failed closes connections by itself."""
@@ -156,8 +187,9 @@ class Hosts(Closing):
         if login is None:
             return f"{host} is a web service of Pulsar, for lookups by REST"
         told = login.connected
+        version = _VERSION.sub(" ", told.server_version)
         return (
-            f"{host} is {told.server_version or 'a broker without a version'}, protocol version "
+            f"{host} is {version or 'a broker without a version'}, protocol version "
             f"{told.protocol_version}, messages of up to {login.max_message_size} bytes"
         )
 
@@ -165,14 +197,20 @@ class Hosts(Closing):
         """Check whether the hosts accept the credentials."""
         if self._no_credentials is not None:
             raise self._no_credentials
-        return self._of_each_host(self._welcome)
+        found, token = self._of_each_host(self._welcome), token_of(self._auth)
+        soon = "" if token is None else token.ends_soon
+        return Finding(found.detail, " ".join(filter(None, (found.remedy, soon))))
 
     def _welcome(self, host: str) -> str:
         login = self._login(host)
+        if isinstance(login, AuthenticationError):
+            raise AuthenticationError(login.what, refused(self._auth)) from login
         if isinstance(login, PulsarError):
             raise login
         method = self._auth.method_name
-        return f"{host} wants no credentials" if method == "none" else f"{host} took the {method}"
+        if method == "none":
+            return f"{host} wants no credentials"
+        return f"{host} took {token_of(self._auth) or f'the {method}'}"
 
     def _login(self, host: str) -> _Login:
         """Return the connection that a host accepted, or why it did not; tries once.

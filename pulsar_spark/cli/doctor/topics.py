@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pulsar_spark.cli.doctor.credentials import granting
 from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted
+from pulsar_spark.engine.authentication.providers import AuthProvider
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
@@ -19,6 +21,7 @@ from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.producers.producer_session import Identity, register_silently
 from pulsar_spark.errors import (
+    AuthorizationError,
     ConnectError,
     ConnectionLost,
     PulsarError,
@@ -30,11 +33,14 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.spark.missing_topic import with_near_topics
 
 _MAX_LOOKED_AT = 100
+# Either of these permissions is enough to look a topic up.
+_EITHER = "produce,consume"
 _CREATE = (
     "Check the name, tenant and namespace, or create the topic (pulsar-admin topics create, "
-    "create-partitioned-topic); reading never does."
+    "create-partitioned-topic)."
 )
 _ADVERTISED = (
     "A client connects to the address that the broker advertises: make it advertise one that "
@@ -59,11 +65,13 @@ class Topics:
         self,
         connect: Callable[[], ClientContext],
         names: Sequence[str],
+        auth: AuthProvider,
         state_topic: str | None = None,
     ) -> None:
         self.brokers: list[BrokerAddress] = []
         self._connect = connect
         self._names = list(names)
+        self._auth = auth
         self._state_topic = state_topic
         # What the steps find: partitions, existing ones, readable ones, and schemas.
         self._counts: dict[str, int | PulsarError] = {}
@@ -89,7 +97,7 @@ class Topics:
             ]
         )
         try:
-            found = _good(lookup.ask_many(names, lookup.broker_operation).values())
+            found = self._good(lookup.ask_many(names, lookup.broker_operation).values())
         except (ConnectError, ConnectionLost) as error:
             raise _of_a_broker(error, _ADVERTISED) from error
         addresses: dict[BrokerAddress, None] = dict.fromkeys(found)
@@ -101,7 +109,7 @@ class Topics:
                 raise _of_a_broker(error, remedy) from error
         self.brokers = list(addresses)
         shown = listed(address.logical for address in addresses)
-        through = " through the proxy" if any(address.proxied for address in addresses) else ""
+        through = " through service.url" if any(address.proxied for address in addresses) else ""
         return Finding(f"{counted(len(names), 'topic partition')}, served by {shown}{through}")
 
     def partitions(self) -> Finding:
@@ -109,8 +117,9 @@ class Topics:
         self._need_names()
         for topic, count in self._counts.items():
             if isinstance(count, TopicNotFound):
-                raise TopicNotFound(f"{topic} does not exist", _CREATE)
-        counts = dict(zip(self._counts, _good(self._counts.values()), strict=True))
+                found = with_near_topics(self._client.lookup, count, topic)
+                raise TopicNotFound(f"{topic} does not exist", f"{found.remedy} {_CREATE}")
+        counts = dict(zip(self._counts, self._good(self._counts.values()), strict=True))
         partitions = [name for topic, count in counts.items() for name in _partitions(topic, count)]
         looked_at = _spread(partitions)
         answers = self._client.lookup.partitions_many(looked_at)
@@ -141,7 +150,7 @@ class Topics:
             for name, result in results.items()
             if not isinstance(result, TopicNotFound) or TopicName.parse(name).partition_index < 0
         }
-        last: list[MessageIdAdv] = _good(results.values())
+        last: list[MessageIdAdv] = self._good(results.values(), "consume")
         self._readable.update(results)
         filled = sum(message.entry_id >= 0 for message in last)
         told = f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
@@ -172,7 +181,7 @@ class Topics:
             return self._register(topic, schemas[str(TopicName.parse(topic).partitioned)], deadline)
 
         results = client.lookup.ask_many(names, attempt)
-        _good(results.values())
+        self._good(results.values(), "produce")
         return Finding(f"may produce to {counted(len(names), 'topic partition')}; nothing was sent")
 
     def _register(
@@ -190,7 +199,7 @@ class Topics:
         from pulsar_spark.spark.value_types import value_type
 
         schemas = self._latest_schemas()
-        _good(schemas.values())
+        self._good(schemas.values())
         described: list[str] = []
         for topic, schema in schemas.items():
             assert not isinstance(schema, PulsarError)
@@ -208,6 +217,25 @@ class Topics:
             owners = dict.fromkeys(str(TopicName.parse(name).partitioned) for name in self._names)
             self._schemas = latest_schemas(self._client.lookup, list(owners))
         return self._schemas
+
+    def _good(self, results: Iterable[Any], actions: str = _EITHER) -> list[Any]:
+        """Return the results; if there are errors, raise the first one, which says how many.
+
+        `actions` are the permissions that the requests needed.
+        """
+        results = list(results)
+        errors = [result for result in results if isinstance(result, PulsarError)]
+        if not errors:
+            return results
+        first = errors[0]
+        where = f"{first.topic}: {first.what}" if first.topic else first.what
+        if len(errors) > 1:
+            where += f" (and {len(errors) - 1} more)"
+        remedy = first.remedy
+        if type(first) is AuthorizationError:
+            namespace = TopicName.parse(first.topic or self._names[0]).namespace_name
+            remedy = granting(self._auth, namespace, actions)
+        raise type(first)(where, remedy)
 
     def _need_names(self) -> None:
         if not self._names:
@@ -239,16 +267,3 @@ def _spread(names: list[str]) -> list[str]:
     if len(names) <= _MAX_LOOKED_AT:
         return names
     return [names[index * len(names) // _MAX_LOOKED_AT] for index in range(_MAX_LOOKED_AT)]
-
-
-def _good(results: Iterable[Any]) -> list[Any]:
-    """Return the results; if there are errors, raise the first one, which says how many."""
-    results = list(results)
-    errors = [result for result in results if isinstance(result, PulsarError)]
-    if not errors:
-        return results
-    first = errors[0]
-    where = f"{first.topic}: {first.what}" if first.topic else first.what
-    if len(errors) > 1:
-        where += f" (and {len(errors) - 1} more)"
-    raise type(first)(where, first.remedy)

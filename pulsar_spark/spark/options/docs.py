@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
+from pulsar_spark.spark.options.foreign import FOREIGN, Foreign
 from pulsar_spark.spark.options.parsers import Choice
 from pulsar_spark.spark.options.table import EVERY_VALUE, OPTIONS, Option, Scope
 
@@ -26,9 +28,32 @@ log line; those that would change security are an error that names the equivalen
 """
 
 
+_FOREIGN = """
+## Names from elsewhere
+
+What other systems call these options, where their name is another. Such a name is an error that
+says what stands here. Names of the Scala connector (streamnative/pulsar-spark) and of Java's
+client are accepted as they are: see [migrating.md](migrating.md). A name that ends with `*` stands
+for all that begin so.
+
+| there | here | what differs |
+|---|---|---|
+"""
+
+
 def markdown() -> str:
     """Return the text of docs/options.md."""
-    return _HEAD + "".join(_row(option) for option in OPTIONS)
+    options = "".join(_row(option) for option in OPTIONS)
+    return _HEAD + options + _FOREIGN + "".join(_foreign_row(foreign) for foreign in FOREIGN)
+
+
+def _foreign_row(foreign: Foreign) -> str:
+    there = f"{foreign.system}: {_code(foreign.names)}"
+    return f"| {there} | {_code(foreign.ours)} | {foreign.differs.replace('|', chr(92) + '|')} |\n"
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _row(option: Option) -> str:

@@ -15,11 +15,15 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
+from pulsar_spark.spark.options.foreign import foreign_option
 from pulsar_spark.spark.options.table import BY_NAME, EVERY_VALUE, OPTIONS, Option, Scope
 
 logger = get_logger(__name__)
 
 _SHOWN = 100
+# Below this similarity of two names, from 0 to 1, a suggestion would mislead.
+_SIMILAR = 0.75
+_ALL_OPTIONS = "All options are listed in docs/options.md."
 
 _SPARK_KEYS = frozenset(
     {
@@ -178,19 +182,34 @@ def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
     elif lower in java_options.IGNORED or lower.startswith(java_options.IGNORED_PREFIX):
         ignored.append(java_options.IGNORED.get(lower, name))
     else:
-        raise OptionError(f"{name[:_SHOWN]!r} is not an option", _suggestion(lower))
+        raise OptionError(f"{name[:_SHOWN]!r} is not an option", _suggestion(name))
 
 
-def _suggestion(lower: str) -> str:
-    candidates: dict[str, str] = {}
+def _suggestion(name: str) -> str:
+    """Return what to write instead of a name that is no option."""
+    if (foreign := foreign_option(name)) is not None:
+        return f"{foreign.remedy} {_ALL_OPTIONS}"
+    near = _nearest(name.lower())
+    return _ALL_OPTIONS if near is None else f"Did you mean {near!r}? {_ALL_OPTIONS}"
+
+
+def _nearest(lower: str) -> str | None:
+    """Return the name that resembles this one most, None if none resembles it enough.
+
+    The client's, readers' and producers' options are compared without their prefixes, which are
+    longer than most names: people leave them out, or write another one.
+    """
+    candidates: dict[str, list[str]] = {}
     for option in OPTIONS:
         for name in (option.key, *option.aliases):
-            candidates[name.lower()] = name
-            # People leave out the prefix, or write another one.
-            candidates.setdefault(name.lower().rpartition(".")[2], name)
-    close = difflib.get_close_matches(lower, candidates, n=1, cutoff=0.6)
-    if not close:
-        close = difflib.get_close_matches(lower.rpartition(".")[2], candidates, n=1, cutoff=0.75)
-    if close:
-        return f"Did you mean {candidates[close[0]]!r}? All options are listed in docs/options.md."
-    return f"The options are: {', '.join(option.key for option in OPTIONS)}."
+            candidates.setdefault(_without_prefix(name.lower()), []).append(name)
+    for word in (_without_prefix(lower), lower.rpartition(".")[2]):
+        if close := difflib.get_close_matches(word, candidates, n=1, cutoff=_SIMILAR):
+            names = candidates[close[0]]
+            prefix = lower.rpartition(".")[0]
+            return max(names, key=lambda name: name.lower().startswith(prefix))
+    return None
+
+
+def _without_prefix(lower: str) -> str:
+    return lower.rpartition(".")[2] if lower.startswith("pulsar.") else lower

@@ -26,6 +26,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.columns import given_type, is_offered
+from pulsar_spark.spark.missing_topic import with_near_topics
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
     Bound,
@@ -93,8 +94,8 @@ class Planner:
         Raises TopicNotFound for a missing topic, and if no topic matches.
         """
         found = self.find_topics()
-        for error in found.missing.values():
-            raise error
+        for name, error in found.missing.items():
+            raise with_near_topics(self._lookup, error, name)
         if not found.topics and (pattern := self._options.pattern) is not None:
             raise TopicNotFound(
                 f"no topic of the namespace {pattern.namespace} matches topicsPattern",

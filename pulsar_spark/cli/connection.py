@@ -1,0 +1,122 @@
+"""Where commands connect: the environment, a profile file as pulsar-admin has it, a first attempt.
+
+Only commands look there: a query's options say by themselves where its messages come from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pulsar_spark.errors import ConnectError, OptionError, PulsarError
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.context import ClientContext
+
+URL_VARIABLE = "PULSAR_SERVICE_URL"
+"""Environment variable with the service URL of commands that are given none."""
+
+PROFILE_VARIABLE = "PULSAR_CLIENT_CONF"
+"""Environment variable with a profile's path, as pulsar-admin and pulsar-client take it."""
+
+_MAX_PROFILE = 64 * 1024
+_LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=: ]\s*(.*?)\s*")
+
+# Keys of Pulsar's client.conf, in lower case → options. Host names are verified here whatever it
+# says: its own default is not to.
+_OPTIONS = {
+    "brokerserviceurl": "service.url",
+    "authplugin": "pulsar.client.authPluginClassName",
+    "authparams": "pulsar.client.authParams",
+    "tlstrustcertsfilepath": "pulsar.client.tlsTrustCertsFilePath",
+    "tlscertificatefilepath": "pulsar.client.tlsCertificateFilePath",
+    "tlskeyfilepath": "pulsar.client.tlsKeyFilePath",
+    "proxyserviceurl": "pulsar.client.proxyServiceUrl",
+    "proxyprotocol": "pulsar.client.proxyProtocol",
+    "listenername": "pulsar.client.listenerName",
+}
+# Those that matter only if they are true.
+_SWITCHES = {
+    "tlsallowinsecureconnection": "pulsar.client.tlsAllowInsecureConnection",
+    "usekeystoretls": "pulsar.client.useKeyStoreTls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The options that say where a command connects, and the admin REST's address if known."""
+
+    # They have credentials.
+    options: dict[str, str] = field(repr=False)
+    admin_url: str | None = None
+
+
+def cluster_of(profile: str | None, *, named: bool) -> Cluster:
+    """Return where a command connects, as a profile or the environment says.
+
+    `named` is whether the command's arguments name the cluster. Then only a profile that they name
+    too is read: the credentials of another cluster are not sent there. Otherwise the environment's
+    service URL comes before that of the profile.
+
+    Raises OptionError if nothing says it, or for a profile that cannot be read.
+    """
+    path = profile or (None if named else _set(PROFILE_VARIABLE))
+    found = Cluster({}) if path is None else _profile(Path(path))
+    url = None if named else _set(URL_VARIABLE)
+    if url is not None:
+        found.options["service.url"] = url
+    if not named and "service.url" not in found.options:
+        raise OptionError(
+            "no cluster is given",
+            f"Give --service-url pulsar://HOST:6650, set {URL_VARIABLE}, or name a profile file "
+            f"with --profile or {PROFILE_VARIABLE}.",
+        )
+    return found
+
+
+def reach(context: ClientContext) -> None:
+    """Try once to reach the service URL, so that a person needs not wait for the retries.
+
+    Raises ConnectError if all of its hosts refuse, or do not answer in time.
+    """
+    from pulsar_spark.engine.connections.addresses import unreachable
+    from pulsar_spark.engine.connections.transport import Transport
+
+    errors: list[PulsarError] = []
+    for host in context.pool.service_url.hosts:
+        try:
+            # Without TLS and CONNECT: what fails there may pass, and is tried again.
+            where = context.options.proxy or host
+            Transport.connect(where, context.options.connection_timeout).close()
+        except ConnectError as error:
+            errors.append(error)
+        else:
+            return
+    raise unreachable(errors)
+
+
+def _set(variable: str) -> str | None:
+    return os.environ.get(variable, "").strip() or None
+
+
+def _profile(path: Path) -> Cluster:
+    """Read a profile; raises OptionError. Keys that say nothing about connections are ignored."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MAX_PROFILE)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise OptionError(
+            f"the profile {path} cannot be read: {reason}",
+            "It is a file such as Pulsar's conf/client.conf, with lines brokerServiceUrl=….",
+        ) from None
+    found = [match.groups() for line in text.splitlines() if (match := _LINE.fullmatch(line))]
+    given = {key.lower(): value for key, value in found if value}
+    options = {_OPTIONS[key]: value for key, value in given.items() if key in _OPTIONS}
+    for key, option in _SWITCHES.items():
+        if given.get(key, "").lower() == "true":
+            options[option] = "true"
+    return Cluster(options, given.get("webserviceurl"))

@@ -1,0 +1,212 @@
+"""Where commands connect without --service-url, and how soon they say that nobody is there."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.cli.arguments import given_options
+from pulsar_spark.cli.connection import PROFILE_VARIABLE, URL_VARIABLE, Cluster, cluster_of
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import store
+from tests.support.certificates import Authority
+
+TOKEN = "canary-token"
+
+
+def profile(folder: Path, **lines: str) -> str:
+    """Write a profile as Pulsar ships it, with some lines changed."""
+    shipped = {
+        "webServiceUrl": "http://localhost:8080/",
+        "brokerServiceUrl": "pulsar://localhost:6650/",
+        "authPlugin": "",
+        "authParams": "",
+        "tlsAllowInsecureConnection": "false",
+        "tlsEnableHostnameVerification": "false",
+        "useKeyStoreTls": "false",
+        "tlsTrustStoreType": "JKS",
+        "webserviceTlsProvider": "",
+    }
+    text = "".join(f"{key}={value}\n" for key, value in {**shipped, **lines}.items())
+    file = folder / "client.conf"
+    file.write_text(f"# Configuration of pulsar-admin\n\n#brokerServiceUrl=pulsar://no:1\n{text}")
+    return str(file)
+
+
+def topics(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    status = cli.main(["topics", "--json", *arguments])
+    shown = capsys.readouterr()
+    assert status == 0, shown.err
+    assert shown.err == ""
+    return [found["topic"] for found in json.loads(shown.out)]
+
+
+def test_the_environment_names_the_cluster(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, broker.service_url)
+    assert topics(capsys) == ["persistent://public/default/orders"]
+
+
+@pytest.mark.parametrize("how", ["--profile", PROFILE_VARIABLE])
+def test_a_profile_of_pulsar_admin_names_the_cluster_and_the_credentials(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedBroker(authenticate=lambda *given: given == ("token", b"canary-token")) as broker:
+        broker.create_topic("orders")
+        file = profile(
+            tmp_path,
+            brokerServiceUrl=broker.service_url + "/",
+            authPlugin="org.apache.pulsar.client.impl.auth.AuthenticationToken",
+            authParams=f"token:{TOKEN}",
+        )
+        arguments = ["--profile", file] if how == "--profile" else []
+        if not arguments:
+            monkeypatch.setenv(how, file)
+        assert topics(capsys, *arguments) == ["persistent://public/default/orders"]
+
+
+def test_credentials_of_a_profile_are_shown_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = profile(tmp_path, authPlugin="token", authParams=f"token:{TOKEN}")
+    assert TOKEN not in repr(cluster_of(file, named=False))
+    for address in ("pulsar://127.0.0.1:1", f"pulsar://me:{TOKEN}@h", f"{TOKEN}://h"):
+        file = profile(
+            tmp_path, brokerServiceUrl=address, authPlugin="token", authParams=f"token:{TOKEN}"
+        )
+        for command in ("topics", "doctor"):
+            assert cli.main([command, "--profile", file]) in (1, 2)
+            shown = capsys.readouterr()
+            assert TOKEN not in shown.out + shown.err
+
+
+def test_what_the_command_line_says_comes_first(
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, profile(tmp_path, brokerServiceUrl="pulsar://127.0.0.1:1"))
+    monkeypatch.setenv(URL_VARIABLE, broker.service_url)
+    assert topics(capsys) == ["persistent://public/default/orders"]
+    monkeypatch.setenv(URL_VARIABLE, "pulsar://127.0.0.1:1")
+    for named in (
+        ["--service-url", broker.service_url],
+        ["--option", f"serviceUrl={broker.service_url}"],
+    ):
+        assert topics(capsys, *named) == ["persistent://public/default/orders"]
+
+
+def test_credentials_of_the_environments_profile_do_not_go_to_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[tuple[str, bytes]] = []
+
+    def take(method: str, data: bytes) -> bool:
+        sent.append((method, data))
+        return True
+
+    file = profile(tmp_path, authPlugin="token", authParams=f"token:{TOKEN}")
+    monkeypatch.setenv(PROFILE_VARIABLE, file)
+    with EmbeddedBroker(authenticate=take) as broker:
+        broker.create_topic("orders")
+        topics(capsys, "--service-url", broker.service_url)
+        assert {method for method, _ in sent} <= {"none", ""}
+        # One that is named is meant for it.
+        topics(capsys, "--service-url", broker.service_url, "--profile", file)
+        assert sent[-1] == ("token", TOKEN.encode())
+
+
+def test_other_credentials_replace_those_of_the_profile_as_a_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("other")
+    with EmbeddedBroker(authenticate=lambda *given: given == ("token", b"other")) as broker:
+        broker.create_topic("orders")
+        file = profile(
+            tmp_path,
+            brokerServiceUrl=broker.service_url,
+            authPlugin="basic",
+            authParams='{"userId":"me","password":"canary"}',
+        )
+        topics(capsys, "--profile", file, "--token-file", str(tmp_path / "token"))
+
+
+def test_host_names_are_verified_whatever_a_profile_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path)
+    with EmbeddedBroker(tls=authority.server("other.example")) as broker:
+        file = profile(
+            tmp_path,
+            brokerServiceUrl=broker.service_url,
+            tlsTrustCertsFilePath=str(authority.file),
+        )
+        assert cli.main(["topics", "--profile", file]) == 1
+        assert "subject alternative names" in capsys.readouterr().err
+
+
+def test_key_stores_of_a_profile_are_an_error_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["topics", "--profile", profile(tmp_path, useKeyStoreTls="true")]) == 2
+    assert "PEM" in capsys.readouterr().err
+
+
+def test_the_demo_has_a_broker_of_its_own_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, "pulsar://127.0.0.1:1")
+    chosen = cli.parser().parse_args(["demo"])
+    assert given_options(chosen, Cluster({})) == {"topic": "orders"}
+
+
+# --- nobody is there ------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("scheme", ["pulsar", "http"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics",
+        "peek --topic t",
+        "subscriptions --topic t --subscription s",
+        "sink --topic t",
+        "bench --topic t",
+    ],
+)
+def test_a_refused_connection_is_told_at_once(
+    scheme: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A bound port on which nobody listens.
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        before = time.monotonic()
+        words = command.split()
+        assert cli.main([*words, "--service-url", f"{scheme}://127.0.0.1:{port}"]) == 1
+    # Retries would take 30 seconds.
+    assert time.monotonic() - before < 10
+    assert "refused" in capsys.readouterr().err
+
+
+def test_one_host_that_refuses_is_no_reason_to_fail(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"pulsar://127.0.0.1:1,127.0.0.1:{broker.port}"
+    assert topics(capsys, "--service-url", url) == ["persistent://public/default/orders"]
+
+
+def test_a_broker_that_is_not_ready_is_asked_again(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(broker, "orders-partition-0", [b"a"])
+    broker.faults.close("CONNECT", times=1)
+    assert topics(capsys, "--service-url", broker.service_url)
