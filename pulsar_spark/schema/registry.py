@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -103,4 +104,4 @@ def _schema_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
     found = yield from lookup.schema_operation(topic, version, deadline)
-    return None if found is None else found.schema
+    return None if found is None else replace(found.schema, found_as=(topic, found.version))
