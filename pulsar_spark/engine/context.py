@@ -23,6 +23,7 @@ from pulsar_spark.engine.connections.tls import tls_identity
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.keeping import Kept
+from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
 from pulsar_spark.engine.lookups.lookup import Lookup, attach_once
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.operations import Operation, run, value_of
@@ -81,6 +82,7 @@ class SharedConnections:
             if shared is None:
                 kept = Kept(self._timers, KEPT_SECONDS, _MOST_KEPT)
                 shared = self._pools[key] = _Shared(ConnectionPool(options), kept)
+                shared.pool.known_brokers = KnownBrokers()
             shared.users += 1
             if shared.idle is not None:
                 shared.idle.cancel()
