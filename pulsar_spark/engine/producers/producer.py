@@ -89,9 +89,9 @@ class TopicProducer:
 
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. After MessageTooLarge, which is raised before anything is sent,
-    the producer can be used again. With `survives_timeouts`, a message that times
-    out, or that is refused, also by a backlog quota, fails alone, and `flush` raises that once.
-    `on_failure` gets the permanent error once. Errors about the n-th message that was sent begin
+    the producer can be used again. With `survives_timeouts`, a message that times out, or that is
+    refused, also by a backlog quota, fails alone, and `flush` raises that once. `on_failure` gets
+    the permanent error once, with the lock held. Errors about the n-th message that was sent begin
     with `name_of(n)`.
 
     Batches that the topic's policy does not allow are divided. Messages keep their order, unless
@@ -922,13 +922,9 @@ class TopicProducer:
             session.close_quietly()
 
     def _fail(self, error: PulsarError) -> None:
-        ended, session = self._end(error, failed=True)
-        if not ended:
-            return
+        session = self._end(error, failed=True)[1]
         if session is not None:
             session.close_quietly()
-        if self._on_failure is not None:
-            self._on_failure(error)
 
     def _leave(
         self, error: ClosedError, deadline: Deadline, *, keeps: bool = False
@@ -993,6 +989,9 @@ class TopicProducer:
             if unfinished is None:
                 return False, None
             self._failed = failed
+            if failed and self._on_failure is not None:
+                # Before anybody can see that it has ended.
+                self._on_failure(error)
             self._is_clean = not (failed or unfinished or self.unsent)
             self._gate.clear()
             session, self._session = self._session, None

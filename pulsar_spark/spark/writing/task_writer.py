@@ -74,7 +74,7 @@ class PulsarCommitMessage(WriterCommitMessage):
     partition, with the version of its schema that producers were told, as hex digits; "" is none.
     `driver` is the one that let the task write, if it checked the sink, `announced` whether the
     task could announce its transaction, which began at `begun` (seconds since 1970). `query` is the
-    id of the stream's query, if Spark told it.
+    id of the stream's query, if Spark told it. `read_from` is that of `Announcing`.
     """
 
     messages: int
@@ -90,6 +90,7 @@ class PulsarCommitMessage(WriterCommitMessage):
     query: str | None = None
     digest: Digest | None = None
     schemas: tuple[tuple[str, str], ...] = ()
+    read_from: tuple[int, int] | None = None
 
 
 class TaskWriter:
@@ -244,6 +245,7 @@ class TaskWriter:
             for writer in self._writers.values()
             for producer in writer.producers
         }
+        announcing = None if self._turn is None else self._turn.announcing
         return PulsarCommitMessage(
             messages=rows,
             acknowledged=sum(count.acknowledged for count in counts),
@@ -253,7 +255,8 @@ class TaskWriter:
             forgetful=tuple(self._forgetful),
             txn=None if self._txn is None else self._txn.txn_id,
             driver=None if self._turn is None else self._turn.driver,
-            announced=self._turn is not None and self._turn.announcing is not None,
+            announced=announcing is not None,
+            read_from=None if announcing is None else announcing.read_from,
             begun=self._begun_at,
             query=self._unit.query,
             digest=self._rows.digest,
@@ -489,6 +492,7 @@ def tasks_of(messages: Sequence[WriterCommitMessage | None]) -> Tasks:
         next((task.driver for task in written if task.driver is not None), None),
         any(task.announced for task in written),
         min((task.begun for task in written if task.txn is not None), default=0.0),
+        next((Position(*task.read_from) for task in written if task.read_from is not None), None),
     )
 
 
