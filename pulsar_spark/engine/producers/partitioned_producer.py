@@ -47,8 +47,8 @@ _ABORT_SECONDS = 1.0
 _MIN_BATCH_BYTES = 4096
 # How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
-# So many producers are opened or closed at a time: each makes its broker load a topic.
-_AT_ONCE = 64
+# So many producers are opened at a time: each makes its broker load a topic.
+_OPENED_AT_ONCE = 64
 # How long full batches, and messages without a batch, wait to be written together.
 _TOGETHER_SECONDS = 0.005
 
@@ -180,10 +180,14 @@ class PartitionedProducer(Closing):
         deadline = Deadline(timeout or self._context.options.operation_timeout)
         first = self._router.current
         self._add_batchers((first,) if first_only else range(max(self.partitions, 1)))
-        self._run_all(
-            lambda producer: lambda _: producer.open_operation(deadline),
-            deadline.remaining() + _GRACE,
-        )
+
+        def opening(producer: TopicProducer) -> OperationFactory[None]:
+            return lambda _: producer.open_operation(deadline)
+
+        openings = [opening(producer) for producer in self.producers]
+        for result in run_many(openings, deadline.remaining() + _GRACE, _OPENED_AT_ONCE):
+            if isinstance(result, PulsarError):
+                raise result
         return self
 
     def write(self, messages: OutgoingMessages, locate: Locate = int) -> None:
@@ -547,15 +551,6 @@ class PartitionedProducer(Closing):
             self._short_timers.discard(partition)
         batcher.trigger_flush_full()
 
-    def _run_all(
-        self, operation: Callable[[TopicProducer], OperationFactory[None]], timeout: float
-    ) -> None:
-        """Run an operation for all partitions together; raises the first error at the end."""
-        results = run_many([operation(producer) for producer in self.producers], timeout, _AT_ONCE)
-        for result in results:
-            if isinstance(result, PulsarError):
-                raise result
-
     def _check_usable(self) -> None:
         if fork_count() != self._forks:
             raise ClosedError(
@@ -586,7 +581,7 @@ def open_together(pairs: Sequence[tuple[PartitionedProducer, OutgoingMessages]])
     added = [new for writer, partitions in needed for new in writer._add_batchers(partitions)]
     if added:
         timeout = needed[0][0]._context.options.operation_timeout
-        run_many([producer.open_operation for producer in added], timeout, _AT_ONCE)
+        run_many([producer.open_operation for producer in added], timeout, _OPENED_AT_ONCE)
 
 
 def close_together(writers: Sequence[PartitionedProducer]) -> None:
@@ -612,7 +607,7 @@ def _leave(
             leaving += writer.producers
     if leaving:
         seconds = timeout or writers[0]._context.options.operation_timeout
-        run_many([operation(producer) for producer in leaving], seconds, _AT_ONCE)
+        run_many([operation(producer) for producer in leaving], seconds)
 
 
 class RowLog:

@@ -11,6 +11,7 @@ once in each process.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,12 +75,20 @@ class _Columns:
     arrow: pa.Schema
 
 
+# Spark asks for the partitions at once.
+_FRESH_SECONDS = 30.0
+
+
 class _Found(NamedTuple):
-    """What a read is planned for: its topics, the type of values, and each topic's schema."""
+    """What a read is planned for: its topics, the type of values, and each topic's schema.
+
+    It is not used after the time `until`.
+    """
 
     topics: Topics
     kind: ValueType
     schemas: Mapping[str, SchemaInfo | None]
+    until: float
 
 
 _MAX_COLUMNS = 16
@@ -127,7 +136,7 @@ class PulsarBatchReader(DataSourceReader):
         topics = planner.topics()
         kind = planner.value_type(topics)
         project(self._schema, kind, self._options.corrupt_column, self._options.mode)
-        return _Found(topics, kind, planner.schemas)
+        return _Found(topics, kind, planner.schemas, time.monotonic() + _FRESH_SECONDS)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read: its topics, ends and splits are fixed from now on.
@@ -137,7 +146,9 @@ class PulsarBatchReader(DataSourceReader):
         keep_modules()
         with ClientContext.shared(self._options.client) as context:
             planner = Planner(context, self._options)
-            found, self._found = self._found or self._find(planner), None
+            found, self._found = self._found, None
+            if found is None or time.monotonic() > found.until:
+                found = self._find(planner)
             planned = planner.partitions(found.topics, found.kind)
             self.give(planned, found.kind, found.schemas)
             return [*planned]
@@ -150,7 +161,8 @@ class PulsarBatchReader(DataSourceReader):
     ) -> None:
         """Tell tasks the type of the values, and which schemas topics certainly have.
 
-        `written` are current versions by topic, from after the end of the tasks' ranges was found.
+        `written` are current versions by topic, as certain as the tasks' ranges: if a topic was
+        made again meanwhile, neither is of use.
         """
         if kind.schema is None:
             return
