@@ -90,6 +90,7 @@ class Attaching(Generic[S]):
         self._lives = lives
         self._backoff = Backoff(maximum=max_pause)
         self._attachments = 0
+        self._is_first = True
         # Whether the last attempt reached the topic's broker.
         self._is_connected = False
         self._lock = threading.Lock()
@@ -180,12 +181,44 @@ class Attaching(Generic[S]):
 
     def _attach(self, deadline: Deadline) -> Operation[S]:
         self._is_connected = False
+        known = self._known_broker()
+        if known is not None:
+            try:
+                there: ClientConnection = yield self._pool.get_async(known)
+                return (yield from self._attach_at(there, deadline))
+            except PulsarError as error:
+                if not can_pass(error):
+                    raise
+                logger.info(
+                    "%s: looking up the broker, as it may have moved: %s", self.topic, error
+                )
         connection = yield from self._find(deadline)
+        return (yield from self._attach_at(connection, deadline))
+
+    def _attach_at(self, connection: ClientConnection, deadline: Deadline) -> Operation[S]:
+        known = self._pool.known_brokers
         self._is_connected = True
+        if known is not None:
+            # Until it has accepted this one, nobody else need try it.
+            known.forget(self.topic)
         session = yield from self._register(connection, deadline)
+        if known is not None:
+            known.note(self.topic, connection.address)
         self._attachments += 1
         self._resume(session)
         return session
+
+    def _known_broker(self) -> BrokerAddress | None:
+        """Return the broker that others know, if they are connected to it, for the first attempt.
+
+        Whatever was lost before may have moved.
+        """
+        is_first, self._is_first = self._is_first, False
+        known = self._pool.known_brokers
+        if known is None or not is_first or (address := known.broker_of(self.topic)) is None:
+            return None
+        is_connected = any(each.address == address for each in self._pool.connections)
+        return address if is_connected else None
 
     def _find(self, deadline: Deadline) -> Operation[ClientConnection]:
         with self._lock:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,9 +22,11 @@ from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.connections.tls import tls_identity
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.keeping import Kept
+from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
 from pulsar_spark.engine.lookups.lookup import Lookup, attach_once
 from pulsar_spark.engine.memory import ProducerBudget
-from pulsar_spark.engine.operations import Operation, run
+from pulsar_spark.engine.operations import Operation, run, value_of
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer, Timers
@@ -34,15 +36,22 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 IDLE_SECONDS = 60.0
 """Shared connections that were unused for this long are closed."""
+KEPT_SECONDS = 10.0
+"""A producer that a task has left for the next one is closed after so long.
+
+While it is there, its topic cannot be deleted without force, and nobody gets exclusive access.
+"""
+_MOST_KEPT = 4000
 
 
 class _Shared:
-    """A pool, its number of users, and when to close it if it has none."""
+    """A pool, what its users leave for others, their number, and when to close it without any."""
 
-    __slots__ = ("idle", "pool", "users")
+    __slots__ = ("idle", "kept", "pool", "users")
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, kept: Kept) -> None:
         self.pool = pool
+        self.kept = kept
         self.users = 0
         self.idle: Timer | None = None
 
@@ -61,8 +70,8 @@ class SharedConnections:
         # Guarded by _lock.
         self._pools: dict[tuple[ClientOptions, bytes], _Shared] = {}
 
-    def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Callable[[], None]]:
-        """Return a pool, and a function to call once when it is no longer used.
+    def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Kept, Callable[[], None]]:
+        """Return a pool, what others left on it, and a function to call once when done with it.
 
         Raises as `ConnectionPool`, and AuthenticationError or TlsError if credentials or
         certificates cannot be read.
@@ -71,12 +80,14 @@ class SharedConnections:
         with self._lock:
             shared = self._pools.get(key)
             if shared is None:
-                shared = self._pools[key] = _Shared(ConnectionPool(options))
+                kept = Kept(self._timers, KEPT_SECONDS, _MOST_KEPT)
+                shared = self._pools[key] = _Shared(ConnectionPool(options), kept)
+                shared.pool.known_brokers = KnownBrokers()
             shared.users += 1
             if shared.idle is not None:
                 shared.idle.cancel()
                 shared.idle = None
-        return shared.pool, lambda: self._release(key, shared)
+        return shared.pool, shared.kept, lambda: self._release(key, shared)
 
     def _release(self, key: tuple[ClientOptions, bytes], shared: _Shared) -> None:
         with self._lock:
@@ -188,16 +199,22 @@ class ClientContext(Closing):
         Its `close` ends what was made with it and keeps the connections; they are closed after
         IDLE_SECONDS without users. Raises as `SharedConnections.acquire`.
         """
-        pool, release = shared_connections().acquire(options)
+        pool, kept, release = shared_connections().acquire(options)
         context = cls.__new__(cls)
-        context._set_up(options, pool, release)
+        context._set_up(options, pool, release, kept)
         return context
 
     def _set_up(
-        self, options: ClientOptions, pool: ConnectionPool, release: Callable[[], None] | None
+        self,
+        options: ClientOptions,
+        pool: ConnectionPool,
+        release: Callable[[], None] | None,
+        kept: Kept | None = None,
     ) -> None:
         self.options = options
         self.pool = pool
+        self.kept = kept
+        """What outlives this context, for others on its connections; None if they end with it."""
         self._release = release
         self.lookup = Lookup(self.pool)
         self.coordinators = Coordinators(self.lookup)
@@ -251,19 +268,20 @@ class ClientContext(Closing):
         A missing topic is created if the broker's policy allows; otherwise this returns 0, and
         opening a producer raises the error.
         """
-        name = TopicName.parse(topic)
-        if name.partition_index >= 0:
-            return 0
+        return value_of(self.partitions_for_writing_many([topic])[topic])
 
-        def attempt(deadline: Deadline) -> Operation[int]:
-            return (yield from self.lookup.partitions_operation(str(name), deadline, create=True))
+    def partitions_for_writing_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
+        """As `partitions_for_writing`, for many topics at once; returns errors in their place."""
 
-        try:
-            return run(retried(attempt), self.options.operation_timeout)
-        except TopicNotFound:
-            return 0
-        except PulsarError as error:
-            raise error.with_context(topic=topic) from error.__cause__
+        def attempt(topic: str, deadline: Deadline) -> Operation[int]:
+            name = str(TopicName.parse(topic))
+            return (yield from self.lookup.partitions_operation(name, deadline, create=True))
+
+        counts: dict[str, int | PulsarError] = dict.fromkeys(topics, 0)
+        whole = [topic for topic in counts if TopicName.parse(topic).partition_index < 0]
+        for topic, found in self.lookup.ask_many(whole, attempt).items():
+            counts[topic] = 0 if isinstance(found, TopicNotFound) else found
+        return counts
 
     def create_if_missing(self, topic: str) -> None:
         """Create a missing topic without partitions, if the broker allows it.

@@ -16,11 +16,11 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.deadline import Deadline
@@ -58,6 +58,12 @@ COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinat
 _NOT_ENABLED = "Set transactionCoordinatorEnabled=true on the brokers (and in their metadata)."
 _GRACE = 1.0
 _SHOWN = 10
+# So many topic partitions are added to a transaction by one command.
+_ADDED_AT_ONCE = 1000
+
+
+_Part: TypeAlias = "tuple[str, ...]"
+# What takes part in a transaction: a topic partition, or a subscription of one.
 
 
 class Coordinators:
@@ -434,7 +440,7 @@ class ClientTransaction:
         self._changed = threading.Condition()
         # The following are guarded by _changed.
         self._state = TransactionState.OPEN
-        self._parts: dict[tuple[str, ...], Future[None]] = {}
+        self._parts: dict[_Part, Future[None]] = {}
         self._pending: set[PendingOperation] = set()
         self._failed: PulsarError | None = None
 
@@ -449,18 +455,23 @@ class ClientTransaction:
 
     def add_partition(self, topic: str) -> None:
         """Add a topic partition; returns when the coordinator knows it."""
-        self._take_part(
-            (topic,),
-            lambda deadline: self._coordinators.add_partitions_operation(
-                self.txn_id, [topic], deadline
-            ),
-        )
+        self.add_partitions([topic])
+
+    def add_partitions(self, topics: Sequence[str]) -> None:
+        """Add topic partitions, with one request for many; returns when all are known."""
+
+        def add(parts: Sequence[tuple[str, ...]], deadline: Deadline) -> Operation[None]:
+            names = [topic for (topic,) in parts]
+            return self._coordinators.add_partitions_operation(self.txn_id, names, deadline)
+
+        for start in range(0, len(topics), _ADDED_AT_ONCE):
+            self._take_part([(topic,) for topic in topics[start : start + _ADDED_AT_ONCE]], add)
 
     def add_subscription(self, topic: str, subscription: str) -> None:
         """Add a topic partition's subscription; returns when the coordinator knows it."""
         self._take_part(
-            (topic, subscription),
-            lambda deadline: self._coordinators.add_subscription_operation(
+            [(topic, subscription)],
+            lambda _, deadline: self._coordinators.add_subscription_operation(
                 self.txn_id, topic, subscription, deadline
             ),
         )
@@ -507,30 +518,44 @@ class ClientTransaction:
         self._wait()
         self._finish(commit=False)
 
-    def _take_part(self, part: tuple[str, ...], factory: OperationFactory[None]) -> None:
+    def _take_part(
+        self,
+        parts: Sequence[_Part],
+        add: Callable[[Sequence[_Part], Deadline], Operation[None]],
+    ) -> None:
+        """Add what no other thread has added or is adding, and wait for what others add."""
+        mine: dict[_Part, Future[None]] = {}
+        others: list[Future[None]] = []
         with self._changed:
             self._check_open()
-            taken = self._parts.get(part)
-            mine = taken is None or (taken.done() and taken.exception() is not None)
-            if taken is None or mine:
-                taken = self._parts[part] = Future()
-        if not mine:
+            for part in parts:
+                taken = self._parts.get(part)
+                if taken is None or (taken.done() and taken.exception() is not None):
+                    mine[part] = self._parts[part] = Future()
+                else:
+                    others.append(taken)
+        if mine:
+            self._add(mine, lambda deadline: add(list(mine), deadline))
+        for taken in others:
             try:
                 taken.result(self._seconds + _GRACE)
             except FutureTimeout as error:
                 if isinstance(error, PulsarError):
                     raise
                 raise OperationTimeout("a transaction's coordinator gave no answer") from None
-            return
+
+    def _add(self, mine: Mapping[_Part, Future[None]], factory: OperationFactory[None]) -> None:
         try:
             run(factory, self._seconds)
         except BaseException as error:
             known = error if isinstance(error, PulsarError) else ConnectionLost("interrupted")
-            taken.set_exception(known.with_context())
+            for taken in mine.values():
+                taken.set_exception(known.with_context())
             if isinstance(error, TransactionNotFound | InvalidTxnStatus):
                 raise _named(self.txn_id, error) from error
             raise
-        taken.set_result(None)
+        for taken in mine.values():
+            taken.set_result(None)
 
     def _look(self) -> TransactionState:
         if self._state is TransactionState.OPEN and time.monotonic() >= self._expires_at:

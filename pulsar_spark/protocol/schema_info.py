@@ -82,12 +82,17 @@ _TYPES_BY_NAME = {name: number for number, name in _TYPE_NAMES.items()} | {"NONE
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """A schema as brokers store it. `type` is a `pb.Schema.Type`, perhaps an unknown one."""
+    """A schema as brokers store it. `type` is a `pb.Schema.Type`, perhaps an unknown one.
+
+    `found_as` is the topic and the version that brokers have told it for, None if it is not theirs;
+    schemas are equal whatever it is.
+    """
 
     type: int
     name: str = ""
     schema_data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    found_as: tuple[str, bytes] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_pb(cls, data: pb.Schema) -> SchemaInfo:

@@ -141,6 +141,8 @@ NO_SCHEMA = SchemaInfo(BYTES)
 """The schema of a topic without one: values are bytes."""
 
 _CACHED_COLUMNS = 64
+# What a process makes of a schema serves its next tasks, too.
+_CACHED_DECODERS = 32
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are plain bytes or text."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
@@ -300,9 +302,16 @@ def decoder_of(
 ) -> Decoder:
     """Return a decoder of `fields` of `reader` for values written with `writer`.
 
-    With `as_java`, JSON is read as Java's client does, even where that loses something.
-    Raises SchemaMismatch if values of one cannot be read as the other.
+    It can be one that was returned before. With `as_java`, JSON is read as Java's client does, even
+    where that loses something. Raises SchemaMismatch if values of one cannot be read as the other.
     """
+    return _decoder_of(writer, reader, tuple(fields), as_java)
+
+
+@lru_cache(_CACHED_DECODERS)
+def _decoder_of(
+    writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], as_java: bool
+) -> Decoder:
     check_types(writer, reader)
     codec = codec_of(reader)
     if as_java and reader.type == pb.Schema.Json:

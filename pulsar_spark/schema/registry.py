@@ -1,9 +1,17 @@
-"""Topic schemas from the brokers' registry."""
+"""Topic schemas from the brokers' registry, and definitions that drivers give their tasks.
+
+A definition can be large, so what is sent for each task only names it, by its digest. A process
+keeps the definitions that it was given, and what is made of them, for the tasks that follow.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -15,6 +23,66 @@ from pulsar_spark.protocol.topic_name import TopicName
 _MAX_VERSIONS = 1000
 _MAX_OLDER = 100
 _VERSION_SIZE = 8
+_DIGEST_SIZE = 16
+_MAX_REMEMBERED = 32
+
+
+@lru_cache(_MAX_REMEMBERED)
+def _digest(schema: SchemaInfo) -> bytes:
+    told = (schema.type, schema.name, sorted(schema.properties.items()))
+    text = repr(told).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text + b"\0" + schema.schema_data, digest_size=_DIGEST_SIZE).digest()
+
+
+class SchemaRef(NamedTuple):
+    """Names a schema by its digest, and the topic and version that brokers have it as, if any."""
+
+    digest: bytes
+    topic: str = ""
+    version: bytes = b""
+
+    @classmethod
+    def of(cls, schema: SchemaInfo) -> SchemaRef:
+        """Return the name of a schema."""
+        return cls(_digest(schema), *(schema.found_as or ()))
+
+
+_remembered: dict[bytes, SchemaInfo] = {}
+"""What this process was given. Guarded by the interpreter: a lost entry is only given again."""
+
+
+def definition_of(ref: SchemaRef, given: Mapping[bytes, SchemaInfo]) -> SchemaInfo | None:
+    """Return a schema by its name, if this process was given it: always the same object."""
+    found = _remembered.get(ref.digest)
+    if found is None:
+        found = given.get(ref.digest)
+        if found is not None:
+            remember(found)
+    return found
+
+
+def remember(schema: SchemaInfo) -> None:
+    """Keep a definition for tasks of this process that only have its name."""
+    while len(_remembered) >= _MAX_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
+    _remembered[_digest(schema)] = schema
+
+
+def fetched(lookup: Lookup, ref: SchemaRef) -> SchemaInfo:
+    """Return a schema by its name from the registry.
+
+    Raises SchemaMismatch if it is not there any more, and the broker's error.
+    """
+    found = SchemaVersions(lookup, ref.topic)(ref.version)
+    if SchemaRef.of(found).digest != ref.digest:
+        raise SchemaMismatch(
+            f"the version {version_number(ref.version)} of the topic's schema is another one than "
+            "when the read was planned: the topic was deleted and made again",
+            "Read it again.",
+            topic=ref.topic,
+        )
+    remember(found)
+    return found
 
 
 def latest_schemas(
@@ -57,13 +125,15 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 class SchemaVersions:
     """The versions of a topic's schema, each fetched once, when it is first needed.
 
-    Partitions have their topic's schema.
+    Those that are `known` already are not. Partitions have their topic's schema.
     """
 
-    def __init__(self, lookup: Lookup, topic: str) -> None:
+    def __init__(
+        self, lookup: Lookup, topic: str, known: Mapping[bytes, SchemaInfo] | None = None
+    ) -> None:
         self._lookup = lookup
         self._topic = str(TopicName.parse(topic).partitioned)
-        self._known: dict[bytes, SchemaInfo] = {}
+        self._known: dict[bytes, SchemaInfo] = dict(known or {})
 
     def __call__(self, version: bytes) -> SchemaInfo:
         """Return the schema of a version.
@@ -103,4 +173,4 @@ def _schema_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
     found = yield from lookup.schema_operation(topic, version, deadline)
-    return None if found is None else found.schema
+    return None if found is None else replace(found.schema, found_as=(topic, found.version))

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.compat import ends_micro_batch, passes_read_limits
 from pulsar_spark.spark.options.catalog import without_catalog_keys
 from pulsar_spark.spark.options.read import parse_read_options
@@ -24,7 +25,11 @@ from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.value_schema import schema_text, with_schema
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
+from pulsar_spark.spark.reading.batch_reader import (
+    PulsarBatchReader,
+    infer_schema,
+    infer_values,
+)
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
@@ -45,6 +50,8 @@ class PulsarDataSource(DataSource):
     defaults = FormatDefaults()
     # Spark asks for the schema only if the user gives none, and pickles the data source afterwards.
     _inferred = False
+    # The definitions that the columns were inferred from, for tasks to decode with.
+    _schemas: tuple[SchemaInfo, ...] = ()
     # The content of the file in valueSchema, which is read once.
     _value_schema: str | None = None
 
@@ -71,12 +78,21 @@ class PulsarDataSource(DataSource):
         # Spark asks before it says whether it reads a batch or a stream.
         options = parse_read_options(self._all_options, Scope.READS)
         self._value_schema = schema_text(options.value_schema)
-        return infer_schema(options)
+        kind = infer_values(options)
+        if kind is not None and kind.schema is not None and kind.schema.found_as is not None:
+            self._schemas = (kind.schema,)
+        return infer_schema(options, kind)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch, for the columns of `schema`."""
+        """Return the reader of a batch, for the columns of `schema`.
+
+        Asks the brokers for the topics' schemas, unless `schema` has; raises as its `partitions`.
+        """
         options = replace(parse_read_options(self._all_options), inferred=self._inferred)
-        return PulsarBatchReader(options, schema)
+        reader = PulsarBatchReader(options, schema, self._schemas)
+        if not self._inferred:
+            reader.look_ahead()
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, for the columns of `schema`."""
@@ -94,7 +110,7 @@ class PulsarDataSource(DataSource):
         try:
             options = parse_stream_options(self._all_options)
             read = replace(options.read, query=schema, inferred=self._inferred)
-            return stream_reader_class()(replace(options, read=read), schema)
+            return stream_reader_class()(replace(options, read=read), schema, self._schemas)
         except PulsarError as error:
             return RefusedStreamReader(error)
 

@@ -304,7 +304,8 @@ def test_an_attempt_waits_for_one_answer_more() -> None:
             own.faults.forget()
         more = {command: seen[1][command] - seen[0][command] for command in commands}
         more = {command: count for command, count in more.items() if count}
-        assert more == {"LOOKUP": 1, "PRODUCER": 1, "SEND": 1}
+        # Its broker is known: the first run of this process has announced there.
+        assert more == {"PRODUCER": 1, "SEND": 1}
 
 
 @pytest.mark.fault(165)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.closing import Closing
@@ -33,6 +34,9 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
+if TYPE_CHECKING:
+    from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
+
 
 class ConnectionPool(Closing):
     """Owns a client's connections; `close` ends them all. Thread-safe.
@@ -48,6 +52,8 @@ class ConnectionPool(Closing):
         self.auth = provider_for(options.auth)
         self.http = HttpClient(options, self.auth) if self.service_url.web else None
         """For lookups, if the service URL names the brokers' web service."""
+        self.known_brokers: KnownBrokers | None = None
+        """What its users know of brokers, if it outlives them."""
         self._forks = fork_count()
         self._lock = threading.Lock()
         # The following are guarded by _lock.

@@ -39,6 +39,7 @@ from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
+from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
@@ -235,6 +236,13 @@ class EntryReader(Closing):
     def undecryptable(self) -> int:
         """Messages that could not be decrypted, and were skipped or returned encrypted."""
         return self._decoder.undecryptable
+
+    def begin_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that subscribes, for whoever begins several readers together.
+
+        Nothing may have been read. The first read raises its error.
+        """
+        return self._consumer.begin_operation(self.position, deadline)
 
     def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
         """Return the next entry; None at the end of the range, or after `timeout` seconds.

@@ -144,6 +144,18 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         asked.result()
         return True
 
+    def begin_operation(self, position: Position, deadline: Deadline) -> Operation[None]:
+        """Return an operation that starts the first session; `subscribe` then raises its error."""
+        asked: Future[None] = Future()
+        self._position = position
+        try:
+            yield from self._attempts(self.attach_operation, deadline)
+        except PulsarError as error:
+            asked.set_exception(error)
+        else:
+            asked.set_result(None)
+        self._asked = asked
+
     @property
     def is_attaching(self) -> bool:
         """Whether `subscribe` can only wait."""

@@ -6,8 +6,9 @@ import contextlib
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from operator import sub
 from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
@@ -46,6 +47,8 @@ _ABORT_SECONDS = 1.0
 _MIN_BATCH_BYTES = 4096
 # How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
+# So many producers are opened at a time: each makes its broker load a topic.
+_OPENED_AT_ONCE = 64
 # How long full batches, and messages without a batch, wait to be written together.
 _TOGETHER_SECONDS = 0.005
 
@@ -57,12 +60,13 @@ Locate = Callable[[int], int]
 class PartitionedProducer(Closing):
     """A producer for each partition of a topic, opened when the first message goes there.
 
-    `write` takes columns, `send` single messages. Messages are only safe once `flush` or `close`
-    has returned. Batches wait until they are full or `flush` is called; with `timed` at most for
-    the options' `batching_max_delay`. The first permanent error of a partition is the writer's:
-    every later call raises it. With `txn` all messages belong to that transaction, and partitions
-    are added to it as they get messages. `survives_timeouts` and `in_order` as in `TopicProducer`;
-    errors about a message of columns name its row. Thread-safe.
+    `write` takes columns, and opens together what they need; `send` takes single messages. Messages
+    are only safe once `flush` or `close` has returned. Batches wait until they are full or `flush`
+    is called; with `timed` at most for the options' `batching_max_delay`. The first permanent error
+    of a partition is the writer's: every later call raises it. With `txn` all messages belong to
+    that transaction, and partitions are added to it as they get messages. `survives_timeouts`,
+    `in_order` and `keep_as` as in `TopicProducer`; errors about a message of columns name its row.
+    Thread-safe.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class PartitionedProducer(Closing):
         survives_timeouts: bool = False,
         in_order: bool = True,
         txn: ClientTransaction | None = None,
+        keep_as: Hashable = None,
     ) -> None:
         self._context = context
         self._topic = TopicName.parse(topic)
@@ -84,6 +89,7 @@ class PartitionedProducer(Closing):
         self._survives_timeouts = survives_timeouts
         self._in_order = in_order
         self._txn = txn
+        self._keep_as = keep_as
         # Whether a timer sends what waits.
         self._waits = timed
         self._forks = fork_count()
@@ -173,12 +179,15 @@ class PartitionedProducer(Closing):
         self._check_usable()
         deadline = Deadline(timeout or self._context.options.operation_timeout)
         first = self._router.current
-        for partition in (first,) if first_only else range(max(self.partitions, 1)):
-            self._batcher(partition)
-        self._run_all(
-            lambda producer: lambda _: producer.open_operation(deadline),
-            deadline.remaining() + _GRACE,
-        )
+        self._add_batchers((first,) if first_only else range(max(self.partitions, 1)))
+
+        def opening(producer: TopicProducer) -> OperationFactory[None]:
+            return lambda _: producer.open_operation(deadline)
+
+        openings = [opening(producer) for producer in self.producers]
+        for result in run_many(openings, deadline.remaining() + _GRACE, _OPENED_AT_ONCE):
+            if isinstance(result, PulsarError):
+                raise result
         return self
 
     def write(self, messages: OutgoingMessages, locate: Locate = int) -> None:
@@ -187,6 +196,8 @@ class PartitionedProducer(Closing):
         Blocks while the window is full. Raises MessageTooLarge with the row, the writer's permanent
         error, and as `TopicProducer.send`; the messages before that row are in flight.
         """
+        self._check_usable()
+        open_together([(self, messages)])
         self._check_usable()
         if messages.sequence_ids is not None:
             self._write_rows(messages, locate)
@@ -302,21 +313,14 @@ class PartitionedProducer(Closing):
         except PulsarError:
             self.abort()
             raise
-        with self._lock:
-            self._closed = True
-        timeout = self._context.options.operation_timeout
-        self._run_all(lambda producer: producer.close_operation, timeout)
+        close_together([self])
 
     def _give_up(self) -> None:
         self.abort()
 
     def abort(self) -> None:
         """Leave the brokers without waiting: unacknowledged messages fail with ClosedError."""
-        with self._lock:
-            self._closed = True
-        if fork_count() != self._forks:
-            return
-        self._run_all(lambda producer: producer.abort_operation, _ABORT_SECONDS)
+        abort_together([self])
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -427,16 +431,73 @@ class PartitionedProducer(Closing):
 
     # --- partitions ---------------------------------------------------------------------------
 
+    def needed(self, messages: OutgoingMessages) -> list[int]:
+        """Return the partitions that certainly get some of these messages, and have no producer.
+
+        There may be more: it counts messages and bytes, and does not fill batches.
+        """
+        count = max(self.partitions, 1)
+        if len(self._batchers) >= count:
+            return []
+        with self._lock:
+            found = self._routes_of(messages)
+            return sorted(found.difference(self._batchers))
+
+    def _routes_of(self, messages: OutgoingMessages) -> set[int]:
+        """Return the partitions that certainly get some of the messages. `_lock` is held."""
+        router, rest = self._router, len(messages)
+        found: set[int] = set()
+        if self.partitions > 1 and messages.keys is not None:
+            keys = list(messages.keys)
+            found = {router.partition_of(key) for key in set(keys) if key is not None}
+            rest = keys.count(None)
+        if not rest:
+            return found
+        ids = messages.sequence_ids
+        if self._options.resumes and ids is not None and self.partitions > 1:
+            keys = [None] * len(ids) if messages.keys is None else list(messages.keys)
+            pairs = zip(keys, ids, strict=True)
+            return found | {
+                router.next_of(own) for key, own in pairs if key is None and own is not None
+            }
+        spread = min(self._least_runs(messages, rest), router.partitions) if router.spreads else 1
+        return found | {(router.current + n) % router.partitions for n in range(spread)}
+
+    def _least_runs(self, messages: OutgoingMessages, unkeyed: int) -> int:
+        """Return how many partitions messages without a key fill one after the other, at least."""
+        runs = -(-unkeyed // self._router.run_length)
+        if unkeyed < len(messages) or not self._options.batching_enabled:
+            return runs
+        edges = messages.edges()
+        # A message that is larger than a batch goes alone.
+        largest: int = max(map(sub, edges[1:], edges))
+        return max(runs, -(-messages.size(0, unkeyed) // max(self._most_bytes, largest)))
+
+    @property
+    def _most_bytes(self) -> int:
+        """How large a batch may be, so that all of them have room in memory."""
+        share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
+        return min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
+
     def _batcher(self, partition: int) -> BatchAccumulator:
         batcher = self._batchers.get(partition)
         if batcher is None:
-            if self._txn is not None:
-                self._txn.add_partition(self.partition_name(partition))
-            with self._lock:
-                batcher = self._batchers.get(partition)
-                if batcher is None:
-                    batcher = self._batchers[partition] = self._new_batcher(partition)
+            self._add_batchers([partition])
+            batcher = self._batchers[partition]
         return batcher
+
+    def _add_batchers(self, partitions: Iterable[int]) -> list[TopicProducer]:
+        """Have producers for these partitions, not opened yet; returns those that are new."""
+        new = [partition for partition in partitions if partition not in self._batchers]
+        if new and self._txn is not None:
+            self._txn.add_partitions([self.partition_name(partition) for partition in new])
+        added: list[TopicProducer] = []
+        with self._lock:
+            for partition in new:
+                if partition not in self._batchers:
+                    batcher = self._batchers[partition] = self._new_batcher(partition)
+                    added.append(batcher.producer)
+        return added
 
     def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self.partition_name(partition)
@@ -449,10 +510,11 @@ class PartitionedProducer(Closing):
             in_order=self._in_order,
             name_of=lambda number: self._name_of(partition, number),
             txn=None if self._txn is None else self._txn.txn_id,
+            keep_as=self._keep_as,
         )
-        share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
-        most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
-        return BatchAccumulator(producer, self._options, most, logs_failures=self._waits)
+        return BatchAccumulator(
+            producer, self._options, self._most_bytes, logs_failures=self._waits
+        )
 
     def _all_batchers(self) -> list[BatchAccumulator]:
         with self._lock:
@@ -489,15 +551,6 @@ class PartitionedProducer(Closing):
             self._short_timers.discard(partition)
         batcher.trigger_flush_full()
 
-    def _run_all(
-        self, operation: Callable[[TopicProducer], OperationFactory[None]], timeout: float
-    ) -> None:
-        """Run an operation for all partitions together; raises the first error at the end."""
-        results = run_many([operation(producer) for producer in self.producers], timeout)
-        for result in results:
-            if isinstance(result, PulsarError):
-                raise result
-
     def _check_usable(self) -> None:
         if fork_count() != self._forks:
             raise ClosedError(
@@ -509,6 +562,52 @@ class PartitionedProducer(Closing):
             raise self._error.with_context()
         if self._closed:
             raise ClosedError("the writer is closed", topic=self.topic)
+
+
+def open_together(pairs: Sequence[tuple[PartitionedProducer, OutgoingMessages]]) -> None:
+    """Open all producers that these messages are certain to need, of one client's writers.
+
+    A writer that they cannot be opened for raises their error from now on. Raises the errors of
+    transactions.
+    """
+    needed = [(writer, writer.needed(messages)) for writer, messages in pairs]
+    joining: dict[ClientTransaction, list[str]] = {}
+    for writer, partitions in needed:
+        if writer._txn is not None and partitions:
+            names = [writer.partition_name(partition) for partition in partitions]
+            joining.setdefault(writer._txn, []).extend(names)
+    for txn, topics in joining.items():
+        txn.add_partitions(topics)
+    added = [new for writer, partitions in needed for new in writer._add_batchers(partitions)]
+    if added:
+        timeout = needed[0][0]._context.options.operation_timeout
+        run_many([producer.open_operation for producer in added], timeout, _OPENED_AT_ONCE)
+
+
+def close_together(writers: Sequence[PartitionedProducer]) -> None:
+    """Leave the brokers, of one client's writers that are flushed. Never raises."""
+    _leave(writers, lambda producer: producer.close_operation)
+
+
+def abort_together(writers: Sequence[PartitionedProducer]) -> None:
+    """As `PartitionedProducer.abort`, of one client's writers."""
+    _leave(writers, lambda producer: producer.abort_operation, _ABORT_SECONDS)
+
+
+def _leave(
+    writers: Sequence[PartitionedProducer],
+    operation: Callable[[TopicProducer], OperationFactory[None]],
+    timeout: float | None = None,
+) -> None:
+    leaving: list[TopicProducer] = []
+    for writer in writers:
+        with writer._lock:
+            writer._closed = True
+        if fork_count() == writer._forks:
+            leaving += writer.producers
+    if leaving:
+        seconds = timeout or writers[0]._context.options.operation_timeout
+        run_many([operation(producer) for producer in leaving], seconds)
 
 
 class RowLog:

@@ -20,7 +20,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,6 +28,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.keeping import Kept
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
@@ -42,6 +43,7 @@ from pulsar_spark.engine.producers.inflight_window import (
 from pulsar_spark.engine.producers.producer_session import (
     Encoding,
     Identity,
+    KeptRegistration,
     ProducerSession,
     ReceiptLog,
     Registrar,
@@ -87,13 +89,17 @@ class TopicProducer:
 
     Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. After MessageTooLarge, which is raised before anything is sent,
-    the producer can be used again. With `survives_timeouts`, a message that times
-    out, or that is refused, also by a backlog quota, fails alone, and `flush` raises that once.
-    `on_failure` gets the permanent error once. Errors about the n-th message that was sent begin
+    the producer can be used again. With `survives_timeouts`, a message that times out, or that is
+    refused, also by a backlog quota, fails alone, and `flush` raises that once. `on_failure` gets
+    the permanent error once, with the lock held. Errors about the n-th message that was sent begin
     with `name_of(n)`.
 
     Batches that the topic's policy does not allow are divided. Messages keep their order, unless
     `in_order` is False: then nothing waits for receipts.
+
+    With `keep_as` a producer that is closed leaves its registration to the next one of this process
+    with equal options and an equal `keep_as`, if it has no name, access or transaction of its own.
+    That one goes on with its name and its sequence ids.
 
     With `txn` all messages are of that transaction. Then entries whose receipts were lost with the
     session are not resent, unless the topic deduplicates: ConnectionLost. They can be stored, and
@@ -111,11 +117,13 @@ class TopicProducer:
         in_order: bool = True,
         name_of: Callable[[int], str] = lambda number: "",
         txn: TxnId | None = None,
+        keep_as: Hashable = None,
     ) -> None:
         self._txn = txn
         self._name_of = name_of
         self._options = options or ProducerOptions()
         self._context = context
+        self._keep_as = keep_as
         self.budget = context.budget
         """The memory budget shared with the client's other producers."""
         self._topic = TopicName.parse(topic)
@@ -131,6 +139,8 @@ class TopicProducer:
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
         self._encoding: Encoding | None = None
+        # The broker's last answer.
+        self._success: pb.CommandProducerSuccess | None = None
         self._opened: Future[None] = Future()
         self._window = InflightWindow(
             context.budget,
@@ -162,6 +172,8 @@ class TopicProducer:
         self._unwritten = 0
         self._opening = False
         self._failed = False
+        # Whether it ended with all that it was given stored.
+        self._is_clean = False
         self._session: ProducerSession | None = None
         # The one before, until there is another: its last receipts may still come.
         self._lost_session: ProducerSession | None = None
@@ -279,7 +291,8 @@ class TopicProducer:
             yield Within(self._opened, deadline.remaining())
             return
         try:
-            yield from self._registrar.open_operation(deadline)
+            if not self._take_over():
+                yield from self._registrar.open_operation(deadline)
         except PulsarError as error:
             self._fail(error)
             raise
@@ -482,7 +495,8 @@ class TopicProducer:
 
     def close_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that leaves the broker; it never raises."""
-        return self._leave(ClosedError("the producer is closed", topic=self.topic), deadline)
+        closed = ClosedError("the producer is closed", topic=self.topic)
+        return self._leave(closed, deadline, keeps=True)
 
     def abort(self) -> None:
         """Leave without waiting: pending messages fail with ClosedError."""
@@ -694,6 +708,7 @@ class TopicProducer:
                     self._begin_sequence(success.last_sequence_id)
                 self._sessions += 1
                 self._encoding = encoding
+                self._success = success
                 self._session = session
                 self._forget_lost()
                 error = self._window.too_large(encoding.limits.max_message_size)
@@ -907,22 +922,65 @@ class TopicProducer:
             session.close_quietly()
 
     def _fail(self, error: PulsarError) -> None:
-        ended, session = self._end(error, failed=True)
-        if not ended:
-            return
+        session = self._end(error, failed=True)[1]
         if session is not None:
             session.close_quietly()
-        if self._on_failure is not None:
-            self._on_failure(error)
 
-    def _leave(self, error: ClosedError, deadline: Deadline) -> Operation[None]:
+    def _leave(
+        self, error: ClosedError, deadline: Deadline, *, keeps: bool = False
+    ) -> Operation[None]:
         session = self._end(error, failed=False)[1]
-        if session is None:
+        if session is None or (keeps and self._keep(session)):
             return
         try:
             yield from session.close_operation(deadline)
         except PulsarError as trouble:
             logger.debug("the producer of %s was not closed: %s", self.topic, trouble)
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    @property
+    def _kept_by(self) -> tuple[Kept, Hashable] | None:
+        """Where registrations are kept, and all that shapes this producer's; None if it is not."""
+        kept, options = self._context.kept, self._options
+        is_plain = (
+            self._txn is None
+            and not options.txn_enabled
+            and options.producer_name is None
+            and options.access_mode == pb.Shared
+            and options.initial_sequence_id is None
+        )
+        if kept is None or self._keep_as is None or not is_plain:
+            return None
+        return kept, (self.topic, options, self._keep_as)
+
+    def _take_over(self) -> bool:
+        """Go on with a registration that was left, if there is one."""
+        if (found := self._kept_by) is None:
+            return False
+        kept, key = found
+        while isinstance(left := kept.take(key), KeptRegistration):
+            if self._registrar.take_over(left):
+                return True
+        return False
+
+    def _keep(self, session: ProducerSession) -> bool:
+        """Leave the session of this producer, which has ended, to the next one, if it is clean."""
+        if (found := self._kept_by) is None or not self._is_clean or self._success is None:
+            return False
+        kept, key = found
+        success = pb.CommandProducerSuccess()
+        success.CopyFrom(self._success)
+        success.last_sequence_id = self._next_sequence_id - 1
+        left = KeptRegistration(
+            session, success, self._registrar.identity, lambda ended: kept.drop(key, ended)
+        )
+        session.hand_over(left)
+        kept.keep(key, left)
+        if session.error is not None:
+            # It may have been lost before there was somebody to tell.
+            left.on_lost(session, session.error)
+        return True
 
     def _end(self, error: PulsarError, failed: bool) -> tuple[bool, ProducerSession | None]:
         self._registrar.stop()
@@ -931,6 +989,10 @@ class TopicProducer:
             if unfinished is None:
                 return False, None
             self._failed = failed
+            if failed and self._on_failure is not None:
+                # Before anybody can see that it has ended.
+                self._on_failure(error)
+            self._is_clean = not (failed or unfinished or self.unsent)
             self._gate.clear()
             session, self._session = self._session, None
             self._forget_lost()

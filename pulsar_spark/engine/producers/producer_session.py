@@ -228,6 +228,10 @@ class ProducerSession:
         """Take no more receipts, which come even after the broker has closed the producer."""
         self.connection.forget_producer(self.producer_id, self)
 
+    def hand_over(self, owner: SessionOwner) -> None:
+        """Tell another owner of all events from now on; it looks at `error` then."""
+        self._owner = owner
+
     # --- on the receive thread ----------------------------------------------------------------
 
     @property
@@ -302,6 +306,35 @@ class _Silent:
     def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
         """The session's waiters get the error."""
         session.forget()
+
+
+class KeptRegistration(_Silent):
+    """A registration that a producer has left, with what the broker's answer would be now.
+
+    The next producer with the same `identity` goes on with it. Until then `on_ended` is told if it
+    is lost.
+    """
+
+    def __init__(
+        self,
+        session: ProducerSession,
+        success: pb.CommandProducerSuccess,
+        identity: Identity,
+        on_ended: Callable[[KeptRegistration], None],
+    ) -> None:
+        self.session = session
+        self.success = success
+        self.identity = identity
+        self._on_ended = on_ended
+
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
+        """The broker has closed it, or the connection has ended."""
+        super().on_lost(session, error)
+        self._on_ended(self)
+
+    def let_go(self) -> None:
+        """Close the producer at the broker, without waiting for an answer. Never raises."""
+        self.session.close_quietly()
 
 
 def register_silently(
@@ -686,6 +719,19 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         Raises a permanent error, or OperationTimeout with the last error as its cause.
         """
         return self._attempts(self.attach_operation, deadline)
+
+    def take_over(self, kept: KeptRegistration) -> bool:
+        """Go on with the registration that another producer has left; false if it is lost."""
+        own, self.identity = self.identity, kept.identity
+        kept.session.hand_over(self._owner)
+        try:
+            self._owner.adopt(kept.session, kept.success)
+        except PulsarError:
+            self.identity = own
+            return False
+        self._attachments += 1
+        self._is_connected = True
+        return True
 
     def reconnect(
         self, lost: ProducerSession, error: PulsarError, *, close_first: bool = False

@@ -61,7 +61,8 @@ class PartitionRouter:
         self._hash = _HASHES[hashing_scheme]
         self._single = routing_mode == SINGLE_PARTITION
         self._fixed = self._single or self.partitions == 1
-        self._run_length = max(run_length, 1)
+        self.run_length = max(run_length, 1)
+        """How many consecutive messages without a key go to one partition."""
         self._current = (rng or random.Random()).randrange(self.partitions)
         self._run = 0
         self._cache: dict[bytes | None, int] = {}
@@ -103,7 +104,7 @@ class PartitionRouter:
         """Return the partition of the next message without a key."""
         partition = self._current
         self._run += 1
-        if self._run >= self._run_length:
+        if self._run >= self.run_length:
             self.advance()
         return partition
 

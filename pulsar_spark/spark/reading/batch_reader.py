@@ -1,26 +1,36 @@
 """The reader of a batch: plans on the driver, reads in tasks.
 
-Only plain data is pickled to the tasks: the options and the projection. Tasks open and close their
-own connections.
+Only plain data is pickled to the tasks: the options, the columns, and the definitions of schemas.
+Tasks open and close their own connections.
+
+Spark pickles the reader before it asks for the partitions, and for a stream in another process than
+the one that plans. So what the reader cannot have yet, a task gets by its name from the registry,
+once in each process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched, latest_schemas
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partition_reader import read_partition
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
-from pulsar_spark.spark.reading.planner import Planner
+from pulsar_spark.spark.reading.planner import Planner, Topics
 from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.spark.workers import keep_modules
 
@@ -44,29 +54,89 @@ def infer_values(options: ReadOptions) -> ValueType | None:
         return planner.value_type(topics) if topics else None
 
 
-def infer_schema(options: ReadOptions) -> StructType:
-    """Return the schema of a read, as `infer_values`.
+def infer_schema(options: ReadOptions, kind: ValueType | None = None) -> StructType:
+    """Return the schema of a read, as `infer_values`, or for values of a type that is known.
 
     PERMISSIVE adds a column for the bytes of values that cannot be decoded. Raises as
     `read_schema`.
     """
-    kind = infer_values(options) or ValueType()
     return read_schema(
-        kind,
+        kind or infer_values(options) or ValueType(),
         include_metadata=options.include_metadata,
         corrupt_column=options.corrupt_column if options.mode == PERMISSIVE else None,
     )
 
 
-class PulsarBatchReader(DataSourceReader):
-    """Reads topics as they are when `partitions` is called. Asks no broker before."""
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What a task makes of a reader's columns and of a schema."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    sources: tuple[str, ...]
+    arrow: pa.Schema
+
+
+# Spark asks for the partitions at once.
+_FRESH_SECONDS = 30.0
+
+
+class _Found(NamedTuple):
+    """What a read is planned for: its topics, the type of values, and each topic's schema.
+
+    It is not used after the time `until`.
+    """
+
+    topics: Topics
+    kind: ValueType
+    schemas: Mapping[str, SchemaInfo | None]
+    until: float
+
+
+_MAX_COLUMNS = 16
+# A reader goes to each task, so it has few definitions: topics that are read together have mostly
+# one.
+_MAX_CARRIED = 8
+_columns: dict[tuple[str, bytes], _Columns] = {}
+"""Those of this process's last tasks, by their reader and by the digest of the schema."""
+
+
+class PulsarBatchReader(DataSourceReader):
+    """Reads topics as they are when `partitions` is called. Asks no broker before.
+
+    `schemas` are definitions that its tasks will probably need.
+    """
+
+    def __init__(
+        self, options: ReadOptions, schema: StructType, schemas: Iterable[SchemaInfo] = ()
+    ) -> None:
         self._options = replace(options, query=schema)
         self._schema = schema
         # Errors that do not depend on schemas are raised without asking a broker.
-        kind = given_type(self._options)
-        self._columns = check_columns(schema, options.corrupt_column, options.mode, kind)
+        self._given = given_type(self._options)
+        check_columns(schema, options.corrupt_column, options.mode, self._given)
+        self._id = secrets.token_hex(8)
+        self._definitions: dict[bytes, SchemaInfo] = {}
+        self._carry(*schemas)
+        self._found: _Found | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks need."""
+        return {**self.__dict__, "_found": None}
+
+    def look_ahead(self) -> None:
+        """Find topics and their schemas for the next call of `partitions`.
+
+        So the definition is there when Spark pickles this. Raises as `partitions`.
+        """
+        if self._given is None:
+            with ClientContext.shared(self._options.client) as context:
+                self._found = self._find(Planner(context, self._options))
+            self._carry(*[schema for schema in [self._found.kind.schema] if schema is not None])
+
+    def _find(self, planner: Planner) -> _Found:
+        topics = planner.topics()
+        kind = planner.value_type(topics)
+        project(self._schema, kind, self._options.corrupt_column, self._options.mode)
+        return _Found(topics, kind, planner.schemas, time.monotonic() + _FRESH_SECONDS)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read: its topics, ends and splits are fixed from now on.
@@ -76,10 +146,38 @@ class PulsarBatchReader(DataSourceReader):
         keep_modules()
         with ClientContext.shared(self._options.client) as context:
             planner = Planner(context, self._options)
-            topics = planner.topics()
-            kind = planner.value_type(topics)
-            project(self._schema, kind, self._options.corrupt_column, self._options.mode)
-            return [*planner.partitions(topics, kind)]
+            found, self._found = self._found, None
+            if found is None or time.monotonic() > found.until:
+                found = self._find(planner)
+            planned = planner.partitions(found.topics, found.kind)
+            self.give(planned, found.kind, found.schemas)
+            return [*planned]
+
+    def give(
+        self,
+        planned: Iterable[PulsarInputPartition],
+        kind: ValueType,
+        written: Mapping[str, SchemaInfo | None],
+    ) -> None:
+        """Tell tasks the type of the values, and which schemas topics certainly have.
+
+        `written` are current versions by topic, as certain as the tasks' ranges: if a topic was
+        made again meanwhile, neither is of use.
+        """
+        if kind.schema is None:
+            return
+        self._carry(kind.schema)
+        for partition in planned:
+            schema = written.get(str(TopicName.parse(partition.topic).partitioned))
+            if schema is not None:
+                self._carry(schema)
+                partition.written = (SchemaRef.of(schema),)
+
+    def _carry(self, *schemas: SchemaInfo) -> None:
+        for schema in schemas:
+            digest = SchemaRef.of(schema).digest
+            if len(self._definitions) < _MAX_CARRIED:
+                self._definitions.setdefault(digest, schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a task."""
@@ -87,12 +185,78 @@ class PulsarBatchReader(DataSourceReader):
         # If nothing is planned, Spark adds an empty partition itself.
         if not isinstance(partition, PulsarInputPartition):
             return iter(())
-        kind = ValueType(partition.schema)
+        schema = self._schema_of(partition)
+        columns = self._columns(partition, schema)
         projection = Projection(
-            columns=project(self._schema, kind, self._options.corrupt_column, self._options.mode),
-            schema=partition.schema,
+            columns=columns.sources,
+            schema=schema,
             mode=self._options.mode,
             as_java=self._options.json_coercion == "java",
             times=partition.times,
         )
-        return read_partition(self._options, partition, arrow_schema(self._schema), projection)
+        pairs = ((ref.version, definition_of(ref, self._definitions)) for ref in partition.written)
+        written = {version: found for version, found in pairs if found is not None}
+        return read_partition(self._options, partition, columns.arrow, projection, written)
+
+    def _schema_of(self, partition: PulsarInputPartition) -> SchemaInfo | None:
+        """Return what decodes the values: what was planned with, whatever the topic has now."""
+        if self._given is not None or (ref := partition.schema) is None:
+            return None if self._given is None else self._given.schema
+        found = definition_of(ref, self._definitions)
+        if found is None:
+            with ClientContext.shared(self._options.client) as context:
+                found = fetched(context.lookup, ref)
+        return found
+
+    def _columns(self, partition: PulsarInputPartition, schema: SchemaInfo | None) -> _Columns:
+        key = self._id, b"" if partition.schema is None else partition.schema.digest
+        found = _columns.get(key)
+        if found is None:
+            options = self._options
+            sources = project(self._schema, ValueType(schema), options.corrupt_column, options.mode)
+            found = _Columns(sources, arrow_schema(self._schema))
+            while len(_columns) >= _MAX_COLUMNS:
+                _columns.pop(next(iter(_columns)), None)
+            _columns[key] = found
+        return found
+
+
+class SeenVersions:
+    """The versions of schemas that a stream's messages certainly have, as far as its driver knows.
+
+    A topic that is deleted and made again counts its versions anew, but its ledgers are others. So
+    what a topic's version is, is known for messages of ledgers that were there before it was asked
+    for. It is asked for again when a partition goes on in another ledger.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._kind: ValueType | None = None
+        # The last ledger of each topic partition that was seen, and each topic's schema.
+        self._ledgers: dict[str, int] = {}
+        self._schemas: dict[str, SchemaInfo | None] = {}
+
+    def of(
+        self, planned: Sequence[PulsarInputPartition], kind: ValueType
+    ) -> Mapping[str, SchemaInfo | None]:
+        """Return the current schemas of the topics of tasks that were just planned."""
+        if kind.schema is None:
+            return {}
+        owners = {each.topic: str(TopicName.parse(each.topic).partitioned) for each in planned}
+        ends = {each.topic: each.end[0] for each in planned}
+        new = {owners[topic] for topic, end in ends.items() if self._ledgers.get(topic) != end}
+        if kind is not self._kind:
+            # It was asked for a moment ago.
+            self._kind, found_as = kind, kind.schema.found_as
+            if found_as is not None and found_as[0] in new:
+                self._schemas[found_as[0]] = kind.schema
+                new.discard(found_as[0])
+        if new:
+            with ClientContext.shared(self._options.client) as context:
+                found = latest_schemas(context.lookup, sorted(new))
+            self._schemas |= {
+                name: None if isinstance(schema, PulsarError) else schema
+                for name, schema in found.items()
+            }
+        self._ledgers |= ends
+        return self._schemas

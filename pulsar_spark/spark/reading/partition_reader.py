@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,9 @@ def read_partition(
     partition: PulsarInputPartition,
     schema: pa.Schema,
     projection: Projection,
+    written: Mapping[bytes, SchemaInfo] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition.
+    """Yield the rows of a partition; `written` are versions of the topic's schema.
 
     Connects when the first batch is requested; closes when the iterator ends, fails or is closed.
     Raises as the reader and the builder of record batches. With failOnDataLoss, raises
@@ -42,9 +43,9 @@ def read_partition(
     """
     keep_freed_memory()
     with ClientContext.shared(options.client) as context:
-        writers: Writers = SchemaVersions(context.lookup, partition.topic)
-        if options.value_format != "auto" and partition.schema is not None:
-            writers = _Given(writers, partition.schema)
+        writers: Writers = SchemaVersions(context.lookup, partition.topic, written)
+        if options.value_format != "auto" and projection.schema is not None:
+            writers = _Given(writers, projection.schema)
         builder = RecordBatchBuilder(
             schema,
             projection,

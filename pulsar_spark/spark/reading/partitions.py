@@ -1,4 +1,8 @@
-"""Input partitions: what a Spark task reads, as plain data without credentials."""
+"""Input partitions: what a Spark task reads, as plain data without credentials.
+
+Spark sends each one through the driver's JVM, so a schema is only named: its definition goes with
+the reader, which Spark pickles once for a batch, and once for each run of a stream.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.registry import SchemaRef
 from pulsar_spark.schema.table.record_batches import PublishTimes
 
 
 class PulsarInputPartition(InputPartition):
     """The positions [start, end) of one topic partition, published at certain times.
 
-    `schema` decodes values, None for raw bytes. `first` is the range's first entry, if
-    planning knows it: everything before it was read, or was deleted before.
+    `schema` names what decodes values, None for raw bytes. `first` is the range's first entry, if
+    planning knows it: everything before it was read, or was deleted before. `written` names
+    versions of the topic's schema that are certain for messages of this range.
     """
 
     def __init__(
@@ -31,7 +37,8 @@ class PulsarInputPartition(InputPartition):
         self.start = tuple(start)
         self.end = tuple(end)
         self.times = times or PublishTimes()
-        self.schema = schema
+        self.schema = None if schema is None else SchemaRef.of(schema)
+        self.written: tuple[SchemaRef, ...] = ()
         self.first = None if first is None else tuple(first)
 
     @property

@@ -85,6 +85,8 @@ class Planner:
         self._options = options
         self._lookup = context.lookup
         self._probe = Probe(context.pool)
+        self.schemas: Mapping[str, SchemaInfo | None] = {}
+        """The latest schema of each topic, once `value_type` has asked for it."""
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class Planner:
         if given is not None and given.schema is None:
             return given
         owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
-        schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
+        self.schemas = schemas = _all(latest_schemas(self._lookup, owners))
         if given is not None and given.schema is not None:
             check_given(schemas, given.schema)
             return given

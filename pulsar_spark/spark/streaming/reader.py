@@ -5,7 +5,7 @@ Spark pickles a reader to its tasks, with the options and the projection only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.columns import project
 from pulsar_spark.spark.options.stream import StreamOptions
-from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, SeenVersions
 from pulsar_spark.spark.streaming.source import StreamSource
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.spark.value_types import ValueType
@@ -33,11 +34,14 @@ class PulsarStreamReader(DataSourceStreamReader):
     continues from the last offset that it returned.
     """
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: StreamOptions, schema: StructType, schemas: Iterable[SchemaInfo] = ()
+    ) -> None:
         self._options = options
         self._schema = schema
-        self._tasks = PulsarBatchReader(options.read, schema)
+        self._tasks = PulsarBatchReader(options.read, schema, schemas)
         self._source = StreamSource(options)
+        self._versions = SeenVersions(options.read)
         self._checked: ValueType | None = None
         self._warned = self._asked = False
         # The last offset, as Spark was told it.
@@ -78,7 +82,9 @@ class PulsarStreamReader(DataSourceStreamReader):
             return []
         planned = self._source.plan(begin, stop)
         if planned:
-            self._check_schema(self._source.value_type(stop))
+            kind = self._source.value_type(stop)
+            self._check_schema(kind)
+            self._tasks.give(planned, kind, self._versions.of(planned, kind))
         return planned
 
     def _check_schema(self, kind: ValueType) -> None:

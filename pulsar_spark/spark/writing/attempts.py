@@ -44,6 +44,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.fenced_topic import (
+    Fence,
     FencedTopic,
     Found,
     exists,
@@ -72,10 +73,14 @@ def attempts_topic(state_topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Announcing:
-    """Where a driver's tasks announce their transactions; plain data. `epoch` is the driver's."""
+    """Where a driver's tasks announce their transactions; plain data. `epoch` is the driver's.
+
+    `read_from` is from where on the driver has read the announcements, a ledger and an entry.
+    """
 
     topic: str
     epoch: int
+    read_from: tuple[int, int] = EARLIEST_POSITION[:2]
 
 
 class Attempt(NamedTuple):
@@ -146,6 +151,10 @@ class Attempts(Closing):
         self.count = 0
         """How many were read."""
 
+    def fence(self, needed_from: Position | None = None) -> Fence:
+        """Return how `abort` fences the topic; it reads from there on, if that is known."""
+        return Fence(self._log, {"v": _VERSION, "fence": True}, needed_from)
+
     def close(self) -> None:
         """Leave the topic; the announcements that are still needed stay."""
         self._log.close()
@@ -193,10 +202,10 @@ class Attempts(Closing):
     def _abort(
         self, needed_from: Position, but: Collection[TxnId], spare_this_process: bool
     ) -> Announcing:
-        log = self._log
+        log, record, _ = self.fence()
         # Without announcements, transactions end by their timeout: no reason to refuse to write.
         log.attach(anew=True)
-        fence = log.append({"v": _VERSION, "fence": True})
+        fence = log.fence(record)
         reach("attempts-fenced")
         found = list(_attempts_in([*log.unprotected, *log.read(needed_from, fence)]))
         self.count = len(found)
@@ -219,7 +228,7 @@ class Attempts(Closing):
         self.needed_from = min(needed, default=Position.after(fence))
         log.acknowledge(min([at for at, one in found if one.txn in but] + [self.needed_from]))
         log.leave()
-        return Announcing(self.topic, log.epoch)
+        return Announcing(self.topic, log.epoch, needed_from[:2])
 
 
 _WHAT = "the sink's attempts"

@@ -23,7 +23,13 @@ from pulsar_spark.errors import SinkStateError, TransactionOutcomeUnknown
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.spark.writing.crash_points import reach
-from pulsar_spark.spark.writing.fenced_topic import FencedTopic, Found, read_all
+from pulsar_spark.spark.writing.fenced_topic import (
+    Fence,
+    FencedTopic,
+    Found,
+    begin_together,
+    read_all,
+)
 from pulsar_spark.spark.writing.sink_records import (
     READABLE,
     VERSION,
@@ -91,14 +97,24 @@ class DecisionLog(Closing):
 
     # --- opening ------------------------------------------------------------------------------
 
-    def open(self, *, had_attempts: Callable[[], bool], anew: bool = False) -> None:
+    def open(
+        self,
+        *,
+        had_attempts: Callable[[], bool],
+        anew: bool = False,
+        beside: Fence | None = None,
+    ) -> None:
         """Fence other drivers, and read what the records say; creates what is missing.
+
+        Records that are there are fenced together with the topic `beside` them, if that is given.
 
         `had_attempts` tells whether the sink was used before, so that there must be records. Raises
         SinkStateError if some are missing, or if the topic or the subscription is not as it must
         be, and TopicNotFound if brokers create no topics. To begin `anew`, which `reset` then does,
         some may be missing.
         """
+        if beside is not None:
+            begin_together([Fence(self._log, self._fence_record()), beside])
         self._log.attach(anew=anew)
         self._fence()
         reach("records-fenced")
@@ -236,7 +252,11 @@ class DecisionLog(Closing):
         return "nothing" if self.undone is None else str(self.undone.unit)
 
     def _fence(self) -> MessageIdAdv:
-        return self._append({"kind": "fence", "driver": self._driver})
+        self.state.records += 1
+        return self._log.fence(self._fence_record())
+
+    def _fence_record(self) -> dict[str, Any]:
+        return self._signed({"kind": "fence", "driver": self._driver})
 
     def _append(self, *records: dict[str, Any]) -> MessageIdAdv:
         self.state.records += len(records)

@@ -41,6 +41,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.writing.attempts import Announcing, Attempts, announced
 from pulsar_spark.spark.writing.commit_check import (
@@ -188,16 +189,26 @@ class Turn:
 
 @contextmanager
 def opened(
-    client: ClientOptions, options: SinkOptions, driver: str | None = None, *, anew: bool = False
+    client: ClientOptions,
+    options: SinkOptions,
+    driver: str | None = None,
+    *,
+    anew: bool = False,
+    read_from: Position | None = None,
 ) -> Iterator[OpenSink]:
-    """Take a sink over: fence other drivers, and read its records; missing ones only to go on."""
+    """Take a sink over: fence other drivers, and read its records; missing ones only to go on.
+
+    If announcements were read from a position on, when the sink's tasks were let write, records
+    and announcements are there, and taken over together.
+    """
     with ClientContext.shared(client) as context:
         topic = find_records(context, options)
         with (
             Attempts(context, topic) as attempts,
             DecisionLog(context, topic, options.ids, driver) as log,
         ):
-            log.open(had_attempts=attempts.exist, anew=anew)
+            beside = None if read_from is None else attempts.fence(read_from)
+            log.open(had_attempts=attempts.exist, anew=anew, beside=beside)
             yield OpenSink(context, options, log, attempts)
 
 
@@ -291,7 +302,7 @@ def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tas
     Even then a recorded decision remains. Each error says what of the unit is visible.
     """
     try:
-        with opened(client, options, tasks.driver) as sink:
+        with opened(client, options, tasks.driver, read_from=tasks.read_from) as sink:
             return sink.commit(mine, tasks)
     except PulsarError as error:
         if error.tells_outcome:
@@ -338,12 +349,14 @@ class Tasks(NamedTuple):
     """What the tasks of a unit say about themselves.
 
     `driver` let them write, if it checked the sink; `announced` is whether they announced their
-    transactions, of which the first one began at `begun` (seconds since 1970).
+    transactions, of which the first one began at `begun` (seconds since 1970). `read_from` is from
+    where on their driver had read the announcements, if it told them.
     """
 
     driver: str | None = None
     announced: bool = False
     begun: float = 0.0
+    read_from: Position | None = None
 
 
 class OpenSink:

@@ -6,10 +6,11 @@ alive cannot write after a newer one has read. A durable subscription retains wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
@@ -17,7 +18,7 @@ from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.operations import run, value_of
+from pulsar_spark.engine.operations import OperationFactory, run, run_many, value_of
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.retry import Backoff, retried
@@ -65,6 +66,13 @@ class FencedTopic(Closing):
         self._consumer = HeldSubscription(context, topic, SUBSCRIPTION, EARLIEST, create=True)
         self.unprotected: list[Found] = []
         """What was read before it was acknowledged to make the broker accept messages again."""
+        # What `begin_together` has done ahead, for the first call that asks for it.
+        self._is_begun = False
+        self._refusal: PulsarError | None = None
+        self._end: TopicEnd | None = None
+        self._fenced: MessageIdAdv | None = None
+        self._fenced_at: MessageIdAdv | None = None
+        self._reader: EntryReader | None = None
 
     def _new_producer(self) -> TopicProducer:
         options = ProducerOptions(
@@ -79,6 +87,8 @@ class FencedTopic(Closing):
 
     def close(self) -> None:
         """Leave the topic; the broker may not have noticed yet when this returns."""
+        if self._reader is not None:
+            self._reader.begin_close()
         self._producer.abort()
         self._consumer.close()
 
@@ -87,10 +97,13 @@ class FencedTopic(Closing):
 
         Raises as `exists`, except to begin `anew`, and TopicNotFound if brokers create no topics.
         """
-        if not anew:
+        if not anew and not self._is_begun:
             exists(self._context, self.topic, self._what)
         try:
-            self.end()
+            if self._refusal is not None:
+                raise self._refusal
+            if not self._is_begun:
+                self.end()
         except TopicNotFound as error:
             raise TopicNotFound(
                 f"the topic of {self._what} does not exist, and the broker creates none",
@@ -137,6 +150,9 @@ class FencedTopic(Closing):
 
     def end(self) -> TopicEnd:
         """Return where the topic ends, and what is acknowledged."""
+        found, self._end = self._end, None
+        if found is not None:
+            return found
         try:
             return run(retried(self._consumer.end_operation), self._timeout)
         except PulsarError as error:
@@ -144,6 +160,15 @@ class FencedTopic(Closing):
 
     def read(self, start: Position, last: MessageIdAdv) -> list[Found]:
         """Return what is stored from a position up to and including the message at `last`."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return read_all(self._context, self.topic, start, last)
+        try:
+            if self._fenced_at == last and reader.position <= start:
+                return [one for one in _found_by(reader, last) if one[0] >= start]
+        finally:
+            # Nothing depends on when the broker has closed it.
+            reader.begin_close()
         return read_all(self._context, self.topic, start, last)
 
     def is_readable(self, stored: MessageIdAdv, *, wait: bool) -> MessageIdAdv | None:
@@ -170,15 +195,36 @@ class FencedTopic(Closing):
         assert stored is not None
         return stored
 
+    def fence(self, record: dict[str, Any]) -> MessageIdAdv:
+        """As `append`, of the record that says that this driver is the last one."""
+        stored, self._fenced = self._fenced, None
+        return self.append(record) if stored is None else stored
+
     def send(self, records: Iterable[tuple[dict[str, Any], TxnId | None]]) -> None:
         """Store records, some within transactions that the topic takes part in."""
         try:
             for record, txn in records:
-                message = MessageFields(packed(record), txn=txn)
-                self._producer.send(OutgoingMessages.of([message]))
+                self._put(record, txn)
             self._producer.flush(self._timeout)
         except ProducerFenced as error:
             raise self._taken(error) from error
+
+    def _put(self, record: dict[str, Any], txn: TxnId | None = None) -> None:
+        """Send a record without waiting for its receipt."""
+        message = MessageFields(packed(record), txn=txn)
+        self._producer.send(OutgoingMessages.of([message]))
+
+    def _begin_to_read(self, start: Position | None) -> None:
+        """Wait for the receipt of the fence, and have a reader up to there.
+
+        It starts with what is not acknowledged, unless `start` is given.
+        """
+        if start is None:
+            start = self.end().done or EARLIEST_POSITION
+        self._producer.flush(self._timeout)
+        self._fenced = self._fenced_at = stored = self._producer.last_message_id
+        assert stored is not None
+        self._reader = _reader_of(self._context, self.topic, start, Position.after(stored))
 
     def leave(self) -> None:
         """Let others write to the topic again; returns when the broker knows."""
@@ -243,22 +289,87 @@ def read_all(
     end = Position.after(last)
     if last.entry_id < 0 or end <= start:
         return []
+    with _reader_of(context, topic, start, end) as reader:
+        return _found_by(reader, last)
+
+
+def _reader_of(context: ClientContext, topic: str, start: Position, end: Position) -> EntryReader:
     options = ReaderOptions(
         poll_timeout=context.options.operation_timeout,
         subscription_prefix="pulsar-spark-sink-reader",
     )
-    with EntryReader(context.pool, topic, start, end, options) as reader:
-        found = [
-            (Position(entry.ledger_id, entry.entry_id), bytes(entry.payload)) for entry in reader
-        ]
+    return EntryReader(context.pool, topic, start, end, options)
+
+
+def _found_by(reader: EntryReader, last: MessageIdAdv) -> list[Found]:
+    """Return what a reader reads, up to and including the message at `last`."""
+    found = [(Position(entry.ledger_id, entry.entry_id), bytes(entry.payload)) for entry in reader]
     if not found or found[-1][0] < Position(last.ledger_id, last.entry_id):
         # The topic was trimmed or deleted meanwhile: a missing record may be a decision.
         raise SinkStateError(
             f"the sink's topic ends before {last}, where it ended a moment ago",
             "Run it again, and see who changes the topic.",
-            topic=topic,
+            topic=reader.topic,
         )
     return found
+
+
+class Fence(NamedTuple):
+    """A topic that is there, the record to fence it with, and from where on to read it.
+
+    By default that is what is not acknowledged.
+    """
+
+    topic: FencedTopic
+    record: dict[str, Any]
+    read_from: Position | None = None
+
+
+def begin_together(fences: Sequence[Fence]) -> None:
+    """Attach to topics, fence them and begin to read, all at the same time.
+
+    Each step waits for the brokers once, and not for each topic. `attach`, `fence`, `end` and
+    `read` find done what they would do, and raise what was in its way.
+    """
+    topics = [fence.topic for fence in fences]
+    timeout = topics[0]._timeout
+    # A driver at work holds a subscription: who does not get it fences nobody.
+    for topic, refusal in zip(topics, _all_attached(topics, timeout), strict=True):
+        topic._is_begun = True
+        topic._refusal = refusal
+    if any(topic._refusal is not None for topic in topics):
+        return
+    asked = [fence.topic for fence in fences if fence.read_from is None]
+    _ask(asked, [topic._producer.open_operation for topic in topics], timeout)
+    if not all(topic._producer.is_connected for topic in topics):
+        return
+    with contextlib.suppress(PulsarError):
+        for topic, record, _ in fences:
+            topic._put(record)
+        for topic, _, read_from in fences:
+            topic._begin_to_read(read_from)
+        readers = [topic._reader.begin_operation for topic in topics if topic._reader is not None]
+        _ask(asked, readers, timeout)
+
+
+def _all_attached(topics: Sequence[FencedTopic], timeout: float) -> list[PulsarError | None]:
+    """Subscribe to all topics; return each one's error."""
+    attempts = [retried(topic._consumer.attach_operation) for topic in topics]
+    answers = zip(topics, run_many(attempts, timeout), strict=True)
+    return [
+        answer.with_context(topic=topic.topic) if isinstance(answer, PulsarError) else None
+        for topic, answer in answers
+    ]
+
+
+def _ask(
+    topics: Sequence[FencedTopic], others: Sequence[OperationFactory[None]], timeout: float
+) -> None:
+    """Ask for the ends of topics, and do something else meanwhile, which tells its errors later."""
+    questions = [retried(topic._consumer.end_operation) for topic in topics]
+    answers: Sequence[TopicEnd | PulsarError | None] = run_many([*questions, *others], timeout)
+    for topic, answer in zip(topics, answers, strict=False):
+        topic._end = answer if isinstance(answer, TopicEnd) else None
 
 
 def is_quota(error: PulsarError) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,11 +44,13 @@ class Target:
     """How rows for one topic are written; plain data.
 
     Producers register `schema`, None for raw bytes. `unwraps`: the value's only column is a struct
-    with the record's fields.
+    with the record's fields. `current` is the version of the topic's schema that this was decided
+    by, None without one.
     """
 
     schema: SchemaInfo | None = None
     unwraps: bool = False
+    current: bytes | None = field(default=None, compare=False)
 
     def encoder(self, columns: WriteColumns) -> RowEncoder:
         """Return an encoder; raises SchemaMismatch that lists every mismatched column."""
@@ -72,9 +74,11 @@ def target_for(
     Raises SchemaMismatch, and InvalidRow for an invalid key type.
     """
     try:
-        return _target(topic, current, columns, choice)
+        target = _target(topic, current, columns, choice)
     except PulsarError as error:
         raise error.with_context(topic=topic) from None
+    found_as = None if current is None else current.found_as
+    return target if found_as is None else replace(target, current=found_as[1])
 
 
 def _target(

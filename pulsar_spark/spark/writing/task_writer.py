@@ -15,16 +15,24 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.memory import keep_freed_memory
+from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import (
+    PartitionedProducer,
+    abort_together,
+    close_together,
+    open_together,
+)
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
 from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, TopicTerminated, listed
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.registry import latest_schema
+from pulsar_spark.schema.registry import latest_schema, latest_schemas
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.attempts import Announcer, Attempt
@@ -66,7 +74,7 @@ class PulsarCommitMessage(WriterCommitMessage):
     partition, with the version of its schema that producers were told, as hex digits; "" is none.
     `driver` is the one that let the task write, if it checked the sink, `announced` whether the
     task could announce its transaction, which began at `begun` (seconds since 1970). `query` is the
-    id of the stream's query, if Spark told it.
+    id of the stream's query, if Spark told it. `read_from` is that of `Announcing`.
     """
 
     messages: int
@@ -82,10 +90,14 @@ class PulsarCommitMessage(WriterCommitMessage):
     query: str | None = None
     digest: Digest | None = None
     schemas: tuple[tuple[str, str], ...] = ()
+    read_from: tuple[int, int] | None = None
 
 
 class TaskWriter:
     """Writes the rows of one task, with one writer per topic.
+
+    Topics that a record batch is the first to name are asked about together, and their producers
+    are opened together. Those of a micro-batch are left to the stream's next task of this process.
 
     `targets` are earlier schema choices by topic, `producer` the options of this task's producers,
     `turn` is what the driver of an exactly-once write has found, `unit` what the task is part of.
@@ -100,6 +112,8 @@ class TaskWriter:
         targets: Mapping[str, Target] | None = None,
         turn: Turn | None = None,
         unit: Unit | None = None,
+        *,
+        in_stream: bool = False,
     ) -> None:
         self._context = context
         self._turn = turn
@@ -115,6 +129,11 @@ class TaskWriter:
             digests=options.exactly_once is not None,
         )
         self._targets: dict[str, Target] = dict(targets or {})
+        # Ids that users give would be taken for repeated ones of the task before.
+        has_ids = columns.position(names.SEQUENCE_ID) is not None
+        self._keeps = in_stream and options.wait_for_receipts and not has_ids
+        # What was asked for all topics of a record batch at once, before each is met.
+        self._schemas: dict[str, SchemaInfo | PulsarError | None] = {}
         self._encoders: dict[str, RowEncoder] = {}
         self._writers: dict[str, PartitionedProducer] = {}
         self._logged_loss = False
@@ -127,15 +146,18 @@ class TaskWriter:
 
         Raises InvalidRow and MessageTooLarge with the row, and the broker's error.
         """
+        parts = self._rows.split(batch)
+        self._find_schemas([part.topic for part in parts])
         converted = [
             (part, self._rows.messages(part, encoder))
-            for part in self._rows.split(batch)
+            for part in parts
             if (encoder := self._encoder(part)) is not None
         ]
         # Convert the whole record batch before sending any of it.
         for part, messages in converted:
             if len(messages) != part.batch.num_rows:
                 raise _incomplete(part.batch.num_rows, len(messages), "made", part.topic)
+        self._open(converted)
         for part, messages in converted:
             try:
                 self._writer(part.topic).write(messages, part.locate)
@@ -180,8 +202,7 @@ class TaskWriter:
 
         If it has a `terminated` topic, the coordinator does that without an answer.
         """
-        for writer in self._writers.values():
-            writer.abort()
+        abort_together(list(self._writers.values()))
         if self._txn is not None:
             txn = self._txn.txn_id
             seconds = _UNANSWERED_SECONDS if terminated else _ABORT_SECONDS
@@ -190,11 +211,8 @@ class TaskWriter:
                 logger.warning("transaction %s ends by its timeout: %s", name_of(txn), error)
 
     def _leave(self) -> None:
+        close_together(list(self._writers.values()))
         for writer in self._writers.values():
-            try:
-                writer.close()
-            except PulsarError as error:
-                logger.info("%s: a producer was not closed: %s", writer.topic, error)
             if self._producer.resumes and not self._is_remembered(writer):
                 self._forgetful.append(writer.topic)
 
@@ -227,6 +245,7 @@ class TaskWriter:
             for writer in self._writers.values()
             for producer in writer.producers
         }
+        announcing = None if self._turn is None else self._turn.announcing
         return PulsarCommitMessage(
             messages=rows,
             acknowledged=sum(count.acknowledged for count in counts),
@@ -236,7 +255,8 @@ class TaskWriter:
             forgetful=tuple(self._forgetful),
             txn=None if self._txn is None else self._txn.txn_id,
             driver=None if self._turn is None else self._turn.driver,
-            announced=self._turn is not None and self._turn.announcing is not None,
+            announced=announcing is not None,
+            read_from=None if announcing is None else announcing.read_from,
             begun=self._begun_at,
             query=self._unit.query,
             digest=self._rows.digest,
@@ -268,6 +288,14 @@ class TaskWriter:
                 )
         return None
 
+    def _find_schemas(self, topics: Sequence[str]) -> None:
+        """Ask for the schemas of topics that are new, if there are several."""
+        new = [topic for topic in topics if topic not in self._targets]
+        if len(new) > 1 and self._options.schema.value_format != "raw":
+            owners = {topic: str(TopicName.parse(topic).partitioned) for topic in new}
+            found = latest_schemas(self._context.lookup, list(owners.values()))
+            self._schemas = {topic: found[owner] for topic, owner in owners.items()}
+
     def _encoder(self, part: TopicRows) -> RowEncoder | None:
         """Return a topic's encoder; None if its failure is only counted."""
         found = self._encoders.get(part.topic)
@@ -276,7 +304,7 @@ class TaskWriter:
         try:
             target = self._targets.get(part.topic)
             if target is None:
-                target = find_target(self._context, self._options, self._columns, part.topic)
+                target = self._find_target(part.topic)
             self._targets[part.topic] = target
             self._encoders[part.topic] = encoder = target.encoder(self._columns)
         except PulsarError as error:
@@ -286,20 +314,43 @@ class TaskWriter:
             return None
         return encoder
 
-    def _writer(self, topic: str) -> PartitionedProducer:
+    def _find_target(self, topic: str) -> Target:
+        if topic not in self._schemas:
+            return find_target(self._context, self._options, self._columns, topic)
+        current = value_of(self._schemas.pop(topic))
+        return _chosen(topic, current, self._options, self._columns)
+
+    def _open(self, converted: Sequence[tuple[TopicRows, OutgoingMessages]]) -> None:
+        """Open what the messages for several topics need; writers raise what is in the way."""
+        if len(converted) < 2:
+            return
+        new = [part.topic for part, _ in converted if part.topic not in self._writers]
+        counts = self._context.partitions_for_writing_many(new)
+        for topic, count in counts.items():
+            if not isinstance(count, PulsarError):
+                self._writer(topic, count)
+        pairs = [(part.topic, messages) for part, messages in converted]
+        open_together([(self._writers[topic], ms) for topic, ms in pairs if topic in self._writers])
+
+    def _writer(self, topic: str, partitions: int | None = None) -> PartitionedProducer:
         writer = self._writers.get(topic)
         if writer is None:
-            schema = self._targets[topic].schema
+            target = self._targets[topic]
             options: ProducerOptions = replace(
-                self._producer, schema=schema, txn_enabled=self._options.exactly_once is not None
+                self._producer,
+                schema=target.schema,
+                txn_enabled=self._options.exactly_once is not None,
             )
             txn = self._transaction(topic)
             writer = self._writers[topic] = PartitionedProducer(
                 self._context,
                 topic,
                 options,
+                partitions=partitions,
                 in_order=self._options.wait_for_receipts,
                 txn=txn,
+                # A schema that has changed meanwhile has to be registered.
+                keep_as=(target.current,) if self._keeps else None,
             )
         return writer
 
@@ -369,6 +420,12 @@ def find_target(
     """
     raw = options.schema.value_format == "raw"
     current = None if raw else latest_schema(context.lookup, topic)
+    return _chosen(topic, current, options, columns)
+
+
+def _chosen(
+    topic: str, current: SchemaInfo | None, options: WriteOptions, columns: WriteColumns
+) -> Target:
     owner = str(TopicName.parse(topic).partitioned)
     return target_for(owner, current, columns, options.schema)
 
@@ -435,6 +492,7 @@ def tasks_of(messages: Sequence[WriterCommitMessage | None]) -> Tasks:
         next((task.driver for task in written if task.driver is not None), None),
         any(task.announced for task in written),
         min((task.begun for task in written if task.txn is not None), default=0.0),
+        next((Position(*task.read_from) for task in written if task.read_from is not None), None),
     )
 
 
@@ -499,7 +557,9 @@ def write_task(
     keep_freed_memory()
     with ClientContext.shared(options.client) as context:
         producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
-        writer = TaskWriter(context, options, columns, producer, targets, turn, unit)
+        writer = TaskWriter(
+            context, options, columns, producer, targets, turn, unit, in_stream=in_stream
+        )
         try:
             for batch in batches:
                 if batch.num_rows:
