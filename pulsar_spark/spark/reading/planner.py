@@ -243,12 +243,14 @@ class Planner:
             firsts[topic] = end if found is None else min(found.start, end)
         return firsts
 
-    def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
+    def starts(self, bounds: Mapping[str, Bound], known: Mapping[str, Extent]) -> dict[str, Start]:
         """Return where a stream starts on each topic partition: in a ledger, if that is known.
 
-        Raises DataLossError for a deleted message id, unless failOnDataLoss is off.
+        `known` are the extents that need not be asked for. Raises DataLossError for a deleted
+        message id, unless failOnDataLoss is off.
         """
-        extents = self._extents(list(bounds))
+        asked = [topic for topic in bounds if topic not in known]
+        extents = {**known, **self._extents(asked)}
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
         found = self._times_of_starts(bounds, extents)

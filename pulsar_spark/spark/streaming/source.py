@@ -13,8 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
-from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet
+from pulsar_spark.engine.consumers.subscription import (
+    EARLIEST,
+    LATEST,
+    SubscriptionSet,
+    TopicEnd,
+)
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import (
     ConsumerBusy,
@@ -27,7 +33,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.table.record_batches import PublishTimes
-from pulsar_spark.spark.offsets import BoundKind, entry_end
+from pulsar_spark.spark.offsets import Bound, BoundKind, entry_end
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
@@ -152,8 +158,8 @@ class StreamSource:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
             # Subscribe first, then choose: messages in between are retained.
-            self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
-            starts = planner.starts(bounds)
+            ends = self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
+            starts = planner.starts(bounds, self._extents(bounds, ends))
         except PulsarError:
             self._abandon(subscriptions)
             raise
@@ -169,6 +175,26 @@ class StreamSource:
             if start.published_from is not None
         }
         return StreamOffset(subscriptions.name, positions, published_from=published_from)
+
+    def _extents(
+        self, bounds: Mapping[str, Bound], ends: Mapping[str, TopicEnd]
+    ) -> dict[str, Extent]:
+        """Return where topic partitions begin and end, as far as new subscriptions show it.
+
+        One with a name that was just made up is at the topic's beginning, unless it was told to
+        begin at the end.
+        """
+        read = self._options.read
+        if self._options.subscription is not None or read.reader.read_compacted:
+            return {}
+        extents: dict[str, Extent] = {}
+        for topic, end in ends.items():
+            kind, first = bounds[topic].kind, end.done
+            if first is not None and first.entry_id and end.last.entry_id >= 0:
+                first = None
+            if kind is BoundKind.LATEST or (kind is BoundKind.EARLIEST and first is not None):
+                extents[topic] = Extent(first, end.last)
+        return extents
 
     def _abandon(self, subscriptions: SubscriptionSet) -> None:
         """Close, and remove subscriptions that no checkpoint mentions."""

@@ -403,6 +403,30 @@ def test_the_only_batch_of_available_now_is_acknowledged(
 
 
 @pytest.mark.fault(76)
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("partitions", [1, 10, 100, 1000])
+def test_the_start_of_a_stream_asks_once_about_each_partition(
+    broker: EmbeddedBroker, make: Make, partitions: int, start: str
+) -> None:
+    broker.create_topic("t", partitions)
+    for number in range(0, partitions, 2):
+        store_many(broker, f"t-partition-{number}", 10)
+    query = make(startingOffsets=start)
+    query.start()
+    asked = {
+        name: broker.faults.seen(name, direction="in")
+        for name in ("SUBSCRIBE", "GET_LAST_MESSAGE_ID", "LOOKUP", "CLOSE_CONSUMER")
+    }
+    assert asked == {
+        "SUBSCRIBE": partitions,
+        "GET_LAST_MESSAGE_ID": partitions,
+        "LOOKUP": partitions,
+        "CLOSE_CONSUMER": 0,
+    }
+    expected = 10 * -(-partitions // 2) if start == "earliest" else 0
+    assert len(query.batch()) == expected
+
+
 def test_a_thousand_partitions_without_news_are_asked_at_once(
     broker: EmbeddedBroker, make: Make
 ) -> None:
