@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.gathering import gathered
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 
@@ -122,10 +124,10 @@ class _Run(Generic[T]):
 
     def results(self) -> list[T | PulsarError]:
         try:
-            self._fill()
+            with gathered():
+                self._fill()
             while self._tasks:
                 self._wait()
-                self._fill()
         finally:
             for task in self._tasks.values():
                 task.operation.close()
@@ -142,7 +144,7 @@ class _Run(Generic[T]):
             self._step(task, None)
 
     def _wait(self) -> None:
-        """Continue one task, or all whose pause or time is over."""
+        """Continue those tasks whose answer is there, or whose pause or time is over."""
         while self._by_age and self._by_age[0].index not in self._tasks:
             self._by_age.popleft()
         until = self._by_age[0].deadline.at
@@ -150,13 +152,19 @@ class _Run(Generic[T]):
             until = min(until, self._pausing[0][0])
         now = time.monotonic()
         if until <= now:
-            self._on_time(now)
+            with gathered():
+                self._on_time(now)
+                self._fill()
             return
-        try:
+        with suppress(queue.Empty):
             found = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
-        except queue.Empty:
-            return
-        index, step, future = found
+            with gathered():
+                while True:
+                    self._on_ready(*found)
+                    self._fill()
+                    found = self._ready.get_nowait()
+
+    def _on_ready(self, index: int, step: int, future: Future[Any]) -> None:
         # A task that no longer waits ignores a late answer.
         if (task := self._waiting(index, step)) is not None:
             self._step(task, future)

@@ -36,13 +36,13 @@ class Backoff:
         self._initial = initial
         self._maximum = maximum
         self._next = initial
-        self._random = rng or random.Random()
+        self._random = random.random if rng is None else rng.random
 
     def next(self) -> float:
         """Return the seconds to wait before the next attempt."""
         delay = self._next
         self._next = min(delay * _GROWTH, self._maximum)
-        return delay * (1 - _JITTER * self._random.random())
+        return delay * (1 - _JITTER * self._random())
 
     def reset(self) -> None:
         """Begin again at `initial`, after an attempt that succeeded."""

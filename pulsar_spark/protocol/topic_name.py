@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pulsar_spark.errors import InvalidTopicName
 from pulsar_spark.protocol.checksum import crc32c
@@ -68,25 +69,7 @@ class TopicName:
         """
         if isinstance(text, bytes):
             raise _invalid(text.decode("utf-8", "replace"), "it is not UTF-8")
-        if len(text) > MAX_NAME_BYTES:
-            raise _invalid(text, f"it has more than {MAX_NAME_BYTES} bytes")
-        domain, separator, rest = text.partition("://")
-        if separator:
-            domain = domain.lower()
-            if domain not in _DOMAINS:
-                raise _invalid(text, "its domain is neither persistent nor non-persistent")
-            *owner, local_name = rest.split("/", 3)
-            if len(owner) < 2:
-                raise _invalid(text, "after :// come tenant, namespace and topic")
-        else:
-            domain = PERSISTENT
-            *owner, local_name = text.split("/")
-            if not owner:
-                owner = [_DEFAULT_TENANT, _DEFAULT_NAMESPACE]
-            elif len(owner) != 2:
-                raise _invalid(text, "a short name has one part or three")
-        _check_parts(text, owner, local_name)
-        return cls(domain, owner[0], "/".join(owner[1:]), local_name)
+        return _parsed(text)
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local_name}"
@@ -129,6 +112,30 @@ class TopicName:
                 topic=str(self),
             )
         return replace(self, local_name=f"{self.local_name}{_PARTITION_SUFFIX}{index}")
+
+
+# Streams read and write the names of all their topic partitions in each trigger.
+@lru_cache(maxsize=20_000)
+def _parsed(text: str) -> TopicName:
+    if len(text) > MAX_NAME_BYTES:
+        raise _invalid(text, f"it has more than {MAX_NAME_BYTES} bytes")
+    domain, separator, rest = text.partition("://")
+    if separator:
+        domain = domain.lower()
+        if domain not in _DOMAINS:
+            raise _invalid(text, "its domain is neither persistent nor non-persistent")
+        *owner, local_name = rest.split("/", 3)
+        if len(owner) < 2:
+            raise _invalid(text, "after :// come tenant, namespace and topic")
+    else:
+        domain = PERSISTENT
+        *owner, local_name = text.split("/")
+        if not owner:
+            owner = [_DEFAULT_TENANT, _DEFAULT_NAMESPACE]
+        elif len(owner) != 2:
+            raise _invalid(text, "a short name has one part or three")
+    _check_parts(text, owner, local_name)
+    return TopicName(domain, owner[0], "/".join(owner[1:]), local_name)
 
 
 def _check_parts(text: str, owner: list[str], local_name: str) -> None:

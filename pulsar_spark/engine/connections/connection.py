@@ -41,6 +41,7 @@ from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Received, Transport, WriteQueue
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.gathering import put_off
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -265,7 +266,7 @@ class ClientConnection:
                 return request
             self._writer.put_commands(self._core.data_to_send())
         try:
-            self._flush()
+            self._flush_soon()
         except PulsarError as error:
             if self.forget(request):
                 request.set_exception(error)
@@ -298,7 +299,7 @@ class ClientConnection:
             if not any(sent):
                 return False
             self._writer.put_commands(self._core.data_to_send())
-        self._flush()
+        self._flush_soon()
         return True
 
     def put_sends(self, producer_id: int, frames: Sequence[Buffer]) -> bool:
@@ -383,6 +384,15 @@ class ClientConnection:
     def _check_open(self) -> None:
         if self._error is not None:
             raise _as_lost(self._error)
+
+    def _flush_soon(self) -> None:
+        """Write the queue now, or with what this thread sends next; then a failure ends it only."""
+        if not put_off(self, self._flush_put_off):
+            self._flush()
+
+    def _flush_put_off(self) -> None:
+        with contextlib.suppress(PulsarError):
+            self._flush()
 
     def _flush(self, deadline: Deadline | None = None) -> None:
         """Write the queue; wait for that until `deadline`, if there is one."""
