@@ -16,6 +16,7 @@ from typing import Any
 
 from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import call_logged
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.message import Message, MessageId, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
@@ -24,7 +25,7 @@ from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_feed import Drive
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, wait_until
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
@@ -206,9 +207,9 @@ class _Sources:
         """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
         started = time.monotonic()
         due = max(self._due[0][0] - started, 0.0) if self._due else math.inf
-        until = min(deadline.remaining(), due, threading.TIMEOUT_MAX)
+        until = Deadline(min(deadline.remaining(), due))
         with self._came:
-            self._came.wait_for(lambda: self._ready or self._woken or self._closed, until)
+            wait_until(self._came, lambda: self._ready or self._woken or self._closed, until)
             self._woken = False
             now = time.monotonic()
             self._waited += now - started
@@ -289,7 +290,8 @@ class PulsarReader(Closing):
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
-            self._sources.wait(deadline)
+            with interruptible:
+                self._sources.wait(deadline)
         return message
 
     def _next(self) -> Message | None:
@@ -301,6 +303,7 @@ class PulsarReader(Closing):
             self._positions[message.topic_name()] = Position.after(found)
         return message
 
+    @interruptible
     def has_message_available(self) -> bool:
         """Whether the topic has a message that `read_next` has not returned yet."""
         self._check_open()
@@ -310,6 +313,7 @@ class PulsarReader(Closing):
             self._ends = self._last_ids()
         return self._is_behind()
 
+    @interruptible
     def seek(self, messageid: MessageId | int) -> None:
         """Continue after a message, or at a publish time in milliseconds since the epoch.
 
@@ -335,6 +339,7 @@ class PulsarReader(Closing):
             sources.close()
             self._check_open()
 
+    @interruptible
     def close(self) -> None:
         """Stop reading. May be called twice."""
         with self._lock:

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 
@@ -153,7 +153,7 @@ class _Run(Generic[T]):
             self._on_time(now)
             return
         try:
-            found = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
+            found = self._ready.get(timeout=at_a_time(until - now))
         except queue.Empty:
             return
         index, step, future = found

@@ -91,7 +91,8 @@ class AuthOptions:
 
     A token is text, or a file or environment variable that is read each time it is needed, or a
     function that is called each time. `tls` uses the certificate given here, otherwise the one in
-    TlsOptions. `plugin` is a user's class ``module:Class``, which gets `plugin_params`.
+    TlsOptions. `plugin` is a user's class ``module:Class``, which gets `plugin_params`. Brokers
+    know ``basic`` under its name, or under `method_name`.
     """
 
     method: str = "none"
@@ -106,6 +107,7 @@ class AuthOptions:
     plugin_params: str | None = None
     oauth2: OAuth2Options | None = None
     token_supplier: Callable[[], str] | None = None
+    method_name: str | None = None
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +116,8 @@ class AuthOptions:
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
             f"certificate_file={shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
-            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r})"
+            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r}, "
+            f"method_name={self.method_name!r})"
         )
 
 

@@ -673,7 +673,7 @@ class ClientConnection:
     def _credentials(self) -> bytes | None:
         data = credentials(self._auth.auth_data, self.address.logical)
         if data:
-            self._secrets |= forms_of(data, self._auth.method_name)
+            self._secrets |= forms_of(data, self._auth)
         return data
 
     # --- the end ------------------------------------------------------------------------------

@@ -394,7 +394,7 @@ class HttpClient:
         with self._lock:
             if headers != self._last_headers:
                 self._last_headers = headers
-                forms = forms_of(data or b"", self._auth.method_name) | {*headers.values()}
+                forms = forms_of(data or b"", self._auth) | {*headers.values()}
                 self._secrets.append(forms - {self._auth.method_name})
         return headers
 

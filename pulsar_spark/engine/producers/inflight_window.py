@@ -18,7 +18,7 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import (
@@ -589,7 +589,7 @@ class InflightWindow:
                 if left <= 0:
                     break
                 self._room_at = target
-                self.changed.wait(min(left, threading.TIMEOUT_MAX))
+                self.changed.wait(at_a_time(left))
                 self._room_at = -1
                 self.check()
             else:
@@ -658,7 +658,7 @@ class InflightWindow:
                 if left > 0:
                     if self._settled_at is None or target < self._settled_at:
                         self._settled_at = target
-                    self.changed.wait(min(left, threading.TIMEOUT_MAX))
+                    self.changed.wait(at_a_time(left))
                     continue
             self.expire()
             if deadline.expired():

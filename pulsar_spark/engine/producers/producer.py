@@ -16,7 +16,6 @@ nor while anything is encoded, but for a batch that the broker refused and that 
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections import deque
@@ -25,7 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import Operation, Within, run, start
@@ -359,7 +358,7 @@ class TopicProducer:
                     f"the message could not be sent within {self._window.timeout:g} s",
                     **self._where(),
                 )
-            self.changed.wait(min(left if left > 0 else _LOOK_AGAIN, threading.TIMEOUT_MAX))
+            self.changed.wait(at_a_time(left if left > 0 else _LOOK_AGAIN))
         return last.sent < target
 
     def _drain(self, last: Submission, target: int) -> None:
