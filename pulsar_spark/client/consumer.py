@@ -153,10 +153,10 @@ class PulsarConsumer(Closing):
         """Return the next message; wait for it, at most `timeout_millis`.
 
         Raises OperationTimeout if no message arrived, ClosedError after `close`, and the error that
-        ended the consumer. Raises CorruptMessage for a message that cannot be read,
-        EncryptedMessage for one that cannot be decrypted, and IncompleteMessage for one without all
-        of its chunks; it stays unacknowledged, and the next call returns the message after it. It
-        may wait longer to read chunks that are missing.
+        ended the consumer. Raises CorruptMessage for a message that cannot be read, and
+        IncompleteMessage for one without all of its chunks; it stays unacknowledged, and the next
+        call returns the message after it. It may wait longer to read chunks that are missing.
+        Interrupted is what Ctrl-C raises.
         """
         self._check_receiving()
         deadline = Deadline(seconds(timeout_millis))

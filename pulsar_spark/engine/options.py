@@ -320,8 +320,8 @@ class ConsumerOptions:
     acknowledged. A message is redelivered `nack_delay` (or as `nack_backoff` says) after a
     negative acknowledgement, and `ack_timeout` after it was received, 0 for never. An unreadable
     message is an error, or with `discard_corrupt` is acknowledged and skipped. If a message cannot
-    be decrypted, `crypto_failure_action` decides (FAIL, DISCARD, CONSUME). Of more than
-    `max_chunked` unfinished chunked messages the oldest is acknowledged; 0 is for none ever.
+    be decrypted, `crypto_failure_action` decides (FAIL: it is withheld, DISCARD, CONSUME). Of more
+    than `max_chunked` unfinished chunked messages the oldest is acknowledged; 0 is for none ever.
     """
 
     subscription: str

@@ -23,7 +23,6 @@ from pulsar_spark.client import (
     MessageId,
     PulsarClient,
 )
-from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError, TlsError
 from tests.support.certificates import Authority
 from tests.support.issuer import Issuer, say
@@ -150,7 +149,7 @@ def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
     thread = threading.Thread(target=renew)
     thread.start()
     topic = cluster.broker.unique_topic()
-    login = Authentication(AuthOptions("token", token_file=str(file)))
+    login = Authentication("token", f"file://{file}")
     try:
         with cluster.client(login) as client:
             producer = client.create_producer(topic)

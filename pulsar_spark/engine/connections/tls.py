@@ -65,8 +65,8 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
     wanted = options.tls_in_use
     context = client_context()
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Only look for host names in subjectAltName, as browsers and Java do.
-    context.hostname_checks_common_name = False
+    # Without a name in subjectAltName the subject's counts, as for Pulsar's Java and C++ clients.
+    context.hostname_checks_common_name = True
     # A trusted intermediate certificate suffices, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = wanted.verify_hostname and not wanted.allow_insecure
