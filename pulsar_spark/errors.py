@@ -456,6 +456,24 @@ class ConnectError(PulsarError):
     retryable = True
 
 
+class ConnectTimeout(ConnectError):
+    """A host does not answer.
+
+    Cause: a wrong address, a machine that is down, or a firewall that drops what is sent.
+
+    Remedy: check `service.url`, and that this machine reaches the brokers' addresses.
+    """
+
+
+class IssuerUnreachable(ConnectError):
+    """The issuer of OAuth2 tokens cannot be asked now.
+
+    Cause: a wrong issuer URL, or an issuer that is down or overloaded.
+
+    Remedy: check the issuer's URL in `pulsar.client.authParams`, and that this machine reaches it.
+    """
+
+
 class TlsError(ConnectError):
     """The TLS handshake failed: a certificate was rejected, or a file cannot be used.
 
@@ -494,7 +512,8 @@ class OperationTimeout(PulsarError, TimeoutError):
 class BrokerUnreachable(ConnectError, OperationTimeout):
     """No broker could be connected to before the operation timed out.
 
-    Cause: as of ConnectError, for so long that there is no time for another attempt.
+    Cause: as of ConnectError, for so long that there is no time for another attempt. For
+    `PulsarClient` also that no host of the service URL answers at all.
 
     Remedy: check `service.url`, and that executors reach the brokers' advertised addresses.
     """

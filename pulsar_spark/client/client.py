@@ -152,6 +152,7 @@ class PulsarClient(Closing):
                 allow_insecure=tls_allow_insecure_connection,
                 verify_hostname=tls_validate_hostname,
             ),
+            fails_fast=True,
         )
         if keep_freed_memory:
             memory.keep_freed_memory()

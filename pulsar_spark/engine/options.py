@@ -150,7 +150,9 @@ class ClientOptions:
 
     `operation_timeout` limits every request with its retries, `connection_timeout` one attempt to
     connect. `keep_alive_interval` is the time between PINGs, `memory_limit` the limit for
-    producers' unacknowledged messages. Raises OptionError for invalid values.
+    producers' unacknowledged messages. With `fails_fast`, a first attempt is not repeated if no
+    host of the service URL answers at all, or if the issuer of tokens cannot be asked. Raises
+    OptionError for invalid values.
     """
 
     service_url: str
@@ -163,6 +165,7 @@ class ClientOptions:
     tls: TlsOptions = field(default_factory=TlsOptions)
     memory_limit: int = 64 * MIB
     proxy_service_url: str | None = None
+    fails_fast: bool = False
 
     def __post_init__(self) -> None:
         url = parse_service_url(self.service_url)

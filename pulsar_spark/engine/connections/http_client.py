@@ -286,7 +286,7 @@ class HttpClient:
             if answer.status >= 500:
                 self._put_last(host)
             return answer
-        raise unreachable(errors)
+        raise unreachable(errors, fails_fast=self._options.fails_fast)
 
     def _put_last(self, host: str) -> None:
         """Let the next request start with another host."""

@@ -87,6 +87,21 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
+def answers_with_tls(sock: socket.socket) -> bool:
+    """Whether a peer answers a TLS handshake, whatever its certificate; raises OSError.
+
+    The socket is of no other use then.
+    """
+    context = client_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        context.wrap_socket(sock).close()
+    except ssl.SSLError as error:
+        return error.reason in _REFUSALS | _OLD
+    return True
+
+
 def tls_identity(options: ClientOptions) -> bytes:
     """Return a digest of the current certificates and key; raises TlsError."""
     digest = hashlib.sha256()

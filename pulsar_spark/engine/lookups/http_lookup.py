@@ -7,6 +7,7 @@ URL, and register schemas there too.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
@@ -14,7 +15,7 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names
+from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names, with_listener
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import RemoteProtocolError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -38,7 +39,13 @@ class HttpLookupService:
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
-        listener = self._pool.options.listener_name
+        return with_listener(
+            self._pool.options.listener_name, partial(self._broker, topic, deadline)
+        )
+
+    def _broker(
+        self, topic: str, deadline: Deadline, listener: str | None
+    ) -> Operation[BrokerAddress]:
         asked = {} if listener is None else {"listenerName": listener}
         target = f"/lookup/v2/{'destination' if _is_legacy(topic) else 'topic'}/{_path(topic)}"
         data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
