@@ -141,6 +141,27 @@ def test_an_issuer_of_tokens_that_refuses_connections_is_asked_once() -> None:
     assert can_pass(error, lives=True)
 
 
+@pytest.mark.parametrize("listeners", [(), ("inner", "outer")])
+def test_a_listener_that_the_brokers_do_not_have_is_asked_for_once(
+    listeners: tuple[str, ...],
+) -> None:
+    with EmbeddedBroker(listeners=listeners) as broker:
+        error = error_of(broker.service_url, listener_name="canary")
+    assert "'canary'" in str(error)
+    assert can_pass(error, lives=True)
+
+
+def test_a_listener_that_the_brokers_have_is_asked_for() -> None:
+    with (
+        EmbeddedBroker(listeners=("inner", "outer")) as broker,
+        PulsarClient(broker.service_url, listener_name="outer") as client,
+    ):
+        client.create_producer("t").send(b"x")
+        assert {seen.body.advertised_listener_name for seen in broker.faults.log("LOOKUP")} == {
+            "outer"
+        }
+
+
 def test_a_port_without_tls_is_named_as_such() -> None:
     with EmbeddedBroker() as broker:
         url = f"pulsar+ssl://127.0.0.1:{broker.port}"
