@@ -422,6 +422,9 @@ class ProducerOptions:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")
         _check_range(self, 0, "batching_max_delay", "send_timeout", "max_pending_messages")
         _check_range(self, 0, "chunk_max_message_size")
+        initial = -1 if self.initial_sequence_id is None else self.initial_sequence_id
+        if not -1 <= initial < 2**63:
+            raise OptionError(f"initial_sequence_id is {initial}, it must be from 0 to {2**63 - 1}")
         if self.compression not in pb.CompressionType.values():
             raise OptionError(f"compression {self.compression} is not known")
         if self.access_mode not in pb.ProducerAccessMode.values():

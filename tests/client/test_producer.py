@@ -19,6 +19,7 @@ from pulsar_spark.errors import (
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.producing import NO_ID, TopicScript, refuse
 from tests.engine.scripted_broker import ScriptedBroker
 from tests.support.waiting import finish, wait_until
@@ -306,3 +307,34 @@ def test_shutdown_does_not_wait_behind_a_sender_that_waits_for_room(
     leaving.start()
     finish(leaving, sender, seconds=20)
     wait_until(lambda: outcomes.results == [Result.AlreadyClosed] * 2)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_last_sequence_id_is_used_and_then_an_error_says_so(batching: bool) -> None:
+    last = 2**63 - 1
+    with EmbeddedBroker(deduplication=True) as broker, PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(
+            "t", "name", initial_sequence_id=last - 2, batching_enabled=batching
+        )
+        told: list[Result] = []
+        for _ in range(3):
+            producer.send_async(b"x", lambda result, _: told.append(result))
+        producer.flush()
+        # Of a batch that would go beyond the end, those are sent that fit.
+        assert sorted(told) == [Result.Ok, Result.Ok, Result.InvalidConfiguration]
+        assert producer.last_sequence_id() == last
+        with pytest.raises(OptionError, match=str(last)):
+            producer.send(b"x")
+        # It goes on for messages with ids of their own, and is on the same connection.
+        producer.send(b"x", sequence_id=1)
+        with pytest.raises(OptionError, match=str(last)):
+            producer.send(b"x")
+        producer.abort()
+        # So does one that the broker tells the last id.
+        other = client.create_producer("t", "name", batching_enabled=batching)
+        assert other.last_sequence_id() == last
+        with pytest.raises(OptionError, match=str(last)):
+            other.send(b"x")
+        assert broker.faults.seen("PRODUCER") == 2
+        with pytest.raises(OptionError, match="initial_sequence_id"):
+            client.create_producer("t", initial_sequence_id=last + 1)

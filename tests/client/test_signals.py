@@ -38,19 +38,19 @@ def read_next(broker: EmbeddedBroker, client: PulsarClient) -> Callable[[], Any]
 
 def send(broker: EmbeddedBroker, client: PulsarClient) -> Callable[[], Any]:
     producer = client.create_producer("t")
-    broker.faults.drop("SEND")
+    broker.faults.drop("SEND", times=None)
     return lambda: producer.send(b"x")
 
 
 def flush(broker: EmbeddedBroker, client: PulsarClient) -> Callable[[], Any]:
     producer = client.create_producer("t")
-    broker.faults.drop("SEND")
+    broker.faults.drop("SEND", times=None)
     producer.send_async(b"x", None)
     return producer.flush
 
 
 def create_producer(broker: EmbeddedBroker, client: PulsarClient) -> Callable[[], Any]:
-    broker.faults.drop("PRODUCER")
+    broker.faults.drop("PRODUCER", times=None)
     return lambda: client.create_producer("t")
 
 

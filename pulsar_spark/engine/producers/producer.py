@@ -54,6 +54,7 @@ from pulsar_spark.errors import (
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
+    OptionError,
     ProducerFenced,
     PulsarError,
     RemoteProtocolError,
@@ -509,7 +510,8 @@ class TopicProducer:
             return
         try:
             self._admit_all(submission, sends, waits=waits)
-        except MessageTooLarge as error:
+        except (MessageTooLarge, OptionError) as error:
+            # A batch may not fit, or reach beyond the last sequence id, though its messages do not.
             with self.changed:
                 is_divided = submission.divide()
             if not is_divided:
