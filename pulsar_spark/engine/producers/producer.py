@@ -822,6 +822,8 @@ class TopicProducer:
         error = session.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, NotAllowed):
             self._on_refusal(session, command.sequence_id, error)
+        elif isinstance(error, BrokerChecksumError) and self._window.survives_timeouts:
+            self._on_damage(session, command.sequence_id, error)
         elif isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
@@ -845,6 +847,19 @@ class TopicProducer:
                 self._queue()
         if failure is not None:
             self._fail(failure)
+        self._write(session, wait=False)
+        self._window.finish(refused)
+
+    def _on_damage(self, session: ProducerSession, sequence_id: int, error: PulsarError) -> None:
+        """An entry reached the broker damaged: its messages alone have failed."""
+        with self._window.changed:
+            sends = self._window.pending.isolate(sequence_id)
+            if sends is None:
+                return
+            sends.refused = error
+            self._gate.drop(sends)
+            refused = self._window.take_refused()
+            self._queue()
         self._write(session, wait=False)
         self._window.finish(refused)
 
