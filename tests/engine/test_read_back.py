@@ -67,7 +67,9 @@ def add(
 ) -> Position:
     """Store a batch, in a transaction if given."""
     entry = stored_entry(batch_body(payloads), num_messages_in_batch=len(payloads))
-    metadata = pb.MessageMetadata(num_messages_in_batch=len(payloads), **commands.txn_fields(txn))
+    metadata = pb.MessageMetadata(num_messages_in_batch=len(payloads))
+    for name, value in commands.txn_fields(txn).items():
+        setattr(metadata, name, value)
     return Position(
         *broker._call(lambda server: server.topics.topics[topic].append(entry, metadata, txn))
     )
