@@ -12,6 +12,7 @@ Errors that a broker returns are subclasses of `BrokerError`, chosen by `from_se
 from __future__ import annotations
 
 import re
+import string
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -56,6 +57,9 @@ _COMMAND = re.compile(
     rf"|{UNPRINTABLE.pattern}"
 )
 
+# Unlike `lower`, it leaves every character at its place.
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
 _MAX_PEER_TEXT = 1000
 _MAX_TEXT = 64 * 1024
 
@@ -63,7 +67,8 @@ _MAX_TEXT = 64 * 1024
 def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
     """Return `text` with `secrets`, and what looks like a credential, replaced by ``***``.
 
-    Secrets are found with control characters or a terminal's commands inside, too. Never raises,
+    Secrets are found in any case of letters, and with control characters or a terminal's commands
+    inside, too. Never raises,
     and the result can always be encoded: bytes that are not UTF-8 (protobuf returns such strings as
     bytes) are replaced, in `secrets` too, so that they still match.
     """
@@ -83,12 +88,13 @@ def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
 
 
 def _secrets_in(text: str, known: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield where `known` secrets, and what looks like one, begin and end."""
-    for secret in known:
-        at = text.find(secret) if secret else -1
+    """Yield where `known` secrets, in any case, and what looks like one, begin and end."""
+    lowered = text.translate(_LOWER)
+    for secret in (one.translate(_LOWER) for one in known):
+        at = lowered.find(secret) if secret else -1
         while at >= 0:
             yield at, at + len(secret)
-            at = text.find(secret, at + len(secret))
+            at = lowered.find(secret, at + len(secret))
     for pattern in _SECRETS:
         for match in pattern.finditer(text):
             yield match.span("secret")
@@ -458,6 +464,24 @@ class ConnectError(PulsarError):
     retryable = True
 
 
+class ConnectTimeout(ConnectError):
+    """A host does not answer.
+
+    Cause: a wrong address, a machine that is down, or a firewall that drops what is sent.
+
+    Remedy: check `service.url`, and that this machine reaches the brokers' addresses.
+    """
+
+
+class IssuerUnreachable(ConnectError):
+    """The issuer of OAuth2 tokens cannot be asked now.
+
+    Cause: a wrong issuer URL, or an issuer that is down or overloaded.
+
+    Remedy: check the issuer's URL in `pulsar.client.authParams`, and that this machine reaches it.
+    """
+
+
 class TlsError(ConnectError):
     """The TLS handshake failed: a certificate was rejected, or a file cannot be used.
 
@@ -496,7 +520,8 @@ class OperationTimeout(PulsarError, TimeoutError):
 class BrokerUnreachable(ConnectError, OperationTimeout):
     """No broker could be connected to before the operation timed out.
 
-    Cause: as of ConnectError, for so long that there is no time for another attempt.
+    Cause: as of ConnectError, for so long that there is no time for another attempt. For
+    `PulsarClient` also that no host of the service URL answers at all.
 
     Remedy: check `service.url`, and that executors reach the brokers' advertised addresses.
     """

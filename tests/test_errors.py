@@ -317,3 +317,12 @@ def test_each_policy_is_named_with_a_place_where_it_is_set() -> None:
     for kind, policy in errors.policies():
         assert issubclass(kind, BrokerError)
         assert "broker.conf" in policy.where or "pulsar-admin" in policy.where
+
+
+def test_a_secret_in_another_case_of_letters_is_redacted() -> None:
+    assert redact("you sent AbC-token-İ, or abc-TOKEN-İ", ["abc-token-İ"]) == (
+        "you sent ***, or ***"
+    )
+    assert redact(b"TO\x00KEN1", [b"token1"]) == "***"
+    # Letters that change their length with their case leave all others at their places.
+    assert redact("İİ SECRET1 ß", ["secret1"]) == "İİ *** ß"

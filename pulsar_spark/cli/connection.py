@@ -95,7 +95,7 @@ def reach(context: ClientContext) -> None:
             errors.append(error)
         else:
             return
-    raise unreachable(errors)
+    raise unreachable(errors, fails_fast=False)
 
 
 def _set(variable: str) -> str | None:

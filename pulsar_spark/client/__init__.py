@@ -22,6 +22,7 @@ from pulsar_spark.client.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
     Result,
+    SchemaType,
 )
 from pulsar_spark.client.exceptions import *  # noqa: F403
 
@@ -154,6 +155,7 @@ __all__ = [
     "Reader",
     "RegexSubscriptionMode",
     "Result",
+    "SchemaType",
     "StringSchema",
     "TableView",
     "Transaction",

@@ -6,15 +6,23 @@ import json
 from collections.abc import Callable
 
 from pulsar_spark.engine.authentication.oauth2 import oauth2_options
+from pulsar_spark.engine.authentication.parameters import auth_options
 from pulsar_spark.engine.options import AuthOptions
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError
 
 
 class Authentication:
-    """How a client logs in. Its `repr` shows no secret."""
+    """How a client logs in: a plugin's name, and its parameters. Its `repr` shows no secret.
 
-    def __init__(self, options: AuthOptions) -> None:
-        self.options = options
+    The names are those of the official clients, such as ``token``, ``tls`` or Java's class names,
+    or a class of one's own as ``module:Class``; libraries of C++ are not loaded. Raises OptionError
+    for other names, and for parameters that do not fit.
+    """
+
+    def __init__(self, dynamicLibPath: str, authParamsString: str) -> None:
+        if not all(isinstance(given, str) for given in (dynamicLibPath, authParamsString)):
+            raise OptionError("dynamicLibPath and authParamsString must be text")
+        self.options = auth_options(dynamicLibPath, authParamsString)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options!r})"
@@ -25,11 +33,11 @@ class AuthenticationToken(Authentication):
 
     def __init__(self, token: str | Callable[[], str]) -> None:
         if callable(token):
-            super().__init__(AuthOptions(method="token", token_supplier=token))
+            self.options = AuthOptions(method="token", token_supplier=token)
             return
         if not isinstance(token, str):
             raise OptionError("a token must be text")
-        super().__init__(AuthOptions(method="token", token=token))
+        self.options = AuthOptions(method="token", token=token)
 
 
 class AuthenticationTLS(Authentication):
@@ -38,8 +46,8 @@ class AuthenticationTLS(Authentication):
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
         if not all(isinstance(given, str) for given in (certificate_path, private_key_path)):
             raise OptionError("certificate_path and private_key_path must be text")
-        super().__init__(
-            AuthOptions(method="tls", certificate_file=certificate_path, key_file=private_key_path)
+        self.options = AuthOptions(
+            method="tls", certificate_file=certificate_path, key_file=private_key_path
         )
 
 
@@ -56,11 +64,14 @@ class AuthenticationOauth2(Authentication):
         if options is None:
             # The text is left out: it can hold a secret.
             raise OptionError("auth_params_string is not JSON with issuer_url and private_key")
-        super().__init__(AuthOptions(method="oauth2", oauth2=options))
+        self.options = AuthOptions(method="oauth2", oauth2=options)
 
 
 class AuthenticationBasic(Authentication):
-    """Log in with user name and password, or with JSON that has these two."""
+    """Log in with user name and password, or with JSON that has these two.
+
+    `method` is the name by which the brokers know this method.
+    """
 
     def __init__(
         self,
@@ -81,6 +92,9 @@ class AuthenticationBasic(Authentication):
                 ) from None
         if not all(isinstance(given, str) for given in (username, password, method)):
             raise OptionError("username, password and method must be text")
-        if method != "basic":
-            raise UnsupportedFeature("other method names than basic are not supported yet")
-        super().__init__(AuthOptions(method="basic", username=username, password=password))
+        self.options = AuthOptions(
+            method="basic",
+            username=username,
+            password=password,
+            method_name=None if method == "basic" else method,
+        )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import Any
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, result_within, wait_until
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 from pulsar_spark.logs import get_logger
@@ -60,12 +63,11 @@ class CallbackThread:
         with self._room:
             self._senders += 1
             try:
-                while self._waiting >= MAX_WAITING:
-                    if not self._room.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
-                        raise ProducerQueueFull(
-                            f"{MAX_WAITING} callbacks of sends are queued",
-                            "Make callbacks faster, or move their work to threads of your own.",
-                        )
+                if not wait_until(self._room, lambda: self._waiting < MAX_WAITING, deadline):
+                    raise ProducerQueueFull(
+                        f"{MAX_WAITING} callbacks of sends are queued",
+                        "Make callbacks faster, or move their work to threads of your own.",
+                    )
             finally:
                 self._senders -= 1
 
@@ -85,13 +87,15 @@ class CallbackThread:
         """
         if self._elsewhere() or (self._thread is None and self._queue.empty()):
             return
-        done = threading.Event()
-        self.run(done.set)
-        if not done.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
+        done: Future[None] = Future()
+        self.run(partial(done.set_result, None))
+        try:
+            result_within(done, deadline.remaining())
+        except FutureTimeout:
             raise OperationTimeout(
                 "callbacks of sends have not returned in time",
                 "A callback must not wait for a later callback.",
-            )
+            ) from None
 
     def close(self, timeout: float = 5.0) -> None:
         """Run the queued callbacks, then end the thread; wait at most `timeout` seconds for it."""

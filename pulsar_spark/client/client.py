@@ -50,11 +50,12 @@ from pulsar_spark.client.enums import (
     RegexSubscriptionMode,
     choice,
 )
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
-from pulsar_spark.client.schema import check_schema
+from pulsar_spark.client.schema import BytesSchema, check_schema
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
@@ -98,6 +99,7 @@ _INITIAL = {
     InitialPosition.Latest: pb.CommandSubscribe.Latest,
     InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
 }
+_BYTES = BytesSchema()
 # The official client's minimum: a message must have time to be acknowledged.
 _LEAST_ACK_TIMEOUT_MS = 10_000
 
@@ -150,6 +152,7 @@ class PulsarClient(Closing):
                 allow_insecure=tls_allow_insecure_connection,
                 verify_hostname=tls_validate_hostname,
             ),
+            fails_fast=True,
         )
         if keep_freed_memory:
             memory.keep_freed_memory()
@@ -167,11 +170,12 @@ class PulsarClient(Closing):
         self._readers: set[PulsarReader] = set()
         self._consumers: set[PulsarConsumer] = set()
 
+    @interruptible
     def create_producer(
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Any = None,
+        schema: Any = _BYTES,
         initial_sequence_id: int | None = None,
         send_timeout_millis: float = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -224,7 +228,7 @@ class PulsarClient(Closing):
             initial_sequence_id=initial_sequence_id,
             access_mode=int(access_mode),
             chunking_enabled=chunking_enabled,
-            schema=checked.schema_info(),
+            schema=checked.registered(),
             properties=tuple((properties or {}).items()),
             encryption=encryption,
             # Others announce their transactions by a second producer, which this one keeps out.
@@ -258,11 +262,12 @@ class PulsarClient(Closing):
             self._producers.add(producer)
         return producer
 
+    @interruptible
     def create_reader(
         self,
         topic: str,
         start_message_id: MessageId,
-        schema: Any = None,
+        schema: Any = _BYTES,
         reader_listener: ReaderListener | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
@@ -301,7 +306,7 @@ class PulsarClient(Closing):
             subscription_prefix=subscription_role_prefix or "reader",
             crypto_keys=keys,
             crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
-            schema=checked.schema_info(),
+            schema=checked.registered(),
         )
         reader = PulsarReader(
             self._context,
@@ -328,12 +333,13 @@ class PulsarClient(Closing):
             reader.listen(reader_listener)
         return reader
 
+    @interruptible
     def subscribe(
         self,
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Any = None,
+        schema: Any = _BYTES,
         message_listener: MessageListener | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
@@ -406,7 +412,7 @@ class PulsarClient(Closing):
             priority_level=priority_level,
             replicated=replicate_subscription_state_enabled,
             key_shared=None if key_shared_policy is None else key_shared_policy.rules(),
-            schema=checked.schema_info(),
+            schema=checked.registered(),
             ack_receipts=ack_receipt_enabled,
             batch_index_acks=batch_index_ack_enabled,
             nack_delay=negative_ack_redelivery_delay_ms / 1000,
@@ -463,11 +469,12 @@ class PulsarClient(Closing):
         consumer.open(found, discovery if wanted.can_grow(found) else None)
         return consumer
 
+    @interruptible
     def create_table_view(
         self,
         topic: str,
         subscription_name: str | None = None,
-        schema: Any = None,
+        schema: Any = _BYTES,
         *,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> TableView:
@@ -509,6 +516,7 @@ class PulsarClient(Closing):
             self,
         )
 
+    @interruptible
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or of the topic if it has none."""
         check_type(str, topic, "topic")
@@ -518,6 +526,7 @@ class PulsarClient(Closing):
             return [str(name)]
         return [str(name.partition(index)) for index in range(count)]
 
+    @interruptible
     def close(self) -> None:
         """Close all consumers, producers and readers, then the connections. May be called twice.
 

@@ -16,6 +16,7 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
 from pulsar_spark.client.dead_letters import DeadLetterProducers, LastDeliveries
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.listening import Listening, ReceiveCallback
 from pulsar_spark.client.message import Message, MessageId
@@ -26,7 +27,7 @@ from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.consumer import TopicConsumer, ask
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, result_within
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import run
@@ -152,10 +153,10 @@ class PulsarConsumer(Closing):
         """Return the next message; wait for it, at most `timeout_millis`.
 
         Raises OperationTimeout if no message arrived, ClosedError after `close`, and the error that
-        ended the consumer. Raises CorruptMessage for a message that cannot be read,
-        EncryptedMessage for one that cannot be decrypted, and IncompleteMessage for one without all
-        of its chunks; it stays unacknowledged, and the next call returns the message after it. It
-        may wait longer to read chunks that are missing.
+        ended the consumer. Raises CorruptMessage for a message that cannot be read, and
+        IncompleteMessage for one without all of its chunks; it stays unacknowledged, and the next
+        call returns the message after it. It may wait longer to read chunks that are missing.
+        Interrupted is what Ctrl-C raises.
         """
         self._check_receiving()
         deadline = Deadline(seconds(timeout_millis))
@@ -163,7 +164,7 @@ class PulsarConsumer(Closing):
             raise OptionError("a consumer with no receiver queue cannot wait with a timeout")
         while (message := self._incoming.next()) is None:
             self._pull()
-            if not self._inbox.wait(deadline) and deadline.expired():
+            if not self._wait_for_messages(deadline) and deadline.expired():
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
@@ -190,9 +191,13 @@ class PulsarConsumer(Closing):
             if full:
                 break
             self._pull()
-            if not self._inbox.wait(deadline) and deadline.expired():
+            if not self._wait_for_messages(deadline) and deadline.expired():
                 break
         return found
+
+    @interruptible
+    def _wait_for_messages(self, deadline: Deadline) -> bool:
+        return self._inbox.wait(deadline)
 
     def _check_receiving(self) -> None:
         self._check_open()
@@ -275,6 +280,7 @@ class PulsarConsumer(Closing):
         else:
             self._wait(consumer.acknowledge_upto(message_id, properties))
 
+    @interruptible
     def _acknowledge_in(
         self,
         txn: Transaction,
@@ -347,12 +353,13 @@ class PulsarConsumer(Closing):
         for consumer in self._consumers:
             consumer.redeliver_all()
 
+    @interruptible
     def _wait(self, receipt: Future[Any] | bool | None) -> None:
         if not isinstance(receipt, Future):
             return
         timeout = self._context.options.operation_timeout
         try:
-            receipt.result(timeout)
+            result_within(receipt, timeout)
         except FutureTimeout as error:
             if isinstance(error, PulsarError):
                 raise
@@ -376,6 +383,7 @@ class PulsarConsumer(Closing):
 
     # --- questions and position ---------------------------------------------------------------
 
+    @interruptible
     def seek(self, messageid: MessageId | int) -> None:
         """Move the subscription to after a message, or to a publish time in ms since the epoch.
 
@@ -394,6 +402,7 @@ class PulsarConsumer(Closing):
             raise OptionError("seek takes a MessageId or a time in milliseconds")
         self._consumers.ask([partial(one.seek_operation, target) for one in chosen])
 
+    @interruptible
     def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message.
 
@@ -414,6 +423,7 @@ class PulsarConsumer(Closing):
             )
         return MessageId.wrap(ask(self._context, consumer.last_id_operation), consumer.topic)
 
+    @interruptible
     def get_broker_consumer_stats(self) -> BrokerConsumerStats:
         """Return the brokers' statistics of the consumer, cached for a while."""
         self._check_open()
@@ -424,6 +434,7 @@ class PulsarConsumer(Closing):
         self._stats = (time.monotonic() + self._rules.stats_cache_seconds, stats)
         return stats
 
+    @interruptible
     def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription with its cursor, and close the consumer.
 
@@ -436,6 +447,7 @@ class PulsarConsumer(Closing):
 
     # --- opening and closing --------------------------------------------------------------------
 
+    @interruptible
     def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
         """Subscribe to topic partitions, and to those discovered later.
 
@@ -453,6 +465,7 @@ class PulsarConsumer(Closing):
         """Consume exactly these topic partitions. Discovery calls this, on any thread."""
         self._consumers.on_topics(found)
 
+    @interruptible
     def close(self) -> None:
         """Send pending acknowledgements and leave; the subscription stays. May be called twice."""
         with self._closing:

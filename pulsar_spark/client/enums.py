@@ -31,6 +31,7 @@ from pulsar_spark.errors import (
     PulsarError,
     QuotaExceeded,
     QuotaExceededHold,
+    RemoteProtocolError,
     ServiceNotReady,
     SubscriptionNotFound,
     TooManyRequests,
@@ -137,6 +138,35 @@ class ConsumerCryptoFailureAction(_Choice):
     CONSUME = 2
 
 
+class SchemaType(_Choice):
+    """A schema's type, as `schema_type()` of `schema_info()` returns it; some only Java has."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    BOOLEAN = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
+    BYTES = -1
+    AUTO_CONSUME = -3
+    AUTO_PUBLISH = -4
+
+
 class LoggerLevel(_Choice):
     """Log level."""
 
@@ -200,6 +230,7 @@ class Result(_Choice):
 _RESULTS: dict[type[PulsarError], Result] = {
     OperationTimeout: Result.Timeout,
     BrokerUnreachable: Result.Timeout,
+    RemoteProtocolError: Result.LookupError,
     ConnectError: Result.ConnectError,
     ConnectionLost: Result.NotConnected,
     AuthenticationError: Result.AuthenticationError,

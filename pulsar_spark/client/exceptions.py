@@ -6,6 +6,9 @@ raises while a call waits.
 
 from __future__ import annotations
 
+from contextlib import ContextDecorator
+from types import TracebackType
+
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -33,6 +36,7 @@ from pulsar_spark.errors import (
     PulsarError,
     QuotaExceeded,
     QuotaExceededHold,
+    RemoteProtocolError,
     ServiceNotReady,
     SubscriptionNotFound,
     TooManyRequests,
@@ -51,6 +55,8 @@ UnknownError = UnknownServerError
 InvalidConfiguration = OptionError
 InvalidUrl = OptionError
 Timeout = OperationTimeout
+# A lookup that got something else than an answer. (Python's own LookupError is no such error.)
+LookupError = RemoteProtocolError
 ReadError = ConnectionLost
 NotConnected = ConnectionLost
 ErrorGettingAuthenticationData = AuthenticationError
@@ -74,7 +80,29 @@ CumulativeAcknowledgementNotAllowedError = NotAllowed
 NotAllowedError = NotAllowed
 TransactionCoordinatorNotFoundError = TransactionCoordinatorNotFound
 InvalidTxnStatusError = InvalidTxnStatus
-Interrupted = KeyboardInterrupt
+
+
+class Interrupted(PulsarError, KeyboardInterrupt):
+    """Ctrl-C came while a call waited. It is a KeyboardInterrupt, too."""
+
+
+class _Interruptible(ContextDecorator):
+    """Waits of a user's thread: a KeyboardInterrupt becomes `Interrupted`. Use `interruptible`."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
+            raise Interrupted("the call was interrupted while it waited") from None
+
+
+interruptible = _Interruptible()
 
 __all__ = [
     "AlreadyClosed",
@@ -98,6 +126,7 @@ __all__ = [
     "InvalidTopicName",
     "InvalidTxnStatusError",
     "InvalidUrl",
+    "LookupError",
     "MemoryBufferIsFull",
     "MessageTooBig",
     "NotAllowedError",

@@ -34,11 +34,15 @@ class MessageId:
         self._topic: str | None = None
 
     @classmethod
-    def wrap(cls, message_id: wire.MessageIdAdv, topic: str | None = None) -> MessageId:
-        """Wrap a message id of the protocol; `topic` is its topic partition, if known."""
+    def wrap(cls, msg_id: MessageId | wire.MessageIdAdv, topic: str | None = None) -> MessageId:
+        """Wrap a message id, of a message or of the protocol; `topic` is its topic partition."""
         made = cls.__new__(cls)
-        made._id = message_id
-        made._topic = topic
+        if isinstance(msg_id, MessageId):
+            made._id = msg_id._id
+            made._topic = msg_id._topic if topic is None else topic
+        else:
+            made._id = msg_id
+            made._topic = topic
         return made
 
     def unwrap(self) -> wire.MessageIdAdv:

@@ -13,12 +13,13 @@ from typing import Any
 from pulsar_spark.client.arguments import check_type
 from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.enums import Result, result_of
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, result_within
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.producers.inflight_window import (
     DeferredCallback,
@@ -154,7 +155,8 @@ class PulsarProducer(Closing):
 
         self._send(message, complete, partition, txn, at_once=True)
         try:
-            return stored.result(self._rules.send_timeout + _GRACE)
+            with interruptible:
+                return result_within(stored, self._rules.send_timeout + _GRACE)
         except FutureTimeout as error:
             if isinstance(error, PulsarError):
                 raise
@@ -240,6 +242,7 @@ class PulsarProducer(Closing):
         self._callbacks.wait_for_room(self._rules.send_timeout)
         return DeferredCallback(tell, self._callbacks.run)
 
+    @interruptible
     def flush(self) -> None:
         """Wait until all messages are stored and their callbacks have run.
 
@@ -250,6 +253,7 @@ class PulsarProducer(Closing):
         finally:
             self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
 
+    @interruptible
     def close(self) -> None:
         """Flush, and leave the topic. Raises as `flush`, and frees the resources even then."""
         self._leave()

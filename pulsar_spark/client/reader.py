@@ -16,6 +16,7 @@ from typing import Any
 
 from pulsar_spark.client.arguments import seconds
 from pulsar_spark.client.callbacks import call_logged
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.message import Message, MessageId, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
@@ -24,7 +25,7 @@ from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_feed import Drive
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, wait_until
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
@@ -101,6 +102,11 @@ class PartitionSource:
         except CorruptMessage as error:
             raise error.with_context(topic=self.topic) from error.__cause__
 
+    @property
+    def position(self) -> Position:
+        """What is before it was read, whether or not it was a message."""
+        return self._reader.position
+
     def _on_reader(self) -> None:
         self._on_ready(self)
 
@@ -154,6 +160,10 @@ class _Sources:
             self._woken = True
             self._came.notify()
 
+    def positions(self) -> dict[str, Position]:
+        """How far each partition was read."""
+        return {source.topic: source.position for source in self._sources}
+
     def next(self) -> Message | None:
         """Return the next message, or None if there is none now.
 
@@ -206,9 +216,9 @@ class _Sources:
         """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
         started = time.monotonic()
         due = max(self._due[0][0] - started, 0.0) if self._due else math.inf
-        until = min(deadline.remaining(), due, threading.TIMEOUT_MAX)
+        until = Deadline(min(deadline.remaining(), due))
         with self._came:
-            self._came.wait_for(lambda: self._ready or self._woken or self._closed, until)
+            wait_until(self._came, lambda: self._ready or self._woken or self._closed, until)
             self._woken = False
             now = time.monotonic()
             self._waited += now - started
@@ -265,7 +275,9 @@ class PulsarReader(Closing):
         self._thread: threading.Thread | None = None
         # Each partition's last message, when we last asked.
         self._ends: dict[str, wire.MessageIdAdv] = {}
-        # Each partition's next position: after the last message that was returned.
+        # A message that `has_message_available` has found.
+        self._ahead: Message | None = None
+        # Where reading of each partition began.
         self._positions = self._resolve(start)
         self._sources = self._open()
 
@@ -289,27 +301,49 @@ class PulsarReader(Closing):
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
-            self._sources.wait(deadline)
+            with interruptible:
+                self._sources.wait(deadline)
         return message
 
     def _next(self) -> Message | None:
         self._check_open()
         self._read_found()
-        message = self._sources.next()
-        if message is not None:
-            found = message.message_id().unwrap()
-            self._positions[message.topic_name()] = Position.after(found)
-        return message
+        message, self._ahead = self._ahead, None
+        return self._sources.next() if message is None else message
 
+    @interruptible
     def has_message_available(self) -> bool:
-        """Whether the topic has a message that `read_next` has not returned yet."""
-        self._check_open()
-        self._read_found()
-        if not self._is_behind():
-            # All messages that we knew of are read: only the broker knows of more.
-            self._ends = self._last_ids()
-        return self._is_behind()
+        """Whether the topic has a message that `read_next` has not returned yet.
 
+        Waits until the topic is read to its end, or to the next message: what it ends with may be a
+        part of a message that its producer has not finished. Raises OperationTimeout, and the
+        broker's error.
+        """
+        self._check_open()
+        deadline = Deadline(self._context.options.operation_timeout)
+        is_fresh = False
+        while not self._finds_message():
+            if self._is_behind():
+                deadline.check("reading to the end of the topic")
+                self._sources.wait(deadline)
+            elif is_fresh:
+                return False
+            else:
+                # All that we knew of is read: only the broker knows of more.
+                self._ends, is_fresh = self._last_ids(), True
+        return True
+
+    def _finds_message(self) -> bool:
+        """Whether `read_next` would return at once, be it with an error."""
+        try:
+            self._ahead = self._next()
+        except ClosedError:
+            raise
+        except PulsarError:
+            return True
+        return self._ahead is not None
+
+    @interruptible
     def seek(self, messageid: MessageId | int) -> None:
         """Continue after a message, or at a publish time in milliseconds since the epoch.
 
@@ -327,6 +361,7 @@ class PulsarReader(Closing):
         self._sources.close()
         self._positions = positions
         self._ends = {}
+        self._ahead = None
         sources = self._open()
         with self._lock:
             self._sources, closed = sources, self._closed
@@ -335,6 +370,7 @@ class PulsarReader(Closing):
             sources.close()
             self._check_open()
 
+    @interruptible
     def close(self) -> None:
         """Stop reading. May be called twice."""
         with self._lock:
@@ -416,8 +452,9 @@ class PulsarReader(Closing):
     # --- positions ----------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
-        ends = self._ends
-        return any(Position.after(ends[topic]) > self._positions[topic] for topic in ends)
+        """Whether a partition is not read to the end that we know of."""
+        read = self._sources.positions()
+        return any(Position.after(end) > read[topic] for topic, end in self._ends.items())
 
     def _open(self) -> _Sources:
         sources = _Sources()

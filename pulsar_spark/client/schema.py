@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
+from pulsar_spark.client.enums import SchemaType
 from pulsar_spark.errors import (
     CorruptMessage,
     InvalidRow,
@@ -37,12 +38,37 @@ if TYPE_CHECKING:
     from pulsar_spark.schema.python_values import PairEncoder, PythonEncoder
 
 
+class SchemaSummary:
+    """What a schema is, with the members of the official client's SchemaInfo."""
+
+    __slots__ = ("_info",)
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self._info = info
+
+    def schema_type(self) -> SchemaType:
+        """Its type."""
+        return SchemaType[self._info.type_name]
+
+    def name(self) -> str:
+        """Its name in the registry."""
+        return self._info.name
+
+    def schema(self) -> str:
+        """Its definition, empty for a type without one; the sizes of KEY_VALUE's are in it."""
+        return self._info.schema_data.decode("utf-8", "replace")
+
+
 class Schema:
     """Base class of schemas."""
 
-    def schema_info(self) -> SchemaInfo | None:
+    def registered(self) -> SchemaInfo | None:
         """Return the schema to register at the broker, None for plain bytes."""
         raise NotImplementedError
+
+    def schema_info(self) -> SchemaSummary:
+        """Return type, name and definition of the schema."""
+        return SchemaSummary(self.registered() or SchemaInfo(BYTES, "BYTES"))
 
     def encode(self, obj: Any) -> bytes:
         """Encode a value; raises InvalidRow if it does not match the schema.
@@ -80,7 +106,7 @@ class BytesSchema(Schema):
         """Return `data`."""
         return data
 
-    def schema_info(self) -> SchemaInfo | None:
+    def registered(self) -> SchemaInfo | None:
         """Return None."""
         return None
 
@@ -101,7 +127,7 @@ class StringSchema(Schema):
         """Return the text; raises UnicodeDecodeError if it is not UTF-8."""
         return data.decode()
 
-    def schema_info(self) -> SchemaInfo | None:
+    def registered(self) -> SchemaInfo | None:
         """Return the STRING schema under the name that official clients give it."""
         return SchemaInfo(pb.Schema.String, "String", b"", {})
 
@@ -112,7 +138,7 @@ class DefinedSchema(Schema):
     def __init__(self, info: SchemaInfo) -> None:
         self._info = info
 
-    def schema_info(self) -> SchemaInfo:
+    def registered(self) -> SchemaInfo:
         """Return the schema as the registry holds it."""
         return self._info
 
@@ -255,7 +281,7 @@ class KeyValueSchema(DefinedSchema):
                     f"the {name}'s schema is {side!r}",
                     "Use bytes, text, a primitive, AVRO or JSON.",
                 )
-            infos.append(side.schema_info() or SchemaInfo(BYTES, "Bytes"))
+            infos.append(side.registered() or SchemaInfo(BYTES, "Bytes"))
         self._key, self._value = key, value
         super().__init__(join_key_value(*infos, separated=separated))
 
@@ -326,7 +352,7 @@ class ProtobufNativeSchema(Schema):
                 f"a value does not decode as {self._record_cls.__name__}", "Read it with data()."
             ) from None
 
-    def schema_info(self) -> SchemaInfo:
+    def registered(self) -> SchemaInfo:
         """Return the PROTOBUF_NATIVE schema, with the class's file and its imports."""
         descriptor = self._record_cls.DESCRIPTOR
         files = descriptor_pb2.FileDescriptorSet()
@@ -357,7 +383,7 @@ class AutoConsumeSchema(Schema):
         """Return `data`, whose schema is unknown."""
         return data
 
-    def schema_info(self) -> SchemaInfo:
+    def registered(self) -> SchemaInfo:
         """Return the schema type that registers nothing."""
         return SchemaInfo(pb.Schema.AutoConsume, "AutoConsume")
 

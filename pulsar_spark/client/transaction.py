@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.transactions import TransactionState
 from pulsar_spark.protocol.commands import TxnId
@@ -50,6 +51,7 @@ class Transaction:
         """Its state, as far as this client knows."""
         return self.engine.state
 
+    @interruptible
     def commit(self) -> None:
         """Wait until everything is sent, then commit: all messages become visible at once.
 
@@ -60,6 +62,7 @@ class Transaction:
         """
         self.engine.commit()
 
+    @interruptible
     def abort(self) -> None:
         """Wait until everything is sent, then abort: all of it is dropped. Raises as `commit`."""
         self.engine.abort()

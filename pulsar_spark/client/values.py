@@ -80,7 +80,7 @@ class MessageValues:
         if version and self.decodes:
             found = self._writer(str(TopicName.parse(message.topic_name()).partitioned), version)
         if found is None and not isinstance(self.schema, AutoConsumeSchema):
-            found = self.schema.schema_info()
+            found = self.schema.registered()
         return found
 
     def decode(
@@ -106,7 +106,7 @@ class MessageValues:
         from pulsar_spark.schema.codec import is_decoded
         from pulsar_spark.schema.registry import version_number
 
-        reader = self.schema.schema_info()
+        reader = self.schema.registered()
         assert reader is not None
         writer = self._writer(owner, version)
         number = version_number(version) if version else ""

@@ -1,15 +1,30 @@
-"""A deadline for all attempts of an operation."""
+"""Deadlines, and waits of users' threads that signals end."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TypeVar
 
 from pulsar_spark.errors import OperationTimeout
+
+T = TypeVar("T")
 
 ATTEMPT_SECONDS = 10.0
 """A broker that unloads a topic may never answer a request about it.
 
 It answers the next attempt, so no attempt waits longer than this.
+"""
+
+
+SIGNAL_SECONDS = 0.2
+"""How long the main thread waits at a time.
+
+Python handles signals on the main thread, whose waits end only if the system sends the signal to
+it. One that another thread raises (`signal.raise_signal`, `_thread.interrupt_main`) does not.
 """
 
 
@@ -38,3 +53,34 @@ class Deadline:
         """Raise OperationTimeout, saying that `what` took too long, if the time is up."""
         if self.expired():
             raise OperationTimeout(f"{what} did not end within {self.seconds:g} s")
+
+
+def at_a_time(seconds: float) -> float:
+    """Return how long a thread may wait before it looks again whether it has to."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return min(seconds, SIGNAL_SECONDS if is_main else threading.TIMEOUT_MAX)
+
+
+def wait_until(
+    changed: threading.Condition, condition: Callable[[], object], deadline: Deadline
+) -> bool:
+    """Wait until a condition holds, whose changes `changed` tells; false at the deadline."""
+    while not condition():
+        if deadline.expired():
+            return False
+        changed.wait(at_a_time(deadline.remaining()))
+    return True
+
+
+def result_within(future: Future[T], seconds: float) -> T:
+    """Return a future's result; raises its error, or concurrent.futures' TimeoutError."""
+    deadline = Deadline(seconds)
+    while True:
+        try:
+            return future.result(at_a_time(deadline.remaining()))
+        except FutureTimeout:
+            # It may be the future's own error, or have come only now.
+            if future.done():
+                return future.result()
+            if deadline.expired():
+                raise

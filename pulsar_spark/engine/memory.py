@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.errors import ClosedError
 from pulsar_spark.protocol.chunks import ChunkMemory
 
@@ -91,7 +91,7 @@ class ProducerBudget:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0 or given_up():
                         return False
-                    if not self._wait(size, min(remaining, threading.TIMEOUT_MAX), flushed):
+                    if not self._wait(size, at_a_time(remaining), flushed):
                         break
                 else:
                     self._used += size

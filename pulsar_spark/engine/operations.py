@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.gathering import gathered
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
@@ -157,7 +157,7 @@ class _Run(Generic[T]):
                 self._fill()
             return
         with suppress(queue.Empty):
-            found = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
+            found = self._ready.get(timeout=at_a_time(until - now))
             with gathered():
                 while True:
                     self._on_ready(*found)

@@ -91,7 +91,8 @@ class AuthOptions:
 
     A token is text, or a file or environment variable that is read each time it is needed, or a
     function that is called each time. `tls` uses the certificate given here, otherwise the one in
-    TlsOptions. `plugin` is a user's class ``module:Class``, which gets `plugin_params`.
+    TlsOptions. `plugin` is a user's class ``module:Class``, which gets `plugin_params`. Brokers
+    know ``basic`` under its name, or under `method_name`.
     """
 
     method: str = "none"
@@ -106,6 +107,7 @@ class AuthOptions:
     plugin_params: str | None = None
     oauth2: OAuth2Options | None = None
     token_supplier: Callable[[], str] | None = None
+    method_name: str | None = None
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +116,8 @@ class AuthOptions:
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
             f"certificate_file={shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
-            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r})"
+            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r}, "
+            f"method_name={self.method_name!r})"
         )
 
 
@@ -147,7 +150,9 @@ class ClientOptions:
 
     `operation_timeout` limits every request with its retries, `connection_timeout` one attempt to
     connect. `keep_alive_interval` is the time between PINGs, `memory_limit` the limit for
-    producers' unacknowledged messages. Raises OptionError for invalid values.
+    producers' unacknowledged messages. With `fails_fast`, a first attempt is not repeated if no
+    host of the service URL answers at all, or if the issuer of tokens cannot be asked. Raises
+    OptionError for invalid values.
     """
 
     service_url: str
@@ -160,6 +165,7 @@ class ClientOptions:
     tls: TlsOptions = field(default_factory=TlsOptions)
     memory_limit: int = 64 * MIB
     proxy_service_url: str | None = None
+    fails_fast: bool = False
 
     def __post_init__(self) -> None:
         url = parse_service_url(self.service_url)
@@ -317,8 +323,8 @@ class ConsumerOptions:
     acknowledged. A message is redelivered `nack_delay` (or as `nack_backoff` says) after a
     negative acknowledgement, and `ack_timeout` after it was received, 0 for never. An unreadable
     message is an error, or with `discard_corrupt` is acknowledged and skipped. If a message cannot
-    be decrypted, `crypto_failure_action` decides (FAIL, DISCARD, CONSUME). Of more than
-    `max_chunked` unfinished chunked messages the oldest is acknowledged; 0 is for none ever.
+    be decrypted, `crypto_failure_action` decides (FAIL: it is withheld, DISCARD, CONSUME). Of more
+    than `max_chunked` unfinished chunked messages the oldest is acknowledged; 0 is for none ever.
     """
 
     subscription: str
@@ -416,6 +422,9 @@ class ProducerOptions:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")
         _check_range(self, 0, "batching_max_delay", "send_timeout", "max_pending_messages")
         _check_range(self, 0, "chunk_max_message_size")
+        initial = -1 if self.initial_sequence_id is None else self.initial_sequence_id
+        if not -1 <= initial < 2**63:
+            raise OptionError(f"initial_sequence_id is {initial}, it must be from 0 to {2**63 - 1}")
         if self.compression not in pb.CompressionType.values():
             raise OptionError(f"compression {self.compression} is not known")
         if self.access_mode not in pb.ProducerAccessMode.values():

@@ -53,6 +53,8 @@ class Backoff:
 # class says (`retryable`).
 _PASSES: tuple[tuple[type[PulsarError], bool | None, bool | None], ...] = (
     # error                a client    a Spark task or stream; everyone's first attempt
+    # Other attempts have used up the time, or would fail as this one did.
+    (BrokerUnreachable, True, False),
     (OperationTimeout, True, True),
     # A server that is no broker stays so; but a balancer answers for brokers that are down.
     (RemoteProtocolError, True, False),
@@ -116,7 +118,8 @@ def after_attempts(error: PulsarError, attempts: int, before: PulsarError | None
         sources.append(before)
         remedy = remedy or before.remedy
     # Whoever waits for either finds it.
-    kind = BrokerUnreachable if type(error) is ConnectError else type(error)
+    is_unreachable = isinstance(error, ConnectError) and not isinstance(error, TlsError)
+    kind = BrokerUnreachable if is_unreachable else type(error)
     tried = kind(f"{error.what} ({told})", remedy)
     for source in sources:
         tried = tried.with_context(

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time, result_within
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
 from pulsar_spark.engine.retry import can_pass, retried, retrying
@@ -538,7 +538,7 @@ class ClientTransaction:
             self._add(mine, lambda deadline: add(list(mine), deadline))
         for taken in others:
             try:
-                taken.result(self._seconds + _GRACE)
+                result_within(taken, self._seconds + _GRACE)
             except FutureTimeout as error:
                 if isinstance(error, PulsarError):
                     raise
@@ -586,7 +586,7 @@ class ClientTransaction:
                         f"the timeout of transaction {name_of(self.txn_id)} passed with "
                         f"{len(self._pending)} messages or acknowledgements pending"
                     )
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._changed.wait(at_a_time(left))
             return self._failed
 
     def _finish(self, *, commit: bool) -> None:

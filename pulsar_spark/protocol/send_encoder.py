@@ -45,8 +45,8 @@ Decompress = Callable[[int, Buffer, int, int], Buffer]
 _CODECS = Codecs()
 _U32 = Struct(">I")
 _MAX_INT32 = 2**31 - 1
-# A sequence id is a number of 63 bits.
-_END_OF_IDS = 2**63
+END_OF_IDS = 2**63
+"""A sequence id is a number of 63 bits."""
 # The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
 # tags, and of the uuid's tag and length.
 _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
@@ -284,7 +284,7 @@ def checked_ids(given: int | Sequence[int], count: int) -> Sequence[int]:
     """Return the sequence ids of so many messages; raises ValueError if these are none."""
     ids = range(given, given + count) if isinstance(given, int) else given
     increase = isinstance(given, int) or all(map(int.__lt__, given, given[1:]))
-    if len(ids) != count or not count or ids[0] < 0 or ids[-1] >= _END_OF_IDS or not increase:
+    if len(ids) != count or not count or ids[0] < 0 or ids[-1] >= END_OF_IDS or not increase:
         raise ValueError("no messages, or no sequence ids for them")
     return ids
 

@@ -38,14 +38,17 @@ class EmbeddedBroker(TopicControl):
     with that many partitions, False creates none. namespaces: the existing ones, or None for all.
     brokers: with 2 or more, topics are spread over that many ports; a broker that does not own a
     topic redirects to the owner. expose_entry_metadata: send the broker's timestamp and index with
-    each entry. batch_index_ack: acknowledgements inside a batch count; on a broker with default
-    settings they do not. transactions: whether there is a transaction coordinator. precise_flow:
-    permits allow entries by the average number of messages per entry, instead of one entry per
-    permit. protocol_version: the newest supported version; like an old broker it closes the
-    connection of a client that sends newer commands, and sends none itself. tls: a server context
-    with its certificate: the broker then accepts only TLS. authenticate: called on the broker's
-    thread with a client's authentication method and credentials; returns whether to accept the
-    client. Times in seconds, sizes in bytes. Raises OptionError for invalid values.
+    each entry. batch_index_ack: acknowledgements inside a batch count on each kind of subscription,
+    and are stored. As on a broker with default settings, they count on Shared and Key_Shared
+    subscriptions only otherwise, as long as the topic is loaded, and with `transactions`.
+    listeners: names of listeners that lookups may ask for. transactions: whether there is a
+    transaction coordinator. precise_flow: permits allow entries by the average number of messages
+    per entry, instead of one entry per permit. protocol_version: the newest supported version; like
+    an old broker it closes the connection of a client that sends newer commands, and sends none
+    itself. tls: a server context with its certificate: the broker then accepts only TLS.
+    authenticate: called on the broker's thread with a client's authentication method and
+    credentials; returns whether to accept the client. Times in seconds, sizes in bytes. Raises
+    OptionError for invalid values.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class EmbeddedBroker(TopicControl):
         memory_limit: int = 2 * 1024**3,
         expose_entry_metadata: bool = False,
         batch_index_ack: bool = False,
+        listeners: tuple[str, ...] = (),
         deduplication: bool = False,
         transactions: bool = True,
         precise_flow: bool = False,
@@ -81,6 +85,7 @@ class EmbeddedBroker(TopicControl):
             memory_limit=memory_limit,
             expose_entry_metadata=expose_entry_metadata,
             batch_index_ack=batch_index_ack,
+            listeners=tuple(listeners),
             deduplication=deduplication,
             transactions=transactions,
             precise_flow=precise_flow,

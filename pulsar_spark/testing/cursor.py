@@ -17,7 +17,8 @@ class Cursor:
 
     Everything up to `mark_delete` is acknowledged, and the places in `acked` after it. In the
     batches in `partial`, messages whose bit is set are not. Delivery continues at `read_place`.
-    Without `batch_index_ack`, acknowledgements inside a batch are ignored.
+    Without `batch_index_ack`, acknowledgements inside a batch are ignored, unless the subscription
+    `keeps` them as long as the topic is loaded.
     """
 
     def __init__(self, log: EntryLog, start: Place, *, batch_index_ack: bool) -> None:
@@ -53,7 +54,12 @@ class Cursor:
         """Whether the whole entry at a place is acknowledged."""
         return place <= self.mark_delete or place in self.acked
 
-    def ack(self, place: Place, ack_set: Sequence[int] = ()) -> bool:
+    def unload(self) -> None:
+        """Forget what is kept only as long as the topic is loaded."""
+        if not self._batch_index_ack:
+            self.partial.clear()
+
+    def ack(self, place: Place, ack_set: Sequence[int] = (), *, keeps: bool = False) -> bool:
         """Acknowledge an entry, or its messages whose bits in `ack_set` are not set.
 
         Returns whether the whole entry is now acknowledged.
@@ -63,7 +69,7 @@ class Cursor:
         entry = self._log.get(place)
         if entry is None:
             return False
-        if ack_set and not self._keep_bits(entry, ack_bits(ack_set)):
+        if ack_set and not self._keep_bits(entry, ack_bits(ack_set), keeps=keeps):
             return False
         self.partial.pop(place, None)
         self.acked.add(place)
@@ -111,11 +117,18 @@ class Cursor:
         ledger_id, entry_id = self.mark_delete
         return self._log.count_from((ledger_id, entry_id + 1)) - len(self.acked)
 
-    def _keep_bits(self, entry: Entry, bits: int) -> bool:
+    def left_of(self, entry: Entry) -> int:
+        """How many messages of an entry are not acknowledged."""
+        if self.is_acked(entry.place):
+            return 0
+        bits = self.partial.get(entry.place)
+        return entry.count if bits is None else bits.bit_count()
+
+    def _keep_bits(self, entry: Entry, bits: int, *, keeps: bool = False) -> bool:
         """Store a partly acknowledged batch. Return whether nothing is left of it."""
         whole = (1 << entry.count) - 1
         remaining = self.partial.get(entry.place, whole) & bits
-        if remaining and self._batch_index_ack:
+        if remaining and (keeps or self._batch_index_ack):
             self.partial[entry.place] = remaining
         return not remaining
 

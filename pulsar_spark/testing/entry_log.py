@@ -36,6 +36,7 @@ class Entry:
         "publish_time",
         "slot",
         "txn",
+        "written_in",
     )
 
     def __init__(
@@ -46,7 +47,10 @@ class Entry:
         deliver_at: int,
         txn: TxnId | None = None,
     ) -> None:
+        # The transaction of its SEND, which hides it while that is open, and the one in its
+        # metadata, which drops it if that is aborted.
         self.txn = txn
+        self.written_in: TxnId | None = None
         self.data = data
         self.messages = messages
         self.publish_time = publish_time

@@ -31,6 +31,7 @@ class BrokerOptions:
     memory_limit: int = 2 * 1024**3
     expose_entry_metadata: bool = False
     batch_index_ack: bool = False
+    listeners: tuple[str, ...] = ()
     deduplication: bool = False
     transactions: bool = True
     precise_flow: bool = False

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """A producer that is connected, or waits for exclusive access (`ready` false)."""
+    """A producer that is connected, or waits for exclusive access (`ready` false).
+
+    One that is `fenced` is not told: its next SEND ends its connection.
+    """
 
     __slots__ = (
         "access_mode",
         "epoch",
+        "fenced",
         "name",
         "named_by_user",
         "producer_id",
@@ -42,6 +46,7 @@ class Producer:
         self.topic_epoch: int | None = body.topic_epoch if body.HasField("topic_epoch") else None
         self.schema_version = b""
         self.ready = True
+        self.fenced = False
 
     def succeeds(self, other: Producer) -> bool:
         """Whether this is the same producer after a reconnect on the same connection."""

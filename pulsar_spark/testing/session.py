@@ -328,6 +328,15 @@ class Session(Wire):
             )
             self.send(command, producer.topic.name)
 
+    def fence_producer(self, producer: Producer) -> None:
+        """Take a producer's access away: one that waits for it is told, others are not."""
+        if producer.ready:
+            producer.fenced = True
+        elif self.producers.pop(producer.producer_id, None) is producer:
+            text = "org.apache.pulsar.broker.service.BrokerServiceException$ProducerFencedException"
+            answer = answers.error(producer.request_id, pb.ProducerFenced, f"{text}: Fenced out")
+            self.send(answer, producer.topic.name)
+
     def close_consumer(self, consumer: Consumer, assigned_broker_url: str | None = None) -> None:
         """Close a consumer."""
         if self.consumers.get(consumer.consumer_id) is consumer:

@@ -147,7 +147,7 @@ class SharedSubscription(Subscription):
 
     def _hand_over(self, consumer: Consumer, entry: Entry) -> None:
         if self.pass_on(consumer, entry, self.redeliveries.get(entry.place, 0)):
-            consumer.pending[entry.place] = entry.count
+            consumer.pending[entry.place] = self.cursor.left_of(entry)
             self._owners[entry.place] = consumer
 
     # --- delayed messages: they wait on these kinds of subscription only ---

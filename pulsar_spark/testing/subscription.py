@@ -113,10 +113,14 @@ class Subscription:
 
     def ack(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
         """Acknowledge one entry, or some of its messages."""
-        if self.cursor.ack(place, ack_set):
-            self.forget(place)
+        # Whether acknowledgements are kept with those of transactions, as in a real broker.
+        keeps = not self.ordered and self.topic.has_transactions
         entry = self.topic.log.get(place)
-        consumer.unacked = max(0, consumer.unacked - (entry.count if entry is not None else 1))
+        before = 1 if entry is None else self.cursor.left_of(entry)
+        if self.cursor.ack(place, ack_set, keeps=keeps):
+            self.forget(place)
+        left = 0 if entry is None else self.cursor.left_of(entry)
+        consumer.unacked = max(0, consumer.unacked - (before - left))
 
     def ack_cumulative(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
         """Acknowledge everything up to an entry; raises Refusal on shared subscriptions."""

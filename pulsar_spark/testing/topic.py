@@ -76,7 +76,7 @@ class Topic:
         self.persistent = name.is_persistent
         self.schemas = schemas
         self.log = EntryLog(new_ledger_id, options.max_entries_per_ledger, usage)
-        self.producers = TopicProducers(self._announce_ready, self._close_producer)
+        self.producers = TopicProducers(self._announce_ready, self._fence_producer)
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions = TransactionBuffer()
         self.compacted = CompactedLog()
@@ -90,6 +90,7 @@ class Topic:
         self.call_soon = clock.call_soon
         self.call_later = clock.call_later
         self._expose = options.expose_entry_metadata
+        self.has_transactions = options.transactions
         self._batch_index_ack = options.batch_index_ack
 
     # --- entries ---
@@ -100,6 +101,8 @@ class Topic:
         if metadata.HasField("num_messages_in_batch"):
             messages = max(1, metadata.num_messages_in_batch)
         entry = Entry(data, messages, metadata.publish_time, max(0, metadata.deliver_at_time), txn)
+        if metadata.HasField("txnid_most_bits"):
+            entry.written_in = TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
         if not self.persistent:
             return self._pass_through(entry)
         self.log.append(entry)
@@ -200,6 +203,8 @@ class Topic:
     def reload(self) -> None:
         """Continue in a new ledger, as after the topic was loaded again."""
         self.log.reload()
+        for subscription in self.subscriptions.values():
+            subscription.cursor.unload()
 
     def terminate(self) -> None:
         """Accept no more messages; consumers are told once they have acknowledged all."""
@@ -217,6 +222,9 @@ class Topic:
 
     def _close_producer(self, producer: Producer) -> None:
         producer.session.close_producer(producer)
+
+    def _fence_producer(self, producer: Producer) -> None:
+        producer.session.fence_producer(producer)
 
     # --- subscriptions ---
 

@@ -46,8 +46,8 @@ class TransactionBuffer:
         return bool(self.open) and place >= next(iter(self.open.values()))
 
     def is_aborted(self, entry: Entry) -> bool:
-        """Whether an entry belongs to an aborted transaction."""
-        return entry.txn is not None and entry.txn in self._aborted
+        """Whether an entry belongs to an aborted transaction, by its metadata."""
+        return entry.written_in is not None and entry.written_in in self._aborted
 
     def shows(self, entry: Entry) -> bool:
         """Whether an entry can be delivered."""
@@ -133,8 +133,7 @@ class Coordinator:
         if found is None:
             raise Refusal(
                 pb.TransactionNotFound,
-                f"{_PACKAGE}$TransactionNotFoundException: The transaction with this txdID "
-                f"`({txn.most_bits},{txn.least_bits})` not found",
+                f"The transaction with this txdID `({txn.most_bits},{txn.least_bits})`not found ",
             )
         return found
 

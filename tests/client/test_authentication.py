@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.client.authentication import (
+    Authentication,
     AuthenticationBasic,
     AuthenticationOauth2,
+    AuthenticationTLS,
     AuthenticationToken,
 )
 from pulsar_spark.engine.authentication.providers import provider_for
@@ -45,8 +47,30 @@ def test_a_user_is_given_by_name_and_password_or_json() -> None:
     assert AuthenticationBasic("u", "secret").options == expected
     params = '{"username": "u", "password": "secret"}'
     assert AuthenticationBasic(auth_params_string=params).options == expected
-    with pytest.raises(UnsupportedFeature):
-        AuthenticationBasic("u", "secret", method="oms")
+
+
+def test_a_user_logs_in_by_the_method_that_is_named() -> None:
+    params = '{"username": "u", "password": "secret", "method": "oms"}'
+    for given in (
+        AuthenticationBasic("u", "secret", method="oms"),
+        AuthenticationBasic(auth_params_string=params),
+        Authentication("basic", params),
+    ):
+        provider = provider_for(given.options)
+        assert (provider.method_name, provider.auth_data()) == ("oms", b"u:secret")
+        assert "secret" not in repr(given)
+
+
+def test_a_plugin_is_given_by_its_name_and_parameters() -> None:
+    tls = AuthenticationTLS("/c.pem", "/k.pem")
+    assert Authentication("tls", "tlsCertFile:/c.pem,tlsKeyFile:/k.pem").options == tls.options
+    assert Authentication("token", "token:x").options == AuthenticationToken("x").options
+    for wrong in ("libauth.so", "athenz"):
+        with pytest.raises((OptionError, UnsupportedFeature)) as caught:
+            Authentication(wrong, "secret")
+        assert "secret" not in str(caught.value)
+    with pytest.raises(OptionError):
+        Authentication("tls", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.fault(96)

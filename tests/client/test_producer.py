@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from pulsar_spark.errors import (
     OperationTimeout,
     OptionError,
     ProducerQueueFull,
+    PulsarError,
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.producing import NO_ID, TopicScript, refuse
 from tests.engine.scripted_broker import ScriptedBroker
 from tests.support.waiting import finish, wait_until
@@ -306,3 +309,66 @@ def test_shutdown_does_not_wait_behind_a_sender_that_waits_for_room(
     leaving.start()
     finish(leaving, sender, seconds=20)
     wait_until(lambda: outcomes.results == [Result.AlreadyClosed] * 2)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_last_sequence_id_is_used_and_then_an_error_says_so(batching: bool) -> None:
+    last = 2**63 - 1
+    with EmbeddedBroker(deduplication=True) as broker, PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(
+            "t", "name", initial_sequence_id=last - 2, batching_enabled=batching
+        )
+        told: list[Result] = []
+        for _ in range(3):
+            producer.send_async(b"x", lambda result, _: told.append(result))
+        producer.flush()
+        # Of a batch that would go beyond the end, those are sent that fit.
+        assert sorted(told) == [Result.Ok, Result.Ok, Result.InvalidConfiguration]
+        assert producer.last_sequence_id() == last
+        with pytest.raises(OptionError, match=str(last)):
+            producer.send(b"x")
+        # It goes on for messages with ids of their own, and is on the same connection.
+        producer.send(b"x", sequence_id=1)
+        with pytest.raises(OptionError, match=str(last)):
+            producer.send(b"x")
+        producer.abort()
+        # So does one that the broker tells the last id.
+        other = client.create_producer("t", "name", batching_enabled=batching)
+        assert other.last_sequence_id() == last
+        with pytest.raises(OptionError, match=str(last)):
+            other.send(b"x")
+        assert broker.faults.seen("PRODUCER") == 2
+        with pytest.raises(OptionError, match="initial_sequence_id"):
+            client.create_producer("t", initial_sequence_id=last + 1)
+
+
+@pytest.mark.parametrize("refusal", ["ChecksumError", "NotAllowedError"])
+@pytest.mark.parametrize("batching", [False, True])
+def test_what_one_refused_entry_holds_fails_and_others_are_told_the_truth(
+    refusal: str, batching: bool
+) -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(
+            "t", batching_enabled=batching, batching_max_messages=2, max_pending_messages=100
+        )
+        told: dict[int, Result] = {}
+        broker.faults.error("SEND", refusal, times=1, after=3)
+
+        def tell(number: int, result: Result, _: MessageId) -> None:
+            told[number] = result
+
+        for number in range(20):
+            producer.send_async(b"%d" % number, partial(tell, number))
+        with pytest.raises(PulsarError):
+            producer.flush()
+        producer.send(b"20")
+        assert len(told) == 20
+        stored = {number for number, result in told.items() if result is Result.Ok}
+        assert len(stored) == (18 if batching else 19)
+        assert {told[number] for number in range(20) if number not in stored} == {Result[refusal]}
+        with client.create_reader("t", MessageId.earliest) as reader:
+            found = []
+            while reader.has_message_available():
+                found.append(int(reader.read_next().data()))
+        assert found == [*sorted(stored), 20]
+        assert broker.faults.seen("PRODUCER") == 1

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,69 @@ def rest(reader: PulsarReader) -> list[bytes]:
     while reader.has_message_available():
         found.append(reader.read_next(60_000).data())
     return found
+
+
+def chunk(number: int, payload: bytes) -> bytes:
+    whole: dict[str, Any] = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 6}
+    return stored_entry(payload, partition_key="k", chunk_id=number, **whole)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_part_of_a_message_is_not_available_until_it_is_whole(
+    broker: EmbeddedBroker, client: PulsarClient, partitions: int
+) -> None:
+    topic = broker.create_topic(f"parts-{partitions}", partitions)
+    own = topic if not partitions else f"{topic}-partition-1"
+    add_plain(broker, own, b"before")
+    broker.append(own, chunk(0, b"one"))
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert rest(reader) == [b"before"]
+        assert not reader.has_message_available()
+        add_plain(broker, own, b"between")
+        assert rest(reader) == [b"between"]
+        broker.append(own, chunk(1, b"two"))
+        assert reader.has_message_available()
+        assert reader.has_message_available()
+        assert rest(reader) == [b"onetwo"]
+
+
+def test_a_table_view_does_not_wait_for_the_rest_of_a_message(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    broker.append(topic, stored_entry(b"1", partition_key="a"))
+    broker.append(topic, chunk(0, b"one"))
+    with client.create_table_view(topic) as view:
+        assert view.get("a") == b"1"
+        broker.append(topic, chunk(1, b"two"))
+        wait_until(lambda: view.get("k") == b"onetwo")
+
+
+@pytest.mark.parametrize("silence", ["MESSAGE", "SUBSCRIBE"])
+def test_what_is_asked_of_a_silent_broker_ends_at_the_operation_timeout(
+    broker: EmbeddedBroker, topic: str, silence: str
+) -> None:
+    add_plain(broker, topic, b"x")
+    with PulsarClient(broker.service_url, operation_timeout_seconds=1) as client:
+        reader = client.create_reader(topic, MessageId.earliest)
+        with broker.faults.drop(silence, times=None):
+            with pytest.raises(OperationTimeout):
+                client.create_table_view(topic)
+            if silence == "MESSAGE":
+                reader.seek(MessageId.earliest)
+                with pytest.raises(OperationTimeout):
+                    reader.has_message_available()
+        reader.seek(MessageId.earliest)
+        assert rest(reader) == [b"x"]
+
+
+def test_an_error_is_available_and_raised_when_it_is_read(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    broker.append(topic, UNREADABLE["codec"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert reader.has_message_available()
+        with pytest.raises(CorruptMessage):
+            reader.read_next(60_000)
 
 
 def test_reading_leaves_nothing_at_the_broker(

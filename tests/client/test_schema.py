@@ -78,14 +78,14 @@ def write(client: PulsarClient, topic: str, schema: Schema, *values: Any, **opti
 def test_bytes_are_what_they_are_and_no_schema_is_told() -> None:
     schema = BytesSchema()
     assert schema.decode(schema.encode(b"\x00\xff")) == b"\x00\xff"
-    assert schema.schema_info() is None
+    assert schema.registered() is None
 
 
 def test_text_is_utf8() -> None:
     schema = StringSchema()
     assert schema.encode("ü") == b"\xc3\xbc"
     assert schema.decode(b"\xc3\xbc") == "ü"
-    info = schema.schema_info()
+    info = schema.registered()
     assert info is not None
     assert info.to_pb().type == pb.Schema.String
 

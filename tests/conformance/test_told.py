@@ -14,8 +14,11 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
 
-def test_a_client_says_who_it_is_and_what_it_is_able_to_do(broker: EmbeddedBroker) -> None:
-    with PulsarClient(broker.service_url, listener_name="inner") as client:
+def test_a_client_says_who_it_is_and_what_it_is_able_to_do() -> None:
+    with (
+        EmbeddedBroker(listeners=("inner",)) as broker,
+        PulsarClient(broker.service_url, listener_name="inner") as client,
+    ):
         client.get_topic_partitions("t")
         client.create_producer("t").close()
     told = broker.faults.log("CONNECT")[-1].body

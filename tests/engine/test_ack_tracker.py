@@ -117,8 +117,19 @@ def test_a_batch_id_without_a_size_is_refused(timers: Timers, broker: Broker) ->
     for wrong in (one(0, 2), one(0, 3, 3), one(0, 2, MAX_BATCH + 1)):
         with pytest.raises(OptionError, match="batch"):
             acks.acknowledge(wrong)
+    for wrong in (one(0, 3, 3), one(0, 2, MAX_BATCH + 1)):
         with pytest.raises(OptionError, match="batch"):
             acks.acknowledge_upto(wrong)
+
+
+@pytest.mark.parametrize("batch_index_acks", [False, True])
+def test_a_batch_id_without_a_size_acknowledges_what_is_before_the_batch(
+    timers: Timers, broker: Broker, batch_index_acks: bool
+) -> None:
+    acks = tracker(timers, broker, batch_index_acks=batch_index_acks)
+    acks.acknowledge_upto(one(9, 1))
+    acks.flush()
+    assert broker.upto() == [(1, 8)]
 
 
 def test_cumulative_ones_go_forward_only(timers: Timers, broker: Broker) -> None:

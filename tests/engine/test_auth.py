@@ -178,8 +178,9 @@ def test_a_secret_that_is_not_unicode_is_refused_and_not_shown(options: AuthOpti
 
 
 def test_the_forms_of_credentials_hold_a_password_alone() -> None:
-    forms = forms_of(b"user:p w", "basic")
+    basic = BasicAuth("user", "p w")
+    forms = forms_of(b"user:p w", basic)
     assert {b"user:p w", b"p w", "p%20w", "p+w", b"cCB3"} <= forms
-    assert forms_of(b"user:", "basic") >= {b"user:"}
-    assert b"" not in forms_of(b"user:", "basic")
-    assert b"b" not in forms_of(b"a:b", "token")
+    assert forms_of(b"user:", basic) >= {b"user:"}
+    assert b"" not in forms_of(b"user:", basic)
+    assert b"b" not in forms_of(b"a:b", TokenAuth("a:b"))

@@ -118,6 +118,19 @@ def test_a_lookup_gives_the_broker_that_is_named(web: WebService) -> None:
     assert "Authorization" not in asked.headers
 
 
+def test_names_with_a_cluster_have_the_paths_of_old_brokers(web: WebService) -> None:
+    topic = "persistent://tenant/cluster/ns/a/b"
+    with context_for(web.url) as context:
+        context.lookup.broker(topic)
+        context.lookup.partitions(topic)
+        context.lookup.topics_of_namespace("tenant/cluster/ns")
+    assert [asked.path for asked in web.asked] == [
+        "/lookup/v2/destination/persistent/tenant/cluster/ns/a%2Fb",
+        "/admin/persistent/tenant/cluster/ns/a%2Fb/partitions",
+        "/admin/namespaces/tenant/cluster/ns/destinations",
+    ]
+
+
 def test_partitions_and_topics_are_asked_for(web: WebService) -> None:
     web.partitions = 3
     web.topics = [f"{TOPIC}-partition-1", f"{TOPIC}-partition-0", "nonsense://", TOPIC + "2"]

@@ -426,6 +426,24 @@ def test_time_counts_from_the_last_progress(around: Windowed, clock: Clock) -> N
     assert window.ended
 
 
+def test_in_a_window_that_goes_on_receipts_for_others_give_no_more_time(
+    around: Windowed, clock: Clock
+) -> None:
+    window = around.make(timeout=600, survives_timeouts=True)
+    put(window, *(send(number) for number in range(5)))
+    clock.advance(500)
+    window.expire()
+    take(window)
+    clock.advance(99)
+    window.expire()
+    assert len(window.pending) == 4
+    put(window, send(5))
+    clock.advance(2)
+    window.expire()
+    assert [one.sequence_id for one in window.pending] == [5]
+    assert not around.given_up
+
+
 def test_a_window_that_goes_on_gives_up_what_is_late_and_nothing_else(around: Windowed) -> None:
     window = around.make(timeout=0.5, survives_timeouts=True)
     told: list[PulsarError | None] = []

@@ -143,8 +143,8 @@ def test_a_role_without_permission_learns_which_it_lacks_on_which_topic(
         assert broker.faults.seen(command) == 1
 
 
-def client(broker: EmbeddedBroker, auth: AuthOptions) -> PulsarClient:
-    return PulsarClient(broker.service_url, Authentication(auth))
+def client(broker: EmbeddedBroker, place: str) -> PulsarClient:
+    return PulsarClient(broker.service_url, Authentication("token", place))
 
 
 @pytest.mark.fault(47)
@@ -162,10 +162,8 @@ def test_a_stream_goes_on_through_the_rotation_of_its_token(
 
     file = tmp_path / "token"
     write("good")
-    auth = AuthOptions("token", token_file=str(file))
-    if place == "environment":
-        auth = AuthOptions("token", token_variable="PULSAR_TOKEN")
-    with client(broker, auth) as pulsar:
+    given = f"file://{file}" if place == "file" else "env:PULSAR_TOKEN"
+    with client(broker, given) as pulsar:
         producer = pulsar.create_producer("t")
         reader = pulsar.create_reader("t", MessageId.earliest)
         for number in range(3):
@@ -186,7 +184,7 @@ def test_a_token_that_nobody_renews_ends_a_stream_with_one_clear_error(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("good")
-    with client(broker, AuthOptions("token", token_file=str(file))) as pulsar:
+    with client(broker, f"file://{file}") as pulsar:
         producer = pulsar.create_producer("t", send_timeout_millis=60_000)
         reader = pulsar.create_reader("t", MessageId.earliest)
         producer.send(b"1")

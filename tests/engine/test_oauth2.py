@@ -24,7 +24,7 @@ from pulsar_spark.engine.context import ClientContext, shared_connections
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, OAuth2Options
 from pulsar_spark.errors import (
     AuthenticationError,
-    ConnectError,
+    IssuerUnreachable,
     MissingDependency,
     OptionError,
     PulsarError,
@@ -184,8 +184,8 @@ def test_credentials_go_to_no_redirect(issuer: Issuer, auth: OAuth2Auth, status:
 @pytest.mark.parametrize(
     "answer,kind,text",
     [
-        (say(500, {}), ConnectError, "status 500"),
-        (say(429, {}), ConnectError, "status 429"),
+        (say(500, {}), IssuerUnreachable, "status 500"),
+        (say(429, {}), IssuerUnreachable, "status 429"),
         (
             say(401, {"error": "invalid_client", "error_description": f"not {SECRET}"}),
             AuthenticationError,
@@ -272,7 +272,7 @@ def test_an_answer_in_chunks_is_read_and_its_lines_are_bounded(
     issuer.on_token = lambda handler: in_chunks(handler, [b";", *[b"x" * 500_000] * 100])
     tracemalloc.start()
     try:
-        refused(auth, ConnectError, "cannot be asked")
+        refused(auth, IssuerUnreachable, "cannot be asked")
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
@@ -297,7 +297,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_local_issuer_is_asked_without_a_proxy(proxy: Issuer, scheme: str, host: str) -> None:
     auth = OAuth2Auth(OAuth2Options(f"{scheme}://{host}:9", private_key=KEY))
-    refused(auth, ConnectError, "cannot be asked")
+    refused(auth, IssuerUnreachable, "cannot be asked")
     assert proxy.headers == []
 
 
@@ -311,7 +311,7 @@ def test_a_local_issuer_that_is_there_gives_its_own_token(proxy: Issuer) -> None
 @pytest.mark.fault(147)
 def test_a_proxy_sees_of_another_issuer_only_its_name(proxy: Issuer) -> None:
     auth = OAuth2Auth(OAuth2Options("https://issuer.invalid", private_key=KEY))
-    refused(auth, ConnectError, "cannot be asked")
+    refused(auth, IssuerUnreachable, "cannot be asked")
     assert set(proxy.paths) == {"issuer.invalid:443"}
     assert not proxy.asked
     assert SECRET not in " ".join(map(str, proxy.headers))
@@ -385,7 +385,7 @@ def test_a_slow_issuer_is_given_up(
 
     issuer.on_token = slow
     started = time.monotonic()
-    refused(auth, ConnectError, "127.0.0.1")
+    refused(auth, IssuerUnreachable, "127.0.0.1")
     assert time.monotonic() - started < 20
     released.set()
 
@@ -394,7 +394,7 @@ def test_a_slow_issuer_is_given_up(
 def test_an_issuer_that_is_not_there_can_be_asked_again(authority: Authority) -> None:
     with Issuer(authority) as issuer:
         auth = made(issuer, authority)
-    refused(auth, ConnectError, "cannot be asked")
+    refused(auth, IssuerUnreachable, "cannot be asked")
 
 
 def test_packages_that_are_missing_are_named(

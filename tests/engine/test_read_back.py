@@ -23,7 +23,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.events import CommandReceived, Event
@@ -68,6 +68,8 @@ def add(
     """Store a batch, in a transaction if given."""
     entry = stored_entry(batch_body(payloads), num_messages_in_batch=len(payloads))
     metadata = pb.MessageMetadata(num_messages_in_batch=len(payloads))
+    for name, value in commands.txn_fields(txn).items():
+        setattr(metadata, name, value)
     return Position(
         *broker._call(lambda server: server.topics.topics[topic].append(entry, metadata, txn))
     )

@@ -23,8 +23,13 @@ from pulsar_spark.client import (
     MessageId,
     PulsarClient,
 )
-from pulsar_spark.engine.options import AuthOptions
-from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError, TlsError
+from pulsar_spark.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    PulsarError,
+    RemoteProtocolError,
+    TlsError,
+)
 from tests.support.certificates import Authority
 from tests.support.issuer import Issuer, say
 from tests.support.java_server import free_ports
@@ -85,6 +90,18 @@ def test_every_way_to_log_in_works_and_is_refused_where_it_should_be(
     for url in (cluster.binary_url, cluster.web_url):
         cluster.url = url
         _log_in_in_every_way(cluster)
+
+
+def test_a_port_with_another_scheme_is_named_at_once(
+    start_real_broker: START, tmp_path: Path
+) -> None:
+    cluster = Cluster(start_real_broker, tmp_path)
+    login = AuthenticationToken(cluster.token())
+    cluster.url = cluster.binary_url.replace("pulsar+ssl", "pulsar")
+    assert "speaks TLS" in cluster.refused(RemoteProtocolError, login)
+    # The broker's plain port wants credentials too; none are sent to it.
+    cluster.url = cluster.broker.service_url.replace("pulsar://", "pulsar+ssl://")
+    assert "Pulsar without it" in cluster.refused(TlsError, login)
 
 
 def _log_in_in_every_way(cluster: Cluster) -> None:
@@ -150,7 +167,7 @@ def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
     thread = threading.Thread(target=renew)
     thread.start()
     topic = cluster.broker.unique_topic()
-    login = Authentication(AuthOptions("token", token_file=str(file)))
+    login = Authentication("token", f"file://{file}")
     try:
         with cluster.client(login) as client:
             producer = client.create_producer(topic)

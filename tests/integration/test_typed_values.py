@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pytest
 import pulsar_spark.client as ours
 from tests.integration.brokers import Broker
 from tests.integration.typed import read as read_as_spark
+from tests.support.real_broker import RealBroker
 
 official = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 official_schema = pytest.importorskip("pulsar.schema")
@@ -306,3 +308,15 @@ def test_a_dead_letter_has_the_version_it_was_written_with(broker: Broker) -> No
         letters = [dead.receive(60_000) for _ in range(2)]
         values = {letter.value()["sensor"]: letter.value() for letter in letters}
         assert values == {OLD["sensor"]: OLD | DEFAULTS, NEW["sensor"]: NEW}
+
+
+def test_names_with_a_slash_are_looked_up_by_rest_too(real_broker: RealBroker) -> None:
+    # The second part of such a name is a cluster.
+    topic = f"persistent://public/default/a/{uuid.uuid4().hex}/b"
+    with ours.Client(real_broker.admin_url) as client:
+        assert client.get_topic_partitions(topic) == [topic]
+        with client.create_producer(topic, schema=ours.StringSchema()) as producer:
+            producer.send("x")
+        schema = ours.AutoConsumeSchema()
+        reader = client.create_reader(topic, ours.MessageId.earliest, schema=schema)
+        assert reader.read_next(60_000).value() == "x"

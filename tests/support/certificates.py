@@ -61,12 +61,18 @@ class Authority:
         return self._store(f"{name}.pem", certificate), self._store(f"{name}.key", key)
 
 
-def self_signed(folder: Path) -> tuple[str, ssl.SSLContext]:
-    """Return a self-signed server certificate, as a file and in a context."""
+def self_signed(
+    folder: Path, subject: str = "own", names: str = "IP:127.0.0.1"
+) -> tuple[str, ssl.SSLContext]:
+    """Return a self-signed server certificate, as a file and in a context.
+
+    Without `names` it names its host in the subject only.
+    """
     certificate, key = folder / "own.pem", folder / "own.key"
+    extension = f"-addext subjectAltName={names} " if names else ""
     subprocess.run(
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own "
-        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={subject} "
+        f"{extension}-keyout {key} -out {certificate}".split(),
         check=True,
         capture_output=True,
     )

@@ -26,6 +26,7 @@ from pulsar_spark.engine.options import OAuth2Options, is_unicode
 from pulsar_spark.errors import (
     AuthenticationError,
     ConnectError,
+    IssuerUnreachable,
     MissingDependency,
     OptionError,
     TlsError,
@@ -102,7 +103,7 @@ class OAuth2Auth:
         """Return a token that has not expired.
 
         Raises AuthenticationError if the issuer refuses, TlsError if it is not trusted,
-        ConnectError if it cannot be reached now.
+        IssuerUnreachable if it cannot be asked now.
         """
         with self._lock:
             if time.monotonic() >= self._renew_at:
@@ -131,7 +132,7 @@ class OAuth2Auth:
         return client, secret
 
     def _fetch_in_time(self) -> tuple[bytes, float]:
-        """As `_fetch`; raises ConnectError if it takes too long."""
+        """As `_fetch`; raises IssuerUnreachable if it takes too long."""
         # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would never
         # exceed one. So this runs on a thread that can be abandoned.
         found: queue.SimpleQueue[tuple[bytes, float] | BaseException] = queue.SimpleQueue()
@@ -345,7 +346,7 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
             "Give the issuer's own address as issuerUrl.",
         )
     if status in (408, 425, 429) or status >= 500:
-        raise ConnectError(f"{host} answers with status {status}", "Try again later.")
+        raise IssuerUnreachable(f"{host} answers with status {status}", "Try again later.")
     if status >= 400:
         raise AuthenticationError(
             f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
@@ -364,8 +365,8 @@ def _read(response: requests.Response) -> bytes:
     return part
 
 
-def _too_slow(host: str) -> ConnectError:
-    return ConnectError(f"{host} gave no whole answer within {_TIMEOUT:g} s", _REACH)
+def _too_slow(host: str) -> IssuerUnreachable:
+    return IssuerUnreachable(f"{host} gave no whole answer within {_TIMEOUT:g} s", _REACH)
 
 
 def _code(body: bytes) -> str:
@@ -416,7 +417,7 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
             # A proxy's URL in the environment, of a kind that requests does not know.
             what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
         else:
-            raise ConnectError(
+            raise IssuerUnreachable(
                 f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
             ) from None
     except OAuthError:

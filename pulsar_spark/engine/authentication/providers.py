@@ -120,11 +120,11 @@ class TokenAuth:
 
 
 class BasicAuth:
-    """User name and password."""
+    """User name and password, by a method that the broker may know under another name."""
 
-    method_name = "basic"
-
-    def __init__(self, username: str, password: str) -> None:
+    def __init__(self, username: str, password: str, method_name: str = "basic") -> None:
+        _check_text(method_name, "the name of the method")
+        self.method_name = method_name
         _check_text(username, "the user name")
         _check_text(password, "the password")
         self._username = username
@@ -209,10 +209,10 @@ def _check_text(text: str, what: str) -> None:
         raise OptionError(f"{what} contains characters that are not Unicode")
 
 
-def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
+def forms_of(data: bytes, provider: AuthProvider) -> frozenset[str | bytes]:
     """Return all forms in which a broker might repeat the credentials it was sent."""
     plain = {data}
-    if method == BasicAuth.method_name:
+    if isinstance(provider, BasicAuth):
         plain.add(data.partition(b":")[2])
     forms: set[str | bytes] = set()
     for secret in plain - {b""}:
@@ -250,16 +250,17 @@ def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
     if headers is None:
         if not data:
             return data, {}
-        if method not in (TokenAuth.method_name, BasicAuth.method_name):
+        is_basic = isinstance(provider, BasicAuth)
+        if not is_basic and method != TokenAuth.method_name:
             raise UnsupportedFeature(
                 f"the method {method!r} has no known HTTP headers",
                 "Give the class a method http_headers() that returns them, or use a pulsar:// "
                 "service URL.",
             )
-        if method == TokenAuth.method_name:
-            value = f"Bearer {data.decode('latin-1')}"
-        else:
+        if is_basic:
             value = f"Basic {base64.b64encode(data).decode()}"
+        else:
+            value = f"Bearer {data.decode('latin-1')}"
         headers = {"Authorization": value, "X-Pulsar-Auth-Method-Name": method}
     if not all(_HEADER.fullmatch(f"{name}: {value}") for name, value in headers.items()):
         raise AuthenticationError(
@@ -293,7 +294,7 @@ def provider_for(options: AuthOptions) -> AuthProvider:
     if options.method == "basic":
         if options.username is None or options.password is None:
             raise OptionError("basic authentication needs a user name and a password")
-        return BasicAuth(options.username, options.password)
+        return BasicAuth(options.username, options.password, options.method_name or "basic")
     if options.method == "tls":
         return TlsAuth()
     if options.method == "oauth2" and options.oauth2 is not None:

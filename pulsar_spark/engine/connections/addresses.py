@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pulsar_spark.errors import (
+    BrokerUnreachable,
     ConnectError,
+    ConnectTimeout,
+    IssuerUnreachable,
     OptionError,
     PulsarError,
     RemoteProtocolError,
@@ -147,8 +150,15 @@ def split_host_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def unreachable(errors: Sequence[PulsarError]) -> PulsarError:
-    """Return one error for a service URL whose hosts all failed."""
+def unreachable(errors: Sequence[PulsarError], *, fails_fast: bool) -> PulsarError:
+    """Return one error for a service URL whose hosts all failed.
+
+    With `fails_fast` it is a BrokerUnreachable if no host answered, or tokens could not be had.
+    """
+    unanswered = (ConnectTimeout, IssuerUnreachable)
+    if fails_fast and all(isinstance(error, unanswered) for error in errors):
+        reasons = "; ".join(dict.fromkeys(error.what for error in errors))
+        return BrokerUnreachable(reasons, errors[0].remedy or _REACH, broker=errors[0].broker)
     if len(errors) == 1:
         return errors[0]
     reasons = "; ".join(dict.fromkeys(error.what for error in errors))

@@ -11,6 +11,7 @@ written. The core's output goes to the `WriteQueue`, in order, before the mutex 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any, cast
 
 from pulsar_spark import __version__
 from pulsar_spark.engine.authentication.providers import AuthProvider, NoAuth, credentials, forms_of
-from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.connections.handlers import (
     ConsumerHandler,
     Handler,
@@ -39,6 +40,7 @@ from pulsar_spark.engine.connections.requests import (
 )
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Received, Transport, WriteQueue
+from pulsar_spark.engine.connections.wrong_scheme import wrong_scheme
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.gathering import put_off
@@ -49,6 +51,7 @@ from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
     ConnectionLost,
+    ConnectTimeout,
     PulsarError,
     RemoteProtocolError,
     UnsupportedFeature,
@@ -437,13 +440,18 @@ class ClientConnection:
             auth_data=self._credentials(),
             proxy_to_broker_url=self.address.logical if self.address.proxied else None,
         )
-        transport = Transport.connect(
-            self.address.physical,
-            options.connection_timeout,
-            tls=tls_context(options),
-            proxy=options.proxy,
-            cancelled=lambda: self.closed,
-        )
+        try:
+            transport = Transport.connect(
+                self.address.physical,
+                options.connection_timeout,
+                tls=tls_context(options),
+                proxy=options.proxy,
+                cancelled=lambda: self.closed,
+            )
+        except ConnectError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ECONNRESET:
+                self._check_scheme(tls=True)
+            raise
         self._transport = transport
         self._writer.open(transport)
         with self._mutex:
@@ -452,17 +460,27 @@ class ClientConnection:
         deadline = Deadline(options.connection_timeout)
         while not self._ready.done() and self._error is None:
             if deadline.expired():
-                raise ConnectError(
+                raise ConnectTimeout(
                     f"the broker did not answer CONNECT within {deadline.seconds:g} s",
                     "Check that service.url names a Pulsar broker or proxy.",
                     broker=self.address.physical,
                 )
             try:
                 self._receive_once(transport, deadline.remaining())
-            except ConnectionLost:
+            except (ConnectionLost, ConnectError):
                 transport.check_refusal()
+                if not parse_service_url(options.service_url).tls:
+                    self._check_scheme(tls=False)
                 raise
         return transport
+
+    def _check_scheme(self, *, tls: bool) -> None:
+        """Raise an error if the broker ended the connection because `tls` is wrong there."""
+        if self._error is None and self.options.proxy is None:
+            seconds = self.options.connection_timeout
+            found = wrong_scheme(self.address.physical, CLIENT_VERSION, seconds, tls=tls)
+            if found is not None:
+                raise found
 
     def _receive(self, transport: Transport) -> None:
         self._pinged_at = time.monotonic()
@@ -683,7 +701,7 @@ class ClientConnection:
     def _credentials(self) -> bytes | None:
         data = credentials(self._auth.auth_data, self.address.logical)
         if data:
-            self._secrets |= forms_of(data, self._auth.method_name)
+            self._secrets |= forms_of(data, self._auth)
         return data
 
     # --- the end ------------------------------------------------------------------------------

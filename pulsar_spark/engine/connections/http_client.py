@@ -286,7 +286,7 @@ class HttpClient:
             if answer.status >= 500:
                 self._put_last(host)
             return answer
-        raise unreachable(errors)
+        raise unreachable(errors, fails_fast=self._options.fails_fast)
 
     def _put_last(self, host: str) -> None:
         """Let the next request start with another host."""
@@ -394,7 +394,7 @@ class HttpClient:
         with self._lock:
             if headers != self._last_headers:
                 self._last_headers = headers
-                forms = forms_of(data or b"", self._auth.method_name) | {*headers.values()}
+                forms = forms_of(data or b"", self._auth) | {*headers.values()}
                 self._secrets.append(forms - {self._auth.method_name})
         return headers
 

@@ -128,7 +128,7 @@ class ConnectionPool(Closing):
                     self._try_last(host)
                 continue
             return connection
-        raise unreachable(errors)
+        raise unreachable(errors, fails_fast=self.options.fails_fast)
 
     def broker_host(
         self,

@@ -65,8 +65,8 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
     wanted = options.tls_in_use
     context = client_context()
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Only look for host names in subjectAltName, as browsers and Java do.
-    context.hostname_checks_common_name = False
+    # Without a name in subjectAltName the subject's counts, as for Pulsar's Java and C++ clients.
+    context.hostname_checks_common_name = True
     # A trusted intermediate certificate suffices, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = wanted.verify_hostname and not wanted.allow_insecure
@@ -85,6 +85,21 @@ def client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def answers_with_tls(sock: socket.socket) -> bool:
+    """Whether a peer answers a TLS handshake, whatever its certificate; raises OSError.
+
+    The socket is of no other use then.
+    """
+    context = client_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        context.wrap_socket(sock).close()
+    except ssl.SSLError as error:
+        return error.reason in _REFUSALS | _OLD
+    return True
 
 
 def tls_identity(options: ClientOptions) -> bytes:

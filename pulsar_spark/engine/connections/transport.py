@@ -23,7 +23,13 @@ from pulsar_spark.engine.connections.addresses import split_host_port
 from pulsar_spark.engine.connections.polling import poll, wait_connecting
 from pulsar_spark.engine.connections.tls import TlsSocket
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, TlsError
+from pulsar_spark.errors import (
+    ConnectError,
+    ConnectionLost,
+    ConnectTimeout,
+    OperationTimeout,
+    TlsError,
+)
 from pulsar_spark.protocol.blocks import Buffer
 
 READ_SIZE = 512 * 1024
@@ -107,6 +113,7 @@ class Transport:
         host, _ = split_host_port(address)
         targets = resolve(proxy or address, deadline)
         reasons: list[str] = []
+        last: OSError | None = None
         for number, (family, target) in enumerate(targets):
             # Each address gets a share of the time, so that a silent one does not use it all.
             share = Deadline(deadline.remaining() / (len(targets) - number))
@@ -114,18 +121,22 @@ class Transport:
                 sock = _wrap(_open(family, target, share, cancelled), host, tls, share, cancelled)
             except OSError as error:
                 reasons.append(f"{target[0]}: {error.strerror or error}")
+                # One that answers, if only to refuse, says more than those that do not.
+                if last is None or error.errno != errno.ETIMEDOUT:
+                    last = error
                 continue
             except TlsError as error:
                 raise error.with_context(broker=address) from None
             return cls(sock, address)
         through = "" if proxy is None else f" through the proxy {proxy}"
-        raise ConnectError(
+        is_silent = last is not None and last.errno == errno.ETIMEDOUT
+        raise (ConnectTimeout if is_silent else ConnectError)(
             f"cannot connect to {address}{through}: {'; '.join(reasons)}",
             "Check service.url, and that the broker runs and is reachable from this machine."
             if proxy is None
             else "Check pulsar.client.proxyServiceUrl, and that the proxy knows this broker.",
             broker=address,
-        )
+        ) from last
 
     def receive(
         self, timeout: float, *, or_writable: bool = False, gather: int = 0

@@ -178,9 +178,11 @@ class AckTracker:
     ) -> Future[None] | None:
         """Acknowledge a message and all before it; returns a receipt if those are on.
 
-        Takes `properties`, and raises OptionError, as `acknowledge`.
+        Takes `properties` as `acknowledge`. An id without its batch's size acknowledges what is
+        before the batch.
         """
-        _check_batch(message_id)
+        if message_id.batch_size:
+            _check_batch(message_id)
         position = Position.after(message_id)
         if 0 < message_id.batch_size <= position.batch_index:
             position = Position(position.ledger_id, position.entry_id + 1)

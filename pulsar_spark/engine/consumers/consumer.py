@@ -9,6 +9,7 @@ to redeliver everything. Entries taken before have an old `generation` and must 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -73,6 +74,8 @@ _MAX_REDELIVERED = 1000
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 # After chunks could not be fetched, try again.
 _FETCH_AGAIN_SECONDS = 1.0
+# So often it is logged that messages cannot be decrypted.
+_WARN_SECONDS = 60.0
 
 
 class Delivery(NamedTuple):
@@ -182,6 +185,9 @@ class TopicConsumer(AttachedConsumer):
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
         self._chunk_fetcher = ChunkFetcher(context, topic, options, budget)
+        # How many messages no key decrypts, and when to log the next one.
+        self._withheld = 0
+        self._warn_at = 0.0
 
     # --- attaching ----------------------------------------------------------------------------
 
@@ -303,7 +309,8 @@ class TopicConsumer(AttachedConsumer):
     def take(self) -> Delivery | None:
         """Take the next entry, None if there is none now.
 
-        Raises CorruptMessage or EncryptedMessage once for an entry that cannot be read.
+        Raises CorruptMessage once for an entry that cannot be read. One that cannot be decrypted
+        stays unacknowledged, and is left out with a line in the log.
         """
         while True:
             with self._lock:
@@ -368,6 +375,9 @@ class TopicConsumer(AttachedConsumer):
             self._drop(generation, end, cost_of(frame), size)
             if self._may_be_discarded(key, error):
                 return None
+            if isinstance(error, EncryptedMessage):
+                self._withhold(error)
+                return None
             raise
         cost = self._decoder.messages
         if entry is None:
@@ -409,6 +419,21 @@ class TopicConsumer(AttachedConsumer):
             return True
         self._outstanding.unreadable(key)
         return False
+
+    def _withhold(self, error: EncryptedMessage) -> None:
+        """Log that a message is not given to the user, at most once a minute."""
+        self._withheld += 1
+        now = time.monotonic()
+        if now < self._warn_at:
+            return
+        self._warn_at = now + _WARN_SECONDS
+        logger.error(
+            "%s: messages that no key decrypts are withheld, and stay unacknowledged (%d until "
+            "now): %s",
+            self.topic,
+            self._withheld,
+            error,
+        )
 
     def _try_again_soon(self, error: PulsarError) -> None:
         """Have those who wait try again to fetch the chunks of a message."""

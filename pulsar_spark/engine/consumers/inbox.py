@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, wait_until
 from pulsar_spark.errors import ClosedError, PulsarError
 
 # How many messages are taken from one consumer before the next one's turn.
@@ -75,9 +75,10 @@ class Inbox:
             wakes = self._wakes
             self._waiting += 1
             try:
-                return self._came.wait_for(
-                    lambda: bool(self._has_some() or self._error or self._wakes != wakes),
-                    min(deadline.remaining(), threading.TIMEOUT_MAX),
+                return wait_until(
+                    self._came,
+                    lambda: self._has_some() or self._error or self._wakes != wakes,
+                    deadline,
                 )
             finally:
                 self._waiting -= 1

@@ -88,7 +88,7 @@ class OutstandingEntries:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
         receipt = self._acks.acknowledge_upto(message_id, properties)
         position = Position(message_id.ledger_id, message_id.entry_id)
-        if message_id.batch_index + 1 >= message_id.batch_size:
+        if message_id.batch_index < 0 or 0 < message_id.batch_size <= message_id.batch_index + 1:
             position = Position(message_id.ledger_id, message_id.entry_id + 1)
         self._unacked.discard_before(position)
         self._nacked.discard_before(position)

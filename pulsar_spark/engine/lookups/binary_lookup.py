@@ -6,13 +6,19 @@ Pulsar binary protocol, "Service discovery". Each operation is one attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress, too_many_redirects
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.service import ANY_DOMAIN, RegisteredSchema, topic_names
+from pulsar_spark.engine.lookups.service import (
+    ANY_DOMAIN,
+    RegisteredSchema,
+    topic_names,
+    with_listener,
+)
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol import commands
@@ -35,6 +41,13 @@ class BinaryLookupService:
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
+        return with_listener(
+            self._pool.options.listener_name, partial(self._broker, topic, deadline)
+        )
+
+    def _broker(
+        self, topic: str, deadline: Deadline, listener: str | None
+    ) -> Operation[BrokerAddress]:
         connection = yield from self._pool.service_operation()
         if connection.protocol_version < BINARY_LOOKUP:
             # With several brokers, an http:// service URL finds the right one.
@@ -42,7 +55,7 @@ class BinaryLookupService:
         options = self._pool.options
         authoritative = False
         for _ in range(options.max_lookup_redirects + 1):
-            builder = self._lookup_command(topic, authoritative)
+            builder = _lookup_command(topic, authoritative, listener)
             answer: pb.CommandLookupTopicResponse
             answer = yield from self._asked(connection, builder, deadline)
             host = self._named_host(connection, answer)
@@ -53,12 +66,6 @@ class BinaryLookupService:
             authoritative = answer.authoritative
             connection = yield self._pool.get_async(BrokerAddress(host, host))
         raise too_many_redirects(options.max_lookup_redirects)
-
-    def _lookup_command(self, topic: str, authoritative: bool) -> Callable[[int], pb.BaseCommand]:
-        listener = self._pool.options.listener_name
-        return lambda request_id: commands.lookup(
-            topic, request_id, authoritative=authoritative, advertised_listener_name=listener
-        )
 
     def _named_host(
         self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
@@ -134,3 +141,11 @@ class BinaryLookupService:
             return (yield connection.request_async(builder, timeout))
         finally:
             connection.lookups.give_back(turn)
+
+
+def _lookup_command(
+    topic: str, authoritative: bool, listener: str | None
+) -> Callable[[int], pb.BaseCommand]:
+    return lambda request_id: commands.lookup(
+        topic, request_id, authoritative=authoritative, advertised_listener_name=listener
+    )

@@ -7,6 +7,7 @@ URL, and register schemas there too.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
@@ -14,9 +15,9 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names
+from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names, with_listener
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.errors import RemoteProtocolError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.errors import RemoteProtocolError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, key_value_data, type_of_name
 from pulsar_spark.protocol.topic_name import TopicName
@@ -38,9 +39,15 @@ class HttpLookupService:
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
-        listener = self._pool.options.listener_name
+        return with_listener(
+            self._pool.options.listener_name, partial(self._broker, topic, deadline)
+        )
+
+    def _broker(
+        self, topic: str, deadline: Deadline, listener: str | None
+    ) -> Operation[BrokerAddress]:
         asked = {} if listener is None else {"listenerName": listener}
-        target = f"/lookup/v2/topic/{_topic_path(topic)}"
+        target = f"/lookup/v2/{'destination' if _is_legacy(topic) else 'topic'}/{_path(topic)}"
         data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
         fields = _fields(data, "a lookup")
         host = self._pool.broker_host(
@@ -50,7 +57,7 @@ class HttpLookupService:
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that gets a topic's number of partitions."""
-        target = f"/admin/v2/{_topic_path(topic)}/partitions"
+        target = f"{_admin(topic)}/{_path(topic)}/partitions"
         asked = {"checkAllowAutoCreation": "true" if create else "false"}
         data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
         count = _fields(data, "the partitions of a topic").get("partitions")
@@ -60,7 +67,10 @@ class HttpLookupService:
 
     def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
         """Return an operation that lists a namespace's topics."""
-        target = f"/admin/v2/namespaces/{quote(namespace)}/topics"
+        # With a cluster, as in names of topics, it has three parts.
+        is_legacy = namespace.count("/") > 1
+        target = f"/admin/{'' if is_legacy else 'v2/'}namespaces/{quote(namespace)}/"
+        target += "destinations" if is_legacy else "topics"
         asked = {"mode": pb.CommandGetTopicsOfNamespace.Mode.Name(mode)}
         try:
             data = yield from self._asked(target, asked, deadline, _MAX_TOPICS)
@@ -77,7 +87,8 @@ class HttpLookupService:
         """Return an operation that gets a version of a topic's schema, or the latest."""
         name = TopicName.parse(topic).partitioned
         # Brokers decode the name twice here, but only once elsewhere.
-        target = f"/admin/v2/schemas/{name.namespace_name}/{quote(_local(name))}/schema"
+        local = quote(quote(name.local_name, safe=""))
+        target = f"{_admin(topic)}/schemas/{name.namespace_name}/{local}/schema"
         if version is not None:
             number = int.from_bytes(version, "big")
             if len(version) != _VERSION_SIZE or number >= _MAX_VERSION:
@@ -99,18 +110,18 @@ class HttpLookupService:
         return (yield self._client.get(target, timeout, limit))
 
 
-def _topic_path(topic: str) -> str:
+def _is_legacy(topic: str) -> bool:
+    """Whether a topic's name has a cluster in it: brokers have other paths for these."""
+    return "/" in TopicName.parse(topic).namespace
+
+
+def _admin(topic: str) -> str:
+    return "/admin" if _is_legacy(topic) else "/admin/v2"
+
+
+def _path(topic: str) -> str:
     name = TopicName.parse(topic)
-    return f"{name.domain}/{name.namespace_name}/{_local(name)}"
-
-
-def _local(name: TopicName) -> str:
-    if "/" in name.namespace:
-        raise UnsupportedFeature(
-            "topic names with a cluster in them are not looked up over http or https",
-            "Give the brokers' binary address as service.url: pulsar://host:6650.",
-        )
-    return quote(name.local_name, safe="")
+    return f"{name.domain}/{name.namespace_name}/{quote(name.local_name, safe='')}"
 
 
 def _fields(data: Any, what: str) -> dict[str, Any]:

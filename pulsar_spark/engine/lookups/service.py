@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.errors import InvalidTopicName
+from pulsar_spark.errors import BrokerError, BrokerUnreachable, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
@@ -47,6 +47,32 @@ class LookupService(Protocol):
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
         """Return an operation that gets a version of a topic's schema, or the latest."""
+
+
+def with_listener(
+    listener: str | None, ask: Callable[[str | None], Operation[BrokerAddress]]
+) -> Operation[BrokerAddress]:
+    """Return an operation that finds a broker; `ask` does, for a listener's name.
+
+    Brokers answer about a listener that they do not have as about a topic that is being loaded. So
+    they are asked without it, too: raises BrokerUnreachable if that is answered.
+    """
+    try:
+        return (yield from ask(listener))
+    except BrokerError as error:
+        if listener is None or not error.retryable:
+            raise
+        yield from ask(None)
+    try:
+        # The topic may have been loaded meanwhile.
+        return (yield from ask(listener))
+    except BrokerError as error:
+        if not error.retryable:
+            raise
+        raise BrokerUnreachable(
+            f"the brokers do not have the listener {listener!r}: {error.what}",
+            "Give a name of the brokers' advertisedListeners as listener_name.",
+        ) from error
 
 
 def topic_names(named: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import (
@@ -496,10 +496,10 @@ class InflightWindow:
     At most `max_messages` (0: any number) and the budget's bytes are in flight; one larger entry
     is accepted alone. A sender without room continues when half of the messages are acknowledged.
     Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
-    producer, it ends the window. With `survives_timeouts`, only the sends that old fail, and
-    `on_expired` gets them; and so do sends that the broker refuses, or a backlog quota for the time
-    being. However sends leave `pending`, that wakes who waits for room; then `finish` follows,
-    which calls `on_room`.
+    producer, it ends the window. With `survives_timeouts`, the sends that old fail, whatever
+    receipts come for others, and `on_expired` gets them; and so do sends that the broker refuses,
+    or a backlog quota for the time being. However sends leave `pending`, that wakes who waits for
+    room; then `finish` follows, which calls `on_room`.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns the
     producer's state as keyword arguments of errors, and `trouble` its last error.
@@ -589,7 +589,7 @@ class InflightWindow:
                 if left <= 0:
                     break
                 self._room_at = target
-                self.changed.wait(min(left, threading.TIMEOUT_MAX))
+                self.changed.wait(at_a_time(left))
                 self._room_at = -1
                 self.check()
             else:
@@ -658,7 +658,7 @@ class InflightWindow:
                 if left > 0:
                     if self._settled_at is None or target < self._settled_at:
                         self._settled_at = target
-                    self.changed.wait(min(left, threading.TIMEOUT_MAX))
+                    self.changed.wait(at_a_time(left))
                     continue
             self.expire()
             if deadline.expired():
@@ -818,7 +818,11 @@ class InflightWindow:
         oldest = self.pending.oldest
         if oldest is None:
             return float("inf")
-        return max(oldest.deadline, self._progress + self.timeout) - time.monotonic()
+        # A client's message has its own time; a Spark task has time as long as there is progress.
+        until = oldest.deadline
+        if not self.survives_timeouts:
+            until = max(until, self._progress + self.timeout)
+        return until - time.monotonic()
 
     def _look_again(self, delay: float) -> Timer | None:
         try:

@@ -16,7 +16,6 @@ nor while anything is encoded, but for a batch that the broker refused and that 
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections import deque
@@ -25,7 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.keeping import Kept
@@ -57,6 +56,7 @@ from pulsar_spark.errors import (
     MessageTooLarge,
     NotAllowed,
     OperationTimeout,
+    OptionError,
     ProducerFenced,
     PulsarError,
     RemoteProtocolError,
@@ -372,7 +372,7 @@ class TopicProducer:
                     f"the message could not be sent within {self._window.timeout:g} s",
                     **self._where(),
                 )
-            self.changed.wait(min(left if left > 0 else _LOOK_AGAIN, threading.TIMEOUT_MAX))
+            self.changed.wait(at_a_time(left if left > 0 else _LOOK_AGAIN))
         return last.sent < target
 
     def _drain(self, last: Submission, target: int) -> None:
@@ -524,7 +524,8 @@ class TopicProducer:
             return
         try:
             self._admit_all(submission, sends, waits=waits)
-        except MessageTooLarge as error:
+        except (MessageTooLarge, OptionError) as error:
+            # A batch may not fit, or reach beyond the last sequence id, though its messages do not.
             with self.changed:
                 is_divided = submission.divide()
             if not is_divided:
@@ -836,6 +837,8 @@ class TopicProducer:
         error = session.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, NotAllowed):
             self._on_refusal(session, command.sequence_id, error)
+        elif isinstance(error, BrokerChecksumError) and self._window.survives_timeouts:
+            self._on_damage(session, command.sequence_id, error)
         elif isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
@@ -859,6 +862,19 @@ class TopicProducer:
                 self._queue()
         if failure is not None:
             self._fail(failure)
+        self._write(session, wait=False)
+        self._window.finish(refused)
+
+    def _on_damage(self, session: ProducerSession, sequence_id: int, error: PulsarError) -> None:
+        """An entry reached the broker damaged: its messages alone have failed."""
+        with self._window.changed:
+            sends = self._window.pending.isolate(sequence_id)
+            if sends is None:
+                return
+            sends.refused = error
+            self._gate.drop(sends)
+            refused = self._window.take_refused()
+            self._queue()
         self._write(session, wait=False)
         self._window.finish(refused)
 

@@ -40,6 +40,7 @@ from pulsar_spark.errors import (
     DroppedAsDuplicate,
     LocalProtocolError,
     OperationTimeout,
+    OptionError,
     ProducerBusy,
     ProducerFenced,
     PulsarError,
@@ -58,6 +59,7 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_MESSAGES,
+    END_OF_IDS,
     PayloadCipher,
     SendEncoder,
     SendLimits,
@@ -420,12 +422,20 @@ class Encoding:
         """Yield the sends of some messages of a column: of `room` at most, or of one entry.
 
         Entries have `per_entry` messages, the last one the rest. What is usual goes together; else
-        it is one entry, in chunks if need be: raises as `encode_entry`. `default` gets the result
-        of messages that have no callbacks. With `by_key` an entry is one of several that were
-        filled together: their own ids overlap, so the highest alone identifies it, as in Java.
+        it is one entry, in chunks if need be: raises as `encode_entry`, and OptionError if there
+        are no more sequence ids. `default` gets the result of messages that have no callbacks. With
+        `by_key` an entry is one of several that were filled together: their own ids overlap, so the
+        highest alone identifies it, as in Java.
         """
         entry_stop = min(start + per_entry, len(messages))
         most = max(min(room, BLOCK_MESSAGES), entry_stop - start)
+        if messages.sequence_ids is None:
+            most = min(most, END_OF_IDS - first)
+            if most < entry_stop - start:
+                raise OptionError(
+                    f"the next sequence id would be {first}, and they end at {END_OF_IDS - 1}",
+                    "Use another producer name, or a lower initial_sequence_id.",
+                )
         stop, largest = block_of(messages, per_entry, start, most)
         if messages.sequence_ids is not None or 2 * largest > self.max_payload:
             stop = entry_stop

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from pulsar_spark.engine.authentication.parameters import auth_options
 from pulsar_spark.engine.encryption import PemKeys
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
@@ -23,7 +24,6 @@ from pulsar_spark.spark.offsets import (
     parse_offsets,
     parse_times,
 )
-from pulsar_spark.spark.options.auth import auth_options
 from pulsar_spark.spark.options.resolve import END_OPTIONS, START_OPTIONS, Values, resolve
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.value_schema import given_schema

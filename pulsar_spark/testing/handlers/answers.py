@@ -37,6 +37,29 @@ def _typed(answer: str, error: str = "error", message_field: str = "message") ->
     return refuse
 
 
+def _in_transaction(answer: str) -> Refuse:
+    """Return how to refuse a command about a transaction, whose id the answer repeats."""
+
+    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
+        named = ("txnid_least_bits", "txnid_most_bits")
+        fields = {name: getattr(body, name) for name in named if body.HasField(name)}
+        return commands.build(
+            answer, request_id=body.request_id, error=code, message=message, **fields
+        )
+
+    return refuse
+
+
+def _new_txn(body: Any, code: int, message: str) -> pb.BaseCommand:
+    return commands.build(
+        "NEW_TXN_RESPONSE",
+        request_id=body.request_id,
+        txnid_most_bits=body.tc_id,
+        error=code,
+        message=message,
+    )
+
+
 def _update(answer: str, id_field: str) -> Refuse:
     """Return how to refuse a command without a request id, whose answers are notifications."""
 
@@ -59,12 +82,12 @@ _REFUSALS: dict[int, Refuse] = {
     _T.GET_OR_CREATE_SCHEMA: _typed("GET_OR_CREATE_SCHEMA_RESPONSE", "error_code", "error_message"),
     _T.CONSUMER_STATS: _typed("CONSUMER_STATS_RESPONSE", "error_code", "error_message"),
     _T.TC_CLIENT_CONNECT_REQUEST: _typed("TC_CLIENT_CONNECT_RESPONSE"),
-    _T.NEW_TXN: _typed("NEW_TXN_RESPONSE"),
-    _T.ADD_PARTITION_TO_TXN: _typed("ADD_PARTITION_TO_TXN_RESPONSE"),
-    _T.ADD_SUBSCRIPTION_TO_TXN: _typed("ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
-    _T.END_TXN: _typed("END_TXN_RESPONSE"),
-    _T.END_TXN_ON_PARTITION: _typed("END_TXN_ON_PARTITION_RESPONSE"),
-    _T.END_TXN_ON_SUBSCRIPTION: _typed("END_TXN_ON_SUBSCRIPTION_RESPONSE"),
+    _T.NEW_TXN: _new_txn,
+    _T.ADD_PARTITION_TO_TXN: _in_transaction("ADD_PARTITION_TO_TXN_RESPONSE"),
+    _T.ADD_SUBSCRIPTION_TO_TXN: _in_transaction("ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
+    _T.END_TXN: _in_transaction("END_TXN_RESPONSE"),
+    _T.END_TXN_ON_PARTITION: _in_transaction("END_TXN_ON_PARTITION_RESPONSE"),
+    _T.END_TXN_ON_SUBSCRIPTION: _in_transaction("END_TXN_ON_SUBSCRIPTION_RESPONSE"),
     _T.WATCH_TC_ASSIGNMENTS: _update("WATCH_TC_ASSIGNMENTS_UPDATE", "watch_id"),
     _T.SCALABLE_TOPIC_LOOKUP: _update("SCALABLE_TOPIC_UPDATE", "session_id"),
     _T.SCALABLE_TOPIC_SUBSCRIBE: _typed("SCALABLE_TOPIC_SUBSCRIBE_RESPONSE"),

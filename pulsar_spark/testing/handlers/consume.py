@@ -32,6 +32,8 @@ def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] 
     body: pb.CommandSubscribe = command.body
     name = parse_topic(body.topic)
     owned.check(session, str(name))
+    if not body.subscription.strip():
+        raise Refusal(pb.ProducerBusy, "Empty subscription name")
     if body.read_compacted and (
         not name.is_persistent or body.subType not in (_S.Exclusive, _S.Failover)
     ):
@@ -147,9 +149,13 @@ def last_message_id(session: Session, command: Incoming) -> None:
 
 
 def stats(session: Session, command: Incoming) -> None:
-    """Return a consumer's statistics."""
+    """Return a consumer's statistics; for an unknown one, end the connection as a broker does."""
     body: pb.CommandConsumerStats = command.body
-    consumer = _consumer(session, body.consumer_id)
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is None:
+        session.server.note(f"connection {session.number}: CONSUMER_STATS of an unknown consumer")
+        session.disconnect()
+        return
     subscription = consumer.subscription
     answer = answers.consumer_stats_response(
         body.request_id,

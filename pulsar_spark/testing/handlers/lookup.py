@@ -27,6 +27,9 @@ def lookup(session: Session, command: Incoming) -> None:
     body: pb.CommandLookupTopic = command.body
     server = session.server
     name = str(parse_topic(body.topic))
+    listener = body.advertised_listener_name
+    if listener and listener not in server.options.listeners:
+        raise Refusal(pb.ServiceNotReady, f"the broker do not have {listener} listener")
     owner = server.topics.owner(name)
     here = owner == session.listener
     url, tls = server.service_url(owner), server.options.tls is not None

@@ -108,6 +108,10 @@ def send(session: Session, command: Incoming) -> None:
     if owner is None or not owner.ready or payload is None:
         return
     topic = owner.topic
+    if owner.fenced:
+        session.server.note(f"connection {session.number}: SEND of a producer that was fenced")
+        session.disconnect()
+        return
     try:
         metadata = parse_payload(payload).metadata
     except ChecksumMismatch:

@@ -11,7 +11,7 @@ from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.handlers import owned
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic_store import parse_topic
-from pulsar_spark.testing.transactions import COORDINATOR, Coordinator
+from pulsar_spark.testing.transactions import COORDINATOR, COORDINATOR_TOPIC, Coordinator
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def connect(session: Session, command: Incoming) -> None:
     """Register a client of the coordinator."""
     body: pb.CommandTcClientConnectRequest = command.body
-    _coordinator(session, body.tc_id)
+    check_enabled(session)
+    # Asked of whoever serves the topic that stands for it, whether or not there is such a one.
+    owned.check(session, f"{COORDINATOR_TOPIC}-partition-{body.tc_id}")
     answer = commands.build("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id)
     session.send(answer)
 

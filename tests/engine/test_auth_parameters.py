@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_spark.engine.authentication.parameters import auth_options
 from pulsar_spark.engine.options import AuthOptions, OAuth2Options
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
-from pulsar_spark.spark.options.auth import auth_options
 
 JAVA = "org.apache.pulsar.client.impl.auth."
 SECRET = "canary-7b1f"

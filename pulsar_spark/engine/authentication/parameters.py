@@ -1,4 +1,4 @@
-"""`authPluginClassName` and `authParams` in the forms of Java's client → AuthOptions.
+"""`authPluginClassName` and `authParams` in the forms of the official clients → AuthOptions.
 
 No error here repeats any part of the parameters.
 """
@@ -124,10 +124,13 @@ def _oauth2(params: str | None, trusted: str | None) -> AuthOptions:
 
 def _basic(params: str | None) -> AuthOptions:
     fields = _fields((params or "").strip())
-    user, password = fields.get("userId"), fields.get("password")
+    # Java's name, and that of the C++ client with the Python client.
+    user, password = fields.get("userId") or fields.get("username"), fields.get("password")
     if not user or password is None:
         raise _unfit("basic", '{"userId": "…", "password": "…"}')
-    return AuthOptions("basic", username=user, password=password)
+    return AuthOptions(
+        "basic", username=user, password=password, method_name=fields.get("method") or None
+    )
 
 
 def _fields(params: str) -> dict[str, str]:
