@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,3 +25,13 @@ def broker() -> Iterator[EmbeddedBroker]:
         running.create_topic("orders", partitions=2)
         yield running
         assert running.internal_errors == ()
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let commands get Ctrl-C: a shell has what it runs in the background ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -210,7 +210,7 @@ def test_a_topic_that_nobody_may_create_is_named_with_the_policy(broker: Broker)
             client.create_producer(topic)
         with pytest.raises(TopicNotFound, match="autoTopicCreation"):
             client.subscribe(topic, "s")
-    with pytest.raises(TopicNotFound, match="reading never creates"):
+    with pytest.raises(TopicNotFound, match="Reading never creates"):
         read(real, topic)
 
 

@@ -182,13 +182,16 @@ class StreamSource:
         """Return where topic partitions begin and end, as far as new subscriptions show it.
 
         One with a name that was just made up is at the topic's beginning, unless it was told to
-        begin at the end.
+        begin at the end. One partition of each topic is left out: asking about it shows whether
+        policies let tasks read beside the subscription.
         """
         read = self._options.read
         if self._options.subscription is not None or read.reader.read_compacted:
             return {}
+        one_each = {str(TopicName.parse(topic).partitioned): topic for topic in ends}
         extents: dict[str, Extent] = {}
-        for topic, end in ends.items():
+        for topic in set(ends).difference(one_each.values()):
+            end = ends[topic]
             kind, first = bounds[topic].kind, end.done
             if first is not None and first.entry_id and end.last.entry_id >= 0:
                 first = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -272,3 +273,20 @@ def test_a_position_behind_the_last_message_of_a_batch_is_before_the_next_one() 
     for start in (Position(1, 0), Position(1, 1, 3)):
         left = only(backlogs.lag({"t": (start, backlog.end)}, topics, NOW))
     assert left.messages == 4
+
+
+@pytest.mark.parametrize("partitions", [500, 5000])
+def test_the_lag_of_many_partitions_costs_the_same_in_each_trigger(partitions: int) -> None:
+    topics = Topics(**{f"t{number}": Backlog([2] * 40) for number in range(partitions)})
+    backlogs = Backlogs()
+    costs = []
+    for trigger in range(12):
+        spans = {
+            topic: (Position(1, trigger), backlog.end) for topic, backlog in topics.topics.items()
+        }
+        start = time.process_time()
+        found = backlogs.lag(spans, topics, NOW)
+        costs.append(time.process_time() - start)
+        assert len(found) == partitions
+        assert topics.asked() <= 64
+    assert min(costs[9:]) < 3 * min(costs[:2])
