@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import sys
+import tempfile
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 _SECONDS = 240
+_SAID_BYTES = 20_000
 
 _QUICK_START = (
     "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
@@ -37,7 +40,8 @@ def execute(
     """Return notebooks with their outputs, run on the broker at `pulsar_url` or embedded ones.
 
     They run one after the other in one kernel, with empty namespaces, and share a JVM. If a cell
-    fails, raises nbclient's CellExecutionError.
+    fails, raises nbclient's CellExecutionError, and prints what Spark said last. Otherwise that is
+    not shown: some cells make tasks fail, to show what happens then.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PULSAR_URL"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -53,7 +57,14 @@ def execute(
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
     together = new_notebook(cells=cells)  # type: ignore[no-untyped-call]
-    NotebookClient(together, timeout=_SECONDS, kernel_name="python3").execute(env=environment)
+    client = NotebookClient(together, timeout=_SECONDS, kernel_name="python3")
+    with tempfile.TemporaryFile() as said:
+        try:
+            client.execute(env=environment, stdout=said, stderr=said)
+        except Exception:
+            said.seek(max(said.tell() - _SAID_BYTES, 0))
+            print(said.read().decode("utf-8", "replace"), file=sys.stderr)
+            raise
     return ran
 
 
