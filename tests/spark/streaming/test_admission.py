@@ -310,3 +310,12 @@ def test_every_message_is_read_once_whatever_the_topics_are_like(
     assert all(size <= cap for size in sizes)
     if len(topics) == 1:
         assert all(size == cap for size in sizes[:-1])
+
+
+def test_many_partitions_go_on_where_few_of_them_have_an_index() -> None:
+    topics = {f"t{n}": Backlog([100] * (20 if n < 3 else 5), indexed=n < 3) for n in range(140)}
+    stream = Stream(topics)
+    for _ in range(200):
+        stream.looks = 0
+        assert sum(stream.batch(Caps(1)).values()) == 1
+        assert stream.looks <= 64
