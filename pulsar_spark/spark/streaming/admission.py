@@ -18,6 +18,7 @@ from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.backlog_front import (
+    MANY,
     NOTHING,
     Allowance,
     Amount,
@@ -66,7 +67,9 @@ class Admission:
             chosen = {topic: fronts[topic] for topic in order[:most]}
             self._share(chosen, limit)
             _take_whole_entries(chosen, limit)
-            self._take_whole(fronts, order[most:], limit.minus(_used(chosen)))
+            enough = sum(front.seen for front in fronts.values()) >= MANY
+            known = [topic for topic in order[most:] if enough or fronts[topic].is_known]
+            self._take_whole(fronts, known, limit.minus(_used(chosen)))
         for front in fronts.values():
             if front.cut > front.start:
                 front.served = self._decisions
