@@ -185,7 +185,9 @@ class Attaching(Generic[S]):
         if known is not None:
             try:
                 there: ClientConnection = yield self._pool.get_async(known)
-                return (yield from self._attach_at(there, deadline))
+                # If it hangs, the topic may have moved: that leaves time for the lookup.
+                half = Deadline(deadline.remaining() / 2)
+                return (yield from self._attach_at(there, half))
             except PulsarError as error:
                 if not can_pass(error):
                     raise

@@ -54,6 +54,11 @@ class Backlog:
             elif not self._keys:
                 self.end = place
 
+    @property
+    def last(self) -> int:
+        """The number of messages in the last entry."""
+        return self._messages[-1] if self._messages else 0
+
     def ask(self, position: Position) -> FoundEntry | None:
         """Return the first entry at or after a position."""
         self.asked += 1

@@ -18,6 +18,7 @@ from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.backlog_front import (
+    MANY,
     NOTHING,
     Allowance,
     Amount,
@@ -61,11 +62,14 @@ class Admission:
         if self._all_fit(fronts, limit):
             self._take_whole(fronts, list(fronts), limit)
         else:
-            order = _in_turn(fronts)
-            chosen = {topic: fronts[topic] for topic in order[:_LOOKS]}
+            # Who gets no look may have nothing that is known, and could take nothing.
+            order, most = _in_turn(fronts), self._left
+            chosen = {topic: fronts[topic] for topic in order[:most]}
             self._share(chosen, limit)
             _take_whole_entries(chosen, limit)
-            self._take_whole(fronts, order[_LOOKS:], limit.minus(_used(chosen)))
+            enough = sum(front.seen for front in fronts.values()) >= MANY
+            known = [topic for topic in order[most:] if enough or fronts[topic].is_known]
+            self._take_whole(fronts, known, limit.minus(_used(chosen)))
         for front in fronts.values():
             if front.cut > front.start:
                 front.served = self._decisions
@@ -108,7 +112,9 @@ class Admission:
         """Whether the caps do not bind: entries are no larger than those seen, which is checked."""
         indexed = [topic for topic, front in fronts.items() if front.indexed and front.slots]
         if limit.size == math.inf and 0 < 2 * len(indexed) <= _CHECKS:
-            self._count(fronts, indexed)
+            others = {topic: front for topic, front in fronts.items() if topic not in indexed}
+            if _most(others).within(limit):
+                self._count(fronts, indexed)
         if not _most(fronts).within(limit):
             return False
         looks = self._checks(fronts)

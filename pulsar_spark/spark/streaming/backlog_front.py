@@ -29,6 +29,8 @@ _FIRST_ENTRIES = 256
 _NEAR = 16
 # How many samples of a ledger of alike entries are taken, if its end is unknown.
 _AT_ONCE = 16
+MANY = 64
+"""So many entries that were seen tell how large others are, without a look at these."""
 # How many entries are kept for the next decision.
 _KEPT = 1024
 # Safety margin, in standard deviations, of estimates for entries that differ.
@@ -166,6 +168,17 @@ class Front:
         return self._count is not None
 
     @property
+    def is_known(self) -> bool:
+        """Whether what was seen tells how many messages there are at most: a few entries do not."""
+        sure = self.is_counted or self.slots == 0 or (self.slots == 1 and self._last > 0)
+        return sure or self.seen >= MANY
+
+    @property
+    def seen(self) -> float:
+        """How many entries were seen that are not forgotten."""
+        return self._statistics.count
+
+    @property
     def largest(self) -> Amount:
         """The messages and bytes of the largest entries that were seen."""
         return Amount(self._statistics.largest, self._statistics.largest_size)
@@ -173,10 +186,13 @@ class Front:
     def most(self, unseen: Amount) -> Amount:
         """Return how much the backlog has if no entry is larger than those that were seen.
 
-        `unseen` is what an entry of a front has of which none was seen; 0 if that is unknown.
+        `unseen` is what an entry has at least of a front of which a few were seen, or none; 0 if
+        that is unknown.
         """
         slots, most = self.slots, _sum(self._known)
-        each = self.largest if self._statistics.count else unseen
+        each = self.largest
+        if self.seen < MANY:
+            each = Amount(max(each.messages, unseen.messages), max(each.size, unseen.size))
         messages, size = max(each.messages, self._last), each.size
         if slots is None:
             most = Amount(math.inf, math.inf)
@@ -288,7 +304,7 @@ class Front:
         """Look at some of the ids that are likely within the limit, one ledger after another."""
         left = limit.minus(_sum(self._known))
         if not looks and self.slots:
-            return [_Stratum(self._upto, self.slots, self._large)]
+            return [_Stratum(self._upto, self.slots, self._large)] if self.is_known else []
         at: Position | None = self._upto
         found: list[_Stratum] = []
         while at is not None and looks > 0:
@@ -307,6 +323,10 @@ class Front:
                 left = left.minus(Amount(width * each.messages, width * each.size))
         count = sum(stratum.is_certain for stratum in found)
         deviation = 0.0 if self._alike else self._statistics.deviation
+        if empty := sum(stratum.each == NOTHING for stratum in found):
+            # So many ids have an entry, or not, as few samples can tell.
+            part = (empty + 1) / (count + 2)
+            deviation = math.hypot(deviation, self._statistics.mean * math.sqrt(part * (1 - part)))
         margin = _MARGIN * deviation / math.sqrt(max(count, 1))
         # An id that stands for itself alone has no margin.
         return [

@@ -217,6 +217,7 @@ class StreamSource:
     def learn(self, offset: StreamOffset) -> None:
         """Store the offset from which a restarted query continues."""
         self.last = offset
+        self._rests_until = -math.inf
         if self._initial is None:
             # If its first batch was not finished, Spark asks for the start again.
             starts = offset.positions if offset.starts is None else offset.starts

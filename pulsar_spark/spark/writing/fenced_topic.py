@@ -214,13 +214,14 @@ class FencedTopic(Closing):
         message = MessageFields(packed(record), txn=txn)
         self._producer.send(OutgoingMessages.of([message]))
 
-    def _begin_to_read(self, start: Position | None) -> None:
+    def _begin_to_read(self, start: Position | None, before: TopicEnd | None) -> None:
         """Wait for the receipt of the fence, and have a reader up to there.
 
-        It starts with what is not acknowledged, unless `start` is given.
+        It starts with what is not acknowledged, as an end from `before` tells it, unless `start` is
+        given.
         """
         if start is None:
-            start = self.end().done or EARLIEST_POSITION
+            start = (before or self.end()).done or EARLIEST_POSITION
         self._producer.flush(self._timeout)
         self._fenced = self._fenced_at = stored = self._producer.last_message_id
         assert stored is not None
@@ -340,16 +341,18 @@ def begin_together(fences: Sequence[Fence]) -> None:
     if any(topic._refusal is not None for topic in topics):
         return
     asked = [fence.topic for fence in fences if fence.read_from is None]
-    _ask(asked, [topic._producer.open_operation for topic in topics], timeout)
+    # Others may write behind these ends, until the producer fences them.
+    before = _ask(asked, [topic._producer.open_operation for topic in topics], timeout)
     if not all(topic._producer.is_connected for topic in topics):
         return
     with contextlib.suppress(PulsarError):
         for topic, record, _ in fences:
             topic._put(record)
         for topic, _, read_from in fences:
-            topic._begin_to_read(read_from)
+            topic._begin_to_read(read_from, before.get(topic))
         readers = [topic._reader.begin_operation for topic in topics if topic._reader is not None]
-        _ask(asked, readers, timeout)
+        for topic, end in _ask(asked, readers, timeout).items():
+            topic._end = end
 
 
 def _all_attached(topics: Sequence[FencedTopic], timeout: float) -> list[PulsarError | None]:
@@ -364,12 +367,18 @@ def _all_attached(topics: Sequence[FencedTopic], timeout: float) -> list[PulsarE
 
 def _ask(
     topics: Sequence[FencedTopic], others: Sequence[OperationFactory[None]], timeout: float
-) -> None:
-    """Ask for the ends of topics, and do something else meanwhile, which tells its errors later."""
+) -> dict[FencedTopic, TopicEnd]:
+    """Return the ends of topics, as far as brokers tell them.
+
+    Does something else meanwhile, which tells its errors later.
+    """
     questions = [retried(topic._consumer.end_operation) for topic in topics]
     answers: Sequence[TopicEnd | PulsarError | None] = run_many([*questions, *others], timeout)
-    for topic, answer in zip(topics, answers, strict=False):
-        topic._end = answer if isinstance(answer, TopicEnd) else None
+    return {
+        topic: answer
+        for topic, answer in zip(topics, answers, strict=False)
+        if isinstance(answer, TopicEnd)
+    }
 
 
 def is_quota(error: PulsarError) -> bool:

@@ -32,10 +32,11 @@ class Stream:
         self.looks += len(questions)
         return [self.topics[topic].look(look) for topic, look in questions]
 
-    def batch(self, caps: Caps, last: int = 0) -> dict[str, int]:
-        """Return the messages of the next batch by topic; `last` as in a Span."""
+    def batch(self, caps: Caps, last: int | None = 0) -> dict[str, int]:
+        """Return the messages of the next batch by topic; `last` as in a Span, None as it is."""
         spans = {
-            topic: Span(self.at[topic], topics.end, last) for topic, topics in self.topics.items()
+            topic: Span(self.at[topic], backlog.end, backlog.last if last is None else last)
+            for topic, backlog in self.topics.items()
         }
         cuts = self.admission.admit(spans, caps)
         counts = {}
@@ -310,3 +311,43 @@ def test_every_message_is_read_once_whatever_the_topics_are_like(
     assert all(size <= cap for size in sizes)
     if len(topics) == 1:
         assert all(size == cap for size in sizes[:-1])
+
+
+def test_many_partitions_go_on_where_few_of_them_have_an_index() -> None:
+    topics = {f"t{n}": Backlog([100] * (20 if n < 3 else 5), indexed=n < 3) for n in range(140)}
+    stream = Stream(topics)
+    for _ in range(200):
+        stream.looks = 0
+        assert sum(stream.batch(Caps(1)).values()) == 1
+        assert stream.looks <= 64
+
+
+@pytest.mark.parametrize("mixture", [[0, 1], [1, 1, 2], [1, 1, 1, 1, 50], [0, 1, 3, 1000]], ids=str)
+@pytest.mark.parametrize("number", [3, 64, 65, 130])
+def test_no_batch_of_many_unlike_partitions_is_too_large_or_empty(
+    mixture: list[int], number: int
+) -> None:
+    for seed in range(8):
+        rng = random.Random(seed)
+
+        def entries(most: int, rng: random.Random = rng) -> list[int]:
+            return rng.choices(mixture, k=rng.choice([1, 3, 30, most]))
+
+        def backlog(rng: random.Random = rng) -> Backlog:
+            return Backlog(
+                entries(200),
+                per_ledger=rng.choice([1, 3, 10, 100, 10**9]),
+                size=rng.choice([1, 10, 1000]),
+                indexed=rng.random() < 0.2,
+            )
+
+        stream = Stream({f"t{n}": backlog() for n in range(number)}, BEGINNING)
+        caps = Caps(rng.choice([1, 10, 100, 1000]), rng.choice([None, 1, 500, 20_000]))
+        for _ in range(15):
+            stream.looks = 0
+            left = any(one.count(stream.at[t], one.end) for t, one in stream.topics.items())
+            taken = sum(stream.batch(caps, last=None).values())
+            assert bool(left) <= taken <= (caps.max_messages or 0)
+            assert stream.looks <= 64
+            for one in rng.sample(list(stream.topics.values()), number // 3):
+                one.add(entries(10))

@@ -153,10 +153,10 @@ def test_an_index_is_found_far_beyond_what_is_read(
 def test_without_looks_entries_are_taken_to_be_as_large_as_any_that_was_seen() -> None:
     backlog = Backlog([5, 5, 20, 5] * 200)
     made = front(backlog, Position(1, 0))
-    run(backlog, made.read(Amount(1000, math.inf), Allowance(1, 8, 1 << 20)))
-    run(backlog, made.take(Amount(1000, math.inf), Allowance(0, 8, 1 << 20)))
-    # 8 entries have 70 messages; the others may have 20 each.
-    assert made.cut == Position(1, 8 + (1000 - 70) // 20)
+    run(backlog, made.read(Amount(1000, math.inf), Allowance(1, 64, 1 << 20)))
+    run(backlog, made.take(Amount(1000, math.inf), Allowance(0, 64, 1 << 20)))
+    # 64 entries have 560 messages; the others may have 20 each.
+    assert made.cut == Position(1, 64 + (1000 - 560) // 20)
     # The same without any that was seen, but the last one.
     unseen = front(backlog, Position(1, 0))
     unseen.begin(Position(1, 0), backlog.end, 5)

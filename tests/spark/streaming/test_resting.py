@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -186,3 +188,48 @@ def test_nobody_watches_after_the_end(broker: EmbeddedBroker, make: Make) -> Non
         ),
         "a consumer is left",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_message_waits_long_whatever_happens_to_those_who_watch(
+    broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(news_watch, "_BELIEVED_SECONDS", 0.2)
+    monkeypatch.setattr(news_watch, "_SPREAD_SECONDS", 0.2)
+    monkeypatch.setattr(news_watch, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(source, "_REST_SECONDS", 0.2)
+    rng = random.Random(seed)
+    broker.create_topic("t", 3)
+    query = make(startingOffsets="earliest")
+    partitions = [f"t-partition-{number}" for number in range(3)]
+    disturbances: list[Callable[[str], object]] = [
+        broker.unload,
+        broker.roll_ledger,
+        lambda one: broker.faults.disconnect(),
+        lambda one: broker.faults.close_consumers(full(one)),
+        lambda one: broker.faults.move_readers(full(one)),
+        lambda one: broker.faults.drop("MESSAGE", times=2),
+        lambda one: broker.faults.drop("FLOW", times=1),
+        lambda one: broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=1),
+        lambda one: broker.faults.error("GET_LAST_MESSAGE_ID", "ServiceNotReady", times=1),
+        lambda one: broker.faults.close("GET_LAST_MESSAGE_ID", times=1),
+        lambda one: broker.faults.delay("MESSAGE", 0.2, times=2),
+    ]
+    sent: list[bytes] = []
+    found: list[bytes] = []
+    for number in range(12):
+        if rng.random() < 0.7:
+            resting(query, broker)
+        for disturb in rng.sample(disturbances, rng.choice([0, 1, 1, 2])):
+            disturb(rng.choice(partitions))
+        if rng.random() < 0.8:
+            value = b"%d" % number
+            store(broker, rng.choice(partitions), [value], batched=rng.random() < 0.5)
+            sent.append(value)
+        until = time.monotonic() + 10
+        while len(found) < len(sent):
+            found += trigger(query)
+            assert time.monotonic() < until, "a message is withheld"
+    assert sorted(found) == sorted(sent)
