@@ -39,9 +39,10 @@ from pulsar_spark.schema.avro.definition import (
     parse_definition,
 )
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
-from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.json.reading import JsonPlan
+from pulsar_spark.schema.json.resolution import losses_of
 from pulsar_spark.schema.json.types import Dialect, field_shapes, shape_of
 from pulsar_spark.schema.json.writing import JsonEncoder
 from pulsar_spark.schema.table.names import VALUE
@@ -76,6 +77,16 @@ def decoder(
     wanted = {name: shapes[name] for name in fields}
     columns = [pa.field(name, shape.kind) for name, shape in wanted.items()]
     return ColumnDecoder(columns, JsonPlan(wanted, is_whole, ends=not as_java))
+
+
+def losses(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if values of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields whose values do not fit. Those whose text happens to
+    fit are read nevertheless.
+    """
+    node = parse_json_definition(reader)
+    return losses_of(_source(writer, reader, node), node, fields)
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:

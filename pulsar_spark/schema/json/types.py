@@ -116,7 +116,7 @@ def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict
 
 def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
     """Return how to read values written with `writer` into a column for `reader`."""
-    node, source = _only(reader), _only(writer)
+    node, source = only_type(reader), only_type(writer)
     kind = arrow_type(node, all_nullable=True)
     match node:
         case avro.Record():
@@ -148,8 +148,8 @@ def is_java_map(node: avro.Array) -> bool:
     )
 
 
-def _only(node: avro.Node) -> avro.Node:
-    """Return a union's only non-null type; other types as they are."""
+def only_type(node: avro.Node) -> avro.Node:
+    """Return the only type of a union's values but null; other types as they are."""
     sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
     return node if sole is None else sole
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.reading import ProtobufPlan
-from pulsar_spark.schema.protobuf.resolution import resolved
+from pulsar_spark.schema.protobuf.resolution import losses_of, resolved
 from pulsar_spark.schema.protobuf.types import arrow_columns, column_type
 from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
@@ -50,6 +50,15 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
         chosen = resolved(parse(writer), chosen)
     columns = [pa.field(each.name, column_type(each)) for each in chosen]
     return ColumnDecoder(columns, ProtobufPlan(wanted, chosen))
+
+
+def losses(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if values of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields whose number has another type in the two.
+    """
+    chosen = [each for each in parse(reader).fields if each.name in set(fields)]
+    return losses_of(parse(writer), chosen)
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
