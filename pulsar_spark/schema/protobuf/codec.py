@@ -5,8 +5,9 @@ presence (proto2's, proto3's `optional`, members of oneofs, messages) is null if
 if it has a proto2 default or is `required`. Fields are identified by number, so values of older and
 newer schemas are read with the query's. Extensions and unknown fields are ignored.
 
-PROTOBUF schemas do not describe nested messages (binary: their bytes), enum names (int), or
-presence (never null: an absent field has its default; except for messages).
+PROTOBUF schemas do not tell the numbers of nested fields (binary: the message's bytes) and of enum
+names (int). They tell presence of messages, and of scalars that have a default of their own; other
+scalars are 0 or empty if absent.
 """
 
 from __future__ import annotations

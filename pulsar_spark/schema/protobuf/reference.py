@@ -139,7 +139,6 @@ _WHOLE: dict[Form, Callable[[Any, str], Any]] = {
 # --- scalars ------------------------------------------------------------------------------
 
 _BITS: dict[int, Struct] = {Type.TYPE_FLOAT: Struct("<I"), Type.TYPE_DOUBLE: Struct("<Q")}
-_FLOATS: dict[int, Struct] = {Type.TYPE_FLOAT: Struct("<f"), Type.TYPE_DOUBLE: Struct("<d")}
 
 
 def _scalar(field: MessageField, path: str) -> Convert | None:
@@ -167,24 +166,12 @@ def _text(path: str) -> Convert:
     return convert
 
 
-def default_of(field: MessageField) -> Any:
-    """Return a field's default as it is read: text as UTF-8, a float as its bits; None if 0."""
-    value = field.default
-    if value is None:
-        return None
-    if field.type == Type.TYPE_STRING:
-        return value.encode()
-    if field.type in _FLOATS:
-        return int.from_bytes(_FLOATS[field.type].pack(value), "little")
-    return value
-
-
 # --- message classes: the schema's field numbers in our own descriptors -----------------------
 #
 # They have only the requested fields, under names that no method has. All are proto2, which has the
 # same wire format and tells what is absent. Strings are bytes (no text objects are made), enums are
-# numbers (unknown ones are kept), floats are their bits (Python's floats do not keep those of every
-# NaN), map entries are messages (their order is kept).
+# numbers (unknown ones are kept, except by closed enums in oneofs), floats are their bits (Python's
+# floats do not keep those of every NaN), map entries are messages (their order is kept).
 
 _READ_AS: dict[int, int] = {
     Type.TYPE_STRING: Type.TYPE_BYTES,
@@ -242,15 +229,25 @@ def _add_fields(proto: DescriptorProto, fields: Iterable[MessageField], scope: s
             inner = proto.nested_type.add(name=f"M{field.number}")
             added.type_name = f"{scope}.{inner.name}"
             _add_fields(inner, field.message.fields, added.type_name)
-        default = default_of(field)
-        if isinstance(default, bytes):
-            added.default_value = "".join(f"\\{byte:03o}" for byte in default)
-        elif default is not None:
-            added.default_value = str(default).lower()
+        if field.enum is not None and is_closed_member(field):
+            enum = proto.enum_type.add(name=f"E{field.number}")
+            for place, number in enumerate(field.enum.names):
+                enum.value.add(name=f"V{field.number}_{place}", number=number)
+            added.type, added.type_name = Type.TYPE_ENUM, f"{scope}.{enum.name}"
+        if field.default:
+            added.default_value = str(field.default)
         if field.oneof:
             added.oneof_index = oneofs.setdefault(field.oneof, len(oneofs))
     for index in range(len(oneofs)):
         proto.oneof_decl.add(name=f"oneof{index}")
+
+
+def is_closed_member(field: MessageField) -> bool:
+    """Whether it is a member of a oneof that a number without a name does not set.
+
+    To protobuf such a number is an unknown field, and another member stays.
+    """
+    return bool(field.oneof) and field.enum is not None and field.enum.closed
 
 
 def _attribute(field: MessageField) -> str:

@@ -38,23 +38,77 @@ def test_zero_is_there_where_it_can_be_told(kind: int) -> None:
         assert not bad
 
 
-@pytest.mark.parametrize(
-    "kind, default",
-    [
-        ("INT32", -5),
-        ("SFIXED64", 2**31 - 1),
-        ("UINT64", 7),
-        ("FLOAT", 0.5),
-        ("DOUBLE", -0.1),
-        ("BOOL", True),
-        ("STRING", 'ż"\\\n'),
-    ],
-)
-def test_absent_is_the_default_that_the_schema_lists(kind: str, default: Any) -> None:
+@pytest.mark.parametrize("default", [-5, 0.5, "Infinity", True, "x"])
+def test_absent_is_null_where_the_schema_lists_a_default_of_proto2(default: Any) -> None:
+    kinds = {int: "INT32", float: "DOUBLE", bool: "BOOL", str: "STRING"}
+    kind = "FLOAT" if default == "Infinity" else kinds[type(default)]
     info = listed([(1, "a", kind, "LABEL_OPTIONAL")], {"a": default})
     columns, bad = read(info, [b""], "a")
-    assert columns == [[default]]
+    assert columns == [[None]]
     assert not bad
+
+
+@pytest.mark.parametrize(
+    "kind,own", [("INT32", 0), ("DOUBLE", 0.0), ("BOOL", False), ("ENUM", "A")]
+)
+def test_absent_is_zero_where_the_schema_does_not_tell_presence(kind: str, own: Any) -> None:
+    # Java's client registers `int32 a = 1` and `optional int32 a = 1` alike.
+    info = listed([(1, "a", kind, "LABEL_OPTIONAL")], {"a": own})
+    assert read(info, [b""], "a")[0] == [[0]]
+
+
+@pytest.mark.parametrize("names", [("a",), ("e",), ("a", "e"), ("e", "b"), ("m", "a"), ("g", "e")])
+@pytest.mark.parametrize("nested", [False, True])
+def test_closed_enums_in_oneofs_are_read_as_protobuf_reads_them(
+    names: tuple[str, ...], nested: bool
+) -> None:
+    file = new_file(syntax="proto2")
+    enum = file.enum_type.add(name="E")
+    for number, name in ((1, "ONE"), (1, "SAME"), (-2, "MINUS")):
+        enum.value.add(name=name, number=number)
+    enum.options.allow_alias = True
+    file.message_type.add(name="N").field.add(
+        name="x", number=1, type=Type.TYPE_INT32, label=Type.LABEL_OPTIONAL
+    )
+    message = file.message_type.add(name="I" if nested else "M")
+    message.oneof_decl.add(name="o")
+    add(message, "a", 1, Type.TYPE_INT32, oneof_index=0)
+    add(message, "e", 2, Type.TYPE_ENUM, type_name=".t.E", oneof_index=0)
+    add(message, "b", 3, Type.TYPE_STRING, oneof_index=0)
+    add(message, "m", 4, Type.TYPE_MESSAGE, type_name=".t.N", oneof_index=0)
+    add(message, "free", 5, Type.TYPE_ENUM, type_name=".t.E")
+    message.nested_type.add(name="G").field.add(
+        name="x", number=1, type=Type.TYPE_INT32, label=Type.LABEL_OPTIONAL
+    )
+    scope = f".t.{message.name}.G"
+    add(message, "g", 6, Type.TYPE_GROUP, type_name=scope, oneof_index=0)
+    if nested:
+        outer = file.message_type.add(name="M")
+        add(outer, "i", 1, Type.TYPE_MESSAGE, type_name=".t.I")
+    parts = [b"\x08\x07", b"\x10\x01", b"\x10\x63", b"\x1a\x01x", b"\x22\x02\x08\x05"]
+    parts += [b"\x33\x08\x03\x34", b"\x10\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
+    values = [b"", *parts, *(one + other for one in parts for other in parts)]
+    if nested:
+        values = [bytes([10, len(value)]) + value for value in values]
+    columns, bad = read(info_of(file), values, *(("i",) if nested else names))
+    assert not bad
+    kind, symbols = class_of(file), {1: "ONE", -2: "MINUS"}
+    for row, value in enumerate(values):
+        found = kind.FromString(value)
+        inner = found.i if nested else found
+        got = (
+            columns[0][row] if nested else dict(zip(names, [c[row] for c in columns], strict=True))
+        )
+        for name in names:
+            expected = getattr(inner, name) if inner.HasField(name) else None
+            if name == "e" and expected is not None:
+                expected = symbols[expected]
+            if name in "mg" and expected is not None:
+                expected = {"x": expected.x if expected.HasField("x") else None}
+            assert got[name] == expected, (value, name)
+    # Elsewhere a number is kept.
+    if not nested:
+        assert read(info_of(file), [b"\x28\x63"], "free")[0] == [["99"]]
 
 
 def test_a_closed_enum_in_a_map_has_its_first_name_where_absent() -> None:
