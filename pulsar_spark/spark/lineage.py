@@ -65,10 +65,15 @@ class _Reader:
 def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
     """Return the different schemas of topics; those that differ in names alone are one."""
     found: dict[object, tuple[SchemaInfo, dict[str, int]]] = {}
+    # Most topics have the same definition, which is large.
+    known: dict[object, object] = {}
     for topic, each in schemas.items():
         schema = each or NO_SCHEMA
+        stored = schema.type, schema.schema_data, frozenset(schema.properties.items())
+        if stored not in known:
+            known[stored] = identity(schema)
         number = int.from_bytes(schema.found_as[1], "big") if schema.found_as else 0
-        found.setdefault(identity(schema), (schema, {}))[1][topic] = number
+        found.setdefault(known[stored], (schema, {}))[1][topic] = number
     return [Version(*each) for each in found.values()]
 
 

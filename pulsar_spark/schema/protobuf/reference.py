@@ -15,9 +15,17 @@ from google.protobuf import descriptor_pool, message_factory, struct_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf.bounds import limit
-from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Presence, Type
+from pulsar_spark.schema.protobuf.types import (
+    RAW_REMEDY,
+    Form,
+    MessageField,
+    MessageType,
+    Presence,
+    Type,
+)
 from pulsar_spark.schema.protobuf.well_known import duration, json_text, timestamp
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -26,6 +34,8 @@ Convert: TypeAlias = Callable[[Any], Any]
 # Protobuf's implementation in Python raises errors that the one in C does not: for deep nesting and
 # for text that is not UTF-8.
 _PARSE_ERRORS = (DecodeError, RecursionError, ValueError)
+# Protobuf's classes have at most 64 KiB of fields, of up to 16 bytes each.
+_MOST_FIELDS = 2000
 
 
 def reader_of(
@@ -35,19 +45,23 @@ def reader_of(
 
     As in protobuf, unknown fields are ignored, and a field with another wire type than the
     descriptor's is unknown. Raises Mismatch for bytes that are no message, for text that is not
-    UTF-8 and for invalid times.
+    UTF-8 and for invalid times; SchemaMismatch for a message within that has more fields than
+    protobuf's classes can have.
     """
     check = limit(fields)
-    parse = message_class(message, fields).FromString
-    read = _struct(fields)
+    parts = [fields[at : at + _MOST_FIELDS] for at in range(0, len(fields), _MOST_FIELDS)] or [()]
+    readers = [(message_class(message, part).FromString, _struct(part)) for part in parts]
 
     def read_value(value: bytes) -> Sequence[Any]:
         check(value)
-        try:
-            found = parse(value)
-        except _PARSE_ERRORS:
-            raise Mismatch("the bytes are not a protobuf message of this schema") from None
-        return read(found)
+        found: list[Any] = []
+        for parse, read in readers:
+            try:
+                parsed = parse(value)
+            except _PARSE_ERRORS:
+                raise Mismatch("the bytes are not a protobuf message of this schema") from None
+            found += read(parsed)
+        return found
 
     return read_value
 
@@ -191,7 +205,14 @@ def message_class(message: MessageType, fields: Sequence[MessageField]) -> Any:
     _add_fields(file.message_type.add(name=_ROW), [*fields, *others], f".{_ROW}")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(file.SerializeToString())
+    try:
+        pool.AddSerializedFile(file.SerializeToString())
+    except TypeError:
+        raise SchemaMismatch(
+            f"the protobuf message {message.name}, or one within it, has more fields than protobuf "
+            "can read",
+            f"Select other columns. {RAW_REMEDY}",
+        ) from None
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(_ROW))
 
 

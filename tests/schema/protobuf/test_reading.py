@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
 from tests.schema.protobuf.test_schema import listed
 
@@ -109,6 +111,38 @@ def test_closed_enums_in_oneofs_are_read_as_protobuf_reads_them(
     # Elsewhere a number is kept.
     if not nested:
         assert read(info_of(file), [b"\x28\x63"], "free")[0] == [["99"]]
+
+
+def test_a_message_of_thousands_of_fields_is_read() -> None:
+    file = new_file(syntax="proto2")
+    message = file.message_type.add(name="M")
+    message.oneof_decl.add(name="o")
+    for number in range(1, 9001):
+        kind = {"oneof_index": 0} if number in (1, 9000) else {}
+        add(message, f"f{number}", number, Type.TYPE_STRING, **kind)
+    names = [f"f{number}" for number in range(1, 9001)]
+    # The last one clears the first one.
+    value = b"\x0a\x01x\x12\x01y\xc2\xb2\x04\x01z"
+    columns, bad = read(info_of(file), [value, b"\x0a\x01x", b"\xff"], *names)
+    assert [each.row for each in bad] == [2]
+    assert [columns[0], columns[1], columns[-1]] == [
+        [None, "x", None],
+        ["y", None, None],
+        ["z", None, None],
+    ]
+
+
+def test_a_message_within_of_too_many_fields_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = new_file()
+    inner = file.message_type.add(name="N")
+    for number in range(1, 9001):
+        add(inner, f"f{number}", number, Type.TYPE_STRING)
+    add(file.message_type.add(name="M"), "n", 1, Type.TYPE_MESSAGE, type_name=".t.N")
+    choose(monkeypatch, kernel=False)
+    with pytest.raises(SchemaMismatch, match="more fields than protobuf can read"):
+        read(info_of(file), [b"\x0a\x00"], "n")
 
 
 def test_a_closed_enum_in_a_map_has_its_first_name_where_absent() -> None:
