@@ -11,6 +11,7 @@ Each module has these functions:
   Raises SchemaMismatch, with the path, if there is no column type.
 - ``decoder(writer, reader, fields)``: a decoder of values written with `writer`, resolved to the
   columns of `reader` (the query's schema). It builds only `fields`, in that order.
+- ``losses(writer, reader, fields)``, of formats with records: what such a decoder does not give.
 - ``encoder(info, columns)``: an encoder of record batches with the Arrow schema `columns` for a
   topic with the schema `info`. Raises SchemaMismatch that lists every mismatched field (missing,
   unknown, of another type) and the remedy. Nullable columns match fields that are not nullable,
@@ -100,6 +101,17 @@ class Decoded:
 
     columns: Sequence[pa.Array]
     bad: Sequence[Undecodable] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What is lost if values of one version are read as another, by the paths of fields.
+
+    Fields in `left_out` are not read, those in `partial` can have values that cannot be decoded.
+    """
+
+    left_out: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
 
 class Decoder(Protocol):
@@ -250,6 +262,11 @@ def identity(info: SchemaInfo) -> object:
         except PulsarError:
             return info.type, info.schema_data
         return identity(parts.key), identity(parts.value), parts.separated
+    if info.type == pb.Schema.Protobuf:
+        from pulsar_spark.schema.protobuf.definition import PARSING_INFO
+
+        # The definition does not have the numbers of fields.
+        return info.type, info.schema_data, info.properties.get(PARSING_INFO)
     record = _avro_record(info)
     return info.type, info.schema_data if record is None else definition.without_names(record)
 
@@ -317,6 +334,26 @@ def _decoder_of(
     if as_java and reader.type == pb.Schema.Json:
         return codec.decoder(writer, reader, fields, as_java=True)  # type: ignore[call-arg]
     return codec.decoder(writer, reader, fields)
+
+
+def losses_of(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if records of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields of which no value can be read, or for types of
+    schemas that have nothing in common.
+    """
+    check_types(writer, reader)
+    if reader.type in _PROTOBUF:
+        from pulsar_spark.schema.protobuf import codec as protobuf_codec
+
+        return protobuf_codec.losses(writer, reader, fields)
+    if reader.type == pb.Schema.Json:
+        from pulsar_spark.schema.json import codec as json_codec
+
+        return json_codec.losses(writer, reader, fields)
+    from pulsar_spark.schema.avro import codec as avro_codec
+
+    return avro_codec.losses(writer, reader, fields)
 
 
 def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:

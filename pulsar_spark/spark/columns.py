@@ -153,11 +153,17 @@ def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str)
 
 def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
     """Whether a read of such values has all columns of `schema`."""
+    return offered(schema, kind, corrupt_column, mode) is not None
+
+
+def offered(
+    schema: StructType, kind: ValueType, corrupt_column: str, mode: str
+) -> tuple[str, ...] | None:
+    """Return the columns as `project`, None where that raises an error."""
     try:
-        project(schema, kind, corrupt_column, mode)
+        return project(schema, kind, corrupt_column, mode)
     except (OptionError, SchemaMismatch):
-        return False
-    return True
+        return None
 
 
 def _project(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, DataType, StructType
@@ -23,6 +23,15 @@ from pulsar_spark.schema.codec import (
 )
 from pulsar_spark.schema.table.names import VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
+from pulsar_spark.spark.lineage import (
+    Columns,
+    Older,
+    Version,
+    are_of_one_name,
+    common_version,
+    version_for,
+    versions_of,
+)
 
 logger = get_logger(__name__)
 
@@ -57,32 +66,52 @@ class ValueType:
         return None if key is None else spark_type(key)
 
 
-def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool) -> ValueType:
+def _no_older(topic: str) -> Iterable[SchemaInfo]:
+    return ()
+
+
+def value_type(
+    schemas: Mapping[str, SchemaInfo | None],
+    *,
+    allow_different: bool,
+    older: Older = _no_older,
+    columns: Columns | None = None,
+) -> ValueType:
     """Return the type of the values of topics with these schemas.
 
-    Records that differ in name alone are one schema. Raises OptionError for topics with different
-    schemas, unless they are allowed: then values are bytes. Raises SchemaMismatch for a schema that
-    cannot be converted to columns. Logs a warning if values, or fields of them, are not decoded.
+    Records that differ in name alone are one schema, and versions of one record are read as one of
+    them: if `columns` are given, as one that has those of the query. Raises OptionError for topics
+    with other schemas, unless they are allowed: then values are bytes. Raises SchemaMismatch for a
+    schema that cannot be converted to columns, and as `older`. Logs a warning if values, or fields
+    of them, are not decoded.
     """
-    by_schema: dict[object, tuple[SchemaInfo, list[str]]] = {}
-    for topic, found in schemas.items():
-        schema = found or NO_SCHEMA
-        by_schema.setdefault(identity(schema), (schema, []))[1].append(topic)
-    if len(by_schema) > 1:
-        if not allow_different:
-            described = "; ".join(
-                f"{schema.type_name}: {listed(topics, _SHOWN)}"
-                for schema, topics in by_schema.values()
-            )
-            raise OptionError(
-                f"the topics have different schemas ({described})",
-                "Read them separately, or set allowDifferentTopicSchemas=true to read raw values.",
-            )
+    versions = versions_of(schemas)
+    if not versions or (len(versions) > 1 and allow_different):
         return ValueType()
-    for schema, topics in by_schema.values():
-        if schema.type != BYTES:
-            return _decoded(schema, topics)
-    return ValueType()
+    common = _common(versions, older, columns) if len(versions) > 1 else None
+    schema = common or versions[0].schema
+    return ValueType() if schema.type == BYTES else _decoded(schema, list(schemas))
+
+
+def _common(
+    versions: Sequence[Version], older: Older, columns: Columns | None
+) -> SchemaInfo | None:
+    try:
+        if columns is None:
+            return common_version(versions, older)
+        return version_for(versions, older, columns)
+    except SchemaMismatch as error:
+        described = "; ".join(
+            f"{each.schema.type_name}: {listed(each.topics, _SHOWN)}" for each in versions
+        )
+        remedy = "Read them separately, or set allowDifferentTopicSchemas=true to read raw values."
+        if are_of_one_name(versions):
+            remedy = f".schema(…) with the columns that fit reads them together. {remedy}"
+        raise OptionError(
+            f"the topics have different schemas ({described}), which cannot be read as one: "
+            f"{error.what}",
+            remedy,
+        ) from None
 
 
 _ALSO: Mapping[int, frozenset[int]] = {

@@ -281,6 +281,7 @@ public class JavaPeer {
     private static SchemaDefinition<Object> definition(JsonNode kind) throws Exception {
         return SchemaDefinition.builder()
                 .withPojo((Class<Object>) pojo(kind))
+                .withAlwaysAllowNull(kind.path("alwaysAllowNull").asBoolean(true))
                 .withJSR310ConversionEnabled(true)
                 .build();
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
@@ -103,6 +104,22 @@ READINGS: list[dict[str, Any]] = [
 
 def reading(kind: str) -> dict[str, str]:
     return {"type": kind, "class": "Reading"}
+
+
+def test_what_java_left_out_is_written_back(broker: Broker, java: JavaPeer) -> None:
+    # Its definition does not say that fields can be null.
+    schema = {**reading("JSON"), "alwaysAllowNull": False}
+    source, target = broker.create_topic(), broker.create_topic()
+    java.write_typed(broker, source, schema, READINGS)
+    java.write_typed(broker, target, schema, [])
+    assert [row["sensor"] for row in read(broker, source)] == ["s✓", None]
+    copy_rows(broker, source, target)
+    raw = [read(broker, topic, {"valueFormat": "raw"}) for topic in (source, target)]
+    stored, written = ([json.loads(row["value"]) for row in rows] for rows in raw)
+    assert "sensor" not in stored[1]
+    assert written == stored
+    found = java.read_typed(broker, target, schema, 2)
+    assert found == java.read_typed(broker, source, schema, 2)
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])

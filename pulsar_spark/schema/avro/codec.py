@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.reading import AvroPlan
-from pulsar_spark.schema.avro.resolution import resolve_columns
+from pulsar_spark.schema.avro.resolution import losses_of, resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
 from pulsar_spark.schema.avro.writing import AvroEncoder
-from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 
 
@@ -34,6 +35,26 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
     columns = arrow_columns(wanted)
     chosen = pa.schema([columns.field(name) for name in fields])
     return ColumnDecoder(list(chosen), AvroPlan(resolve_columns(written, wanted, chosen)))
+
+
+def losses(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if values of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields of which no value can be read.
+    """
+    written, wanted = parse_definition(writer.schema_data), parse_definition(reader.schema_data)
+    columns = arrow_columns(wanted)
+    chosen = pa.schema([columns.field(name) for name in fields])
+    try:
+        return losses_of(resolve_columns(written, wanted, chosen))
+    except SchemaMismatch as error:
+        problems: list[str] = []
+        for column in chosen:
+            try:
+                losses_of(resolve_columns(written, wanted, pa.schema([column])))
+            except SchemaMismatch as own:
+                problems.append(own.what)
+        raise SchemaMismatch("; ".join(problems) or error.what, error.remedy) from None
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:

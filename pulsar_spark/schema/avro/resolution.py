@@ -35,6 +35,7 @@ from pulsar_spark.schema.avro.definition import (
     without_names,
 )
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
+from pulsar_spark.schema.codec import Losses
 
 MILLION = 1_000_000
 
@@ -63,12 +64,13 @@ class ReadNumber:
 class ReadBytes:
     """Bytes, converted to `type`; `size` is None if their length precedes them.
 
-    For decimals, `scale` is the writer's.
+    For decimals, `scale` and `precision` are the writer's.
     """
 
     size: int | None
     type: pa.DataType
     scale: int = 0
+    precision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ Plan: TypeAlias = (
 )
 """How to read a value; `type` is the resulting column's or part's type."""
 
-_MAX_PAIRS = 40_000
+MAX_PAIRS = 40_000
+"""The most pairs of types that two versions of a schema are compared by."""
 # For all defaults of a schema, in bytes: each value without the fields gets all of them.
 _MAX_DEFAULTS = 16 * 1024
 _WHOLE = ("int", "long")
@@ -217,6 +220,12 @@ def resolve_columns(writer: Node, reader: Node, columns: pa.Schema) -> Plan:
 
 
 _REMEDY = "Read the values with valueFormat=raw, or the query with the older schema."
+
+
+def too_many_pairs() -> SchemaMismatch:
+    """Return the error for versions with more than MAX_PAIRS pairs of types."""
+    what = "the unions of two versions of a schema are too large, or their records"
+    return SchemaMismatch(what, _REMEDY)
 
 
 class _Resolver:
@@ -272,9 +281,8 @@ class _Resolver:
 
     def _count_pair(self) -> None:
         self._pairs += 1
-        if self._pairs > _MAX_PAIRS:
-            what = "the unions of two versions of a schema are too large, or their records"
-            raise SchemaMismatch(what, _REMEDY)
+        if self._pairs > MAX_PAIRS:
+            raise too_many_pairs()
 
     def _are_alike(self, writer: Node, reader: Node) -> bool:
         """Whether values of two types are encoded alike and mean the same.
@@ -318,7 +326,7 @@ class _Resolver:
         try:
             return self.resolve(writer, reader, path)
         except SchemaMismatch as error:
-            if self._pairs > _MAX_PAIRS:
+            if self._pairs > MAX_PAIRS:
                 raise
             return Unresolvable(error.what, self._kind(reader, path))
 
@@ -436,6 +444,57 @@ def _names(node: Node) -> tuple[str, ...]:
     if isinstance(node, Record | Enum | Fixed | Reference):
         return node.name, node.name.rpartition(".")[2]
     return ()
+
+
+def losses_of(plan: Plan) -> Losses:
+    """Return what values lose that are read by a plan.
+
+    Raises SchemaMismatch that lists the fields of which only nulls can be read.
+    """
+    lost = _Lost([], [], [])
+    _find_losses(plan, "", lost)
+    if lost.unfit:
+        raise SchemaMismatch("; ".join(lost.unfit), _REMEDY)
+    return Losses(tuple(lost.left_out), tuple(lost.partial))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    left_out: list[str]
+    partial: list[str]
+    unfit: list[str]
+
+
+def _find_losses(plan: Plan, path: str, lost: _Lost) -> None:
+    inner: list[tuple[Plan, str]] = []
+    match plan:
+        case ReadRecord():
+            prefix = f"{path}." if path else ""
+            lost.left_out.extend(prefix + step.name for step in plan.steps if step.target is None)
+            inner = [(s.plan, prefix + s.name) for s in plan.steps if s.target is not None]
+        case ReadArray():
+            inner = [(plan.items, f"{path}[]")]
+        case ReadMap():
+            inner = [(plan.values, f"{path}{{}}")]
+        case ReadUnion():
+            present = [each for each in plan.branches if not isinstance(each, ReadNull)]
+            reasons = [each.reason for each in present if isinstance(each, Unresolvable)]
+            if present and len(reasons) == len(present):
+                lost.unfit.append(f"the field {path} {reasons[-1]}")
+            else:
+                inner = [(branch, path) for branch in plan.branches]
+        case IntoMember():
+            inner = [(plan.plan, path)]
+        case Unresolvable():
+            lost.partial.append(path)
+        case ReadEnum() if None in plan.symbols:
+            lost.partial.append(path)
+        case ReadBytes() if pa.types.is_decimal(plan.type) and plan.precision:
+            written, kept = plan.precision - plan.scale, plan.type.precision - plan.type.scale
+            if plan.scale > plan.type.scale or written > kept:
+                lost.partial.append(path)
+    for each, at in inner:
+        _find_losses(each, at, lost)
 
 
 def skip(writer: Node) -> Plan:
@@ -576,5 +635,6 @@ def _factors(family: str, unit: str) -> tuple[int, int]:
 def _bytes(size: int | None, writer: Logical | None, kind: pa.DataType) -> Plan:
     if not pa.types.is_decimal(kind):
         return ReadBytes(size, kind)
-    written = writer is not None and writer.name == "decimal"
-    return ReadBytes(size, kind, writer.scale if writer and written else kind.scale)
+    if writer is None or writer.name != "decimal":
+        return ReadBytes(size, kind, kind.scale)
+    return ReadBytes(size, kind, writer.scale, writer.precision)

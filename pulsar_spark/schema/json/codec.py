@@ -13,6 +13,8 @@ Schema document instead, which does not say enough about numbers for columns.
   a union has several types, the kind of a value says which it is.
 - A map's entries are sorted by key, because an object's fields have no order.
 - Where no column has a type, the column has the JSON itself; numbers and the order stay as written.
+- Where Java's client says that its definition does not tell which fields can be null, all can, and
+  those that are null are left out.
 - What numbers and texts mean depends on the client that defined the schema: see `json/types.py`.
 """
 
@@ -38,11 +40,12 @@ from pulsar_spark.schema.avro.definition import (
     UnionOf,
     parse_definition,
 )
-from pulsar_spark.schema.avro.types import arrow_columns, record_definition
-from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.avro.types import arrow_columns, is_nullable, record_definition
+from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.json.reading import JsonPlan
-from pulsar_spark.schema.json.types import Dialect, field_shapes, shape_of
+from pulsar_spark.schema.json.resolution import losses_of
+from pulsar_spark.schema.json.types import Dialect, field_shapes, is_java_map, shape_of
 from pulsar_spark.schema.json.writing import JsonEncoder
 from pulsar_spark.schema.table.names import VALUE
 
@@ -78,6 +81,16 @@ def decoder(
     return ColumnDecoder(columns, JsonPlan(wanted, is_whole, ends=not as_java))
 
 
+def losses(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if values of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields whose values do not fit. Those whose text happens to
+    fit are read nevertheless.
+    """
+    node = parse_json_definition(reader)
+    return losses_of(_source(writer, reader, node), node, fields)
+
+
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of record batches with these columns, for a topic with this schema.
 
@@ -105,7 +118,30 @@ def parse_json_definition(info: SchemaInfo, *, opaque: bool = True) -> Node:
             "them, not an Avro record",
             f"{_REMEDY} Newer clients register a version with a record.",
         )
-    return _with_java_dates(parse_definition(info.schema_data, for_json=True, opaque=opaque))
+    node = _with_java_dates(parse_definition(info.schema_data, for_json=True, opaque=opaque))
+    return _with_nulls(node) if Dialect.of(info).leaves_out_nulls else node
+
+
+def _with_nulls(node: Node) -> Node:
+    """Allow null in all fields of records."""
+    match node:
+        case Record():
+            fields = [replace(each, type=_or_null(each.type)) for each in node.fields]
+            return replace(node, fields=tuple(fields))
+        case Array() if not is_java_map(node):
+            return Array(_with_nulls(node.items))
+        case Map():
+            return Map(_with_nulls(node.values))
+        case UnionOf():
+            return UnionOf(tuple(map(_with_nulls, node.members)))
+    return node
+
+
+def _or_null(node: Node) -> Node:
+    if is_nullable(node):
+        return _with_nulls(node)
+    members = node.members if isinstance(node, UnionOf) else (node,)
+    return UnionOf((Primitive("null"), *map(_with_nulls, members)))
 
 
 # Java's reflection makes these classes records without fields.

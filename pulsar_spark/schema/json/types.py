@@ -74,6 +74,8 @@ class Shape:
 
 
 _JAVA_PROPERTY = "__jsr310ConversionEnabled"
+# Whether the definition allows null wherever the class does. If not, Java leaves out what is null.
+_JAVA_NULL_PROPERTY = "__alwaysAllowNull"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,13 @@ class Dialect:
     """Which client defined the schema, as far as that matters, and who is to read it.
 
     Without `coerces_as_java`, a value of another kind is only taken where nothing is lost.
+    `leaves_out_nulls` is for definitions that do not say which fields of a Java class can be null.
     """
 
     is_python: bool = False
     has_java_times: bool = False
     coerces_as_java: bool = False
+    leaves_out_nulls: bool = False
 
     @classmethod
     def of(cls, info: SchemaInfo) -> Dialect:
@@ -93,7 +97,8 @@ class Dialect:
         definition = info.schema_data
         is_java = _JAVA_PROPERTY in info.properties
         is_python = not is_java and definition.startswith(b"{\n ") and _is_indented(definition)
-        return cls(is_python, is_java)
+        leaves_out = info.properties.get(_JAVA_NULL_PROPERTY) == "false"
+        return cls(is_python, is_java, leaves_out_nulls=leaves_out)
 
 
 def _is_indented(definition: bytes) -> bool:
@@ -116,7 +121,7 @@ def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict
 
 def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
     """Return how to read values written with `writer` into a column for `reader`."""
-    node, source = _only(reader), _only(writer)
+    node, source = only_type(reader), only_type(writer)
     kind = arrow_type(node, all_nullable=True)
     match node:
         case avro.Record():
@@ -148,8 +153,8 @@ def is_java_map(node: avro.Array) -> bool:
     )
 
 
-def _only(node: avro.Node) -> avro.Node:
-    """Return a union's only non-null type; other types as they are."""
+def only_type(node: avro.Node) -> avro.Node:
+    """Return the only type of a union's values but null; other types as they are."""
     sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
     return node if sole is None else sole
 

@@ -65,8 +65,17 @@ def _record(node: avro.Record, dialect: Dialect, path: str) -> WriteText:
         )
         for field in node.fields
     ]
+    leaves_out = dialect.leaves_out_nulls
     return lambda value: (
-        "{" + ",".join([start + write(value[name]) for name, start, write in fields]) + "}"
+        "{"
+        + ",".join(
+            [
+                start + write(value[name])
+                for name, start, write in fields
+                if not leaves_out or value[name] is not None
+            ]
+        )
+        + "}"
     )
 
 

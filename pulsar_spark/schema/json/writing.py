@@ -50,7 +50,7 @@ class JsonEncoder:
         self._writers = [
             writer(types[column.name], column.type, dialect, column.name) for column in columns
         ]
-        self._pieces = record_pieces(columns.names)
+        self._object = object_writer(columns.names, dialect)
 
     def __reduce__(self) -> tuple[type[JsonEncoder], tuple[Node, pa.Schema, Dialect]]:
         return JsonEncoder, self._arguments
@@ -66,9 +66,7 @@ class JsonEncoder:
         texts = [write(columns.column(i)) for i, write in enumerate(self._writers)]
         if not self._is_record:
             return texts[0]
-        *starts, end = self._pieces
-        pieces = [piece for pair in zip(starts, texts, strict=True) for piece in pair]
-        return joined([*pieces, end], columns.num_rows)
+        return self._object(texts, columns.num_rows)
 
     def _first_mismatch(self, columns: pa.RecordBatch) -> Mismatch:
         """Return the error of the first row that cannot be written; there is one."""
@@ -162,11 +160,34 @@ def text(value: str) -> pa.Scalar:
     return strings([value])[0]
 
 
-def record_pieces(names: Sequence[str]) -> list[pa.Scalar]:
-    """Return the texts before each field of an object, and after the last."""
+def object_writer(
+    names: Sequence[str], dialect: Dialect
+) -> Callable[[Sequence[pa.Array], int], pa.Array]:
+    """Return the function that makes a number of objects of their fields' texts."""
     quoted = quote(strings(names)).to_pylist()
-    starts = [f"{',' if i else '{'}{name}:" for i, name in enumerate(quoted)]
-    return [text(start) for start in starts] + [text("}" if names else "{}")]
+    if not names or not dialect.leaves_out_nulls:
+        starts = [text(f"{',' if i else '{'}{name}:") for i, name in enumerate(quoted)]
+        end = text("}" if names else "{}")
+
+        def write(texts: Sequence[pa.Array], count: int) -> pa.Array:
+            pieces = [piece for pair in zip(starts, texts, strict=True) for piece in pair]
+            return joined([*pieces, end], count)
+
+        return write
+    starts = [text(f",{name}:") for name in quoted]
+    empty = text("")
+
+    def write_present(texts: Sequence[pa.Array], count: int) -> pa.Array:
+        pieces = [
+            pc.binary_join_element_wise(start, each, empty)
+            for start, each in zip(starts, texts, strict=True)
+        ]
+        fields = pc.binary_join_element_wise(
+            *pieces, empty, null_handling="replace", null_replacement=""
+        )
+        return joined([text("{"), pc.utf8_slice_codeunits(fields, 1), text("}")], count)
+
+    return write_present
 
 
 def _record(
@@ -174,15 +195,13 @@ def _record(
 ) -> Write:
     fields = [kind.field(i) for i in range(kind.num_fields)]
     writers = [writer(types[f.name], f.type, dialect, f"{path}.{f.name}") for f in fields]
-    *starts, end = record_pieces([field.name for field in fields])
+    make = object_writer([field.name for field in fields], dialect)
 
     def write(column: pa.StructArray) -> pa.Array:
         # Ignore the fields of null records.
         present = column.drop_null() if column.null_count else column
-        pieces = []
-        for i, (start, part) in enumerate(zip(starts, writers, strict=True)):
-            pieces += [start, part(present.field(i))]
-        return _where_valid(column, joined([*pieces, end], len(present)))
+        texts = [part(present.field(i)) for i, part in enumerate(writers)]
+        return _where_valid(column, make(texts, len(present)))
 
     return write
 

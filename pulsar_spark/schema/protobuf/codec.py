@@ -5,8 +5,9 @@ presence (proto2's, proto3's `optional`, members of oneofs, messages) is null if
 if it has a proto2 default or is `required`. Fields are identified by number, so values of older and
 newer schemas are read with the query's. Extensions and unknown fields are ignored.
 
-PROTOBUF schemas do not describe nested messages (binary: their bytes), enum names (int), or
-presence (never null: an absent field has its default; except for messages).
+PROTOBUF schemas do not tell the numbers of nested fields (binary: the message's bytes) and of enum
+names (int). They tell presence of messages, and of scalars that have a default of their own; other
+scalars are 0 or empty if absent.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.reading import ProtobufPlan
-from pulsar_spark.schema.protobuf.resolution import resolved
+from pulsar_spark.schema.protobuf.resolution import losses_of, resolved
 from pulsar_spark.schema.protobuf.types import arrow_columns, column_type
 from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
@@ -50,6 +51,15 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
         chosen = resolved(parse(writer), chosen)
     columns = [pa.field(each.name, column_type(each)) for each in chosen]
     return ColumnDecoder(columns, ProtobufPlan(wanted, chosen))
+
+
+def losses(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Losses:
+    """Return what is lost if values of `writer` are read into the columns `fields` of `reader`.
+
+    Raises SchemaMismatch that lists the fields whose number has another type in the two.
+    """
+    chosen = [each for each in parse(reader).fields if each.name in set(fields)]
+    return losses_of(parse(writer), chosen)
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:

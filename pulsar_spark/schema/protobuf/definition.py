@@ -37,7 +37,6 @@ from pulsar_spark.schema.protobuf.types import (
     MESSAGES,
     RAW_REMEDY,
     STRINGS,
-    UNSIGNED,
     EnumType,
     Form,
     MessageField,
@@ -150,9 +149,9 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> MessageField:
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
     is_message = type_number in MESSAGES
     repeated = label == "LABEL_REPEATED"
-    # The schema does not say whether the class distinguishes an absent value from its default; Java
-    # returns the default for both, and so does the definition.
-    presence = Presence.EXPLICIT if is_message and not repeated else Presence.IMPLICIT
+    presence = Presence.IMPLICIT
+    if not repeated and (is_message or _is_stated(kind.number, defaults.get(name))):
+        presence = Presence.EXPLICIT
     return MessageField(
         number=check_number(number, name),
         name=name,
@@ -160,35 +159,23 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> MessageField:
         presence=Presence.REQUIRED if label == "LABEL_REQUIRED" else presence,
         repeated=repeated,
         message=_UNKNOWN if is_message else None,
-        default=None if repeated else _usable_default(type_number, defaults.get(name)),
     )
 
 
-def _usable_default(kind: int, value: Any) -> Any:
-    """Return a default from an Avro definition if it is valid for the type, otherwise None."""
-    if kind in (Type.TYPE_DOUBLE, Type.TYPE_FLOAT):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # Beyond it are infinity, and integers of hundreds of digits.
-        limit = 2**1023 if kind == Type.TYPE_DOUBLE else 2**127
-        return float(value) if is_number and value and abs(value) < limit else None
-    if kind == Type.TYPE_BOOL:
-        return True if value is True else None
-    if kind == Type.TYPE_STRING:
-        if not is_unicode(value):
-            return None
-        if len(value) > _LONGEST_DEFAULT:
-            raise damaged(f"has a default with more than {_LONGEST_DEFAULT} characters")
-        return value or None
-    if kind == Type.TYPE_BYTES:
-        return None
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    lowest = 0 if kind in UNSIGNED else -(2**31)
-    return value if is_int and value and lowest <= value < 2**31 else None
+_ZEROS = (None, 0, "")
+
+
+def _is_stated(kind: int, default: Any) -> bool:
+    """Whether a default is stated in the .proto file: only fields with presence can have that.
+
+    The schema does not say of any other field whether it has presence: Java's client registers
+    proto2, `optional` and members of oneofs as it does plain proto3. The default of an enum is the
+    name of a value, mostly of the first one.
+    """
+    return kind != Type.TYPE_ENUM and default not in _ZEROS
 
 
 _MAX_TYPES = 100_000
-# Each row without the field gets it.
-_LONGEST_DEFAULT = 1000
 # A type's full name contains the names of all enclosing types.
 _MAX_NAMES = 64 * 1024 * 1024
 # One byte can be an enum value, whose column holds the name.
@@ -461,7 +448,7 @@ def _entry_fields(name: str, fields: tuple[MessageField, ...]) -> tuple[MessageF
             each,
             presence=Presence.IMPLICIT,
             # In proto2 an enum's default is its first value, whatever its number.
-            default=next(iter(each.enum.names), 0) or None if each.enum else None,
+            default=next(iter(each.enum.names), 0) if each.enum else 0,
         )
         for each in fields
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.schema.column_decoder import Read
-from pulsar_spark.schema.protobuf.reference import default_of, others_of_oneofs, reader_of
+from pulsar_spark.schema.protobuf.reference import is_closed_member, others_of_oneofs, reader_of
 from pulsar_spark.schema.protobuf.types import (
     EnumType,
     Form,
@@ -77,11 +77,18 @@ class _Plans:
         self, fields: Sequence[MessageField], only_noticed: Sequence[MessageField] = ()
     ) -> list[tuple[Any, ...]]:
         oneofs: dict[str, int] = {}
+        # The kernel clears the other members whatever the number of a closed enum is. It refuses
+        # values that have one, or what one without a column could have cleared.
+        closed = {each.oneof for each in only_noticed if is_closed_member(each)}
         found = []
         for place, field in enumerate([*fields, *only_noticed]):
             oneof = oneofs.setdefault(field.oneof, len(oneofs)) if field.oneof else None
             nullable = field.presence is not Presence.IMPLICIT
-            value = self._value(field) if place < len(fields) else _noticed(field)
+            is_refused = field.oneof in closed or is_closed_member(field)
+            is_read = place < len(fields) and not is_refused
+            value = self._value(field) if is_read else _noticed(field)
+            if value is None and place < len(fields):
+                value = ("refused",)
             if value is not None:
                 found.append((field.number, field.repeated, oneof, nullable, value))
         return found
@@ -95,15 +102,11 @@ class _Plans:
             inner = self.fields(message.fields) if has_fields else []
             form = "pair" if message.is_entry else _FORMS[message.form]
             return "message", form, inner, message.leaves
-        default = default_of(field)
         if field.type in (Type.TYPE_STRING, Type.TYPE_BYTES):
-            return "text" if field.type == Type.TYPE_STRING else "bytes", default or b""
+            return "text" if field.type == Type.TYPE_STRING else "bytes", b""
         written, into = _INTO[field.type]
-        number = default or 0
-        if into.startswith("zigzag"):
-            number = number << 1 ^ number >> 63
         what = into if field.enum is None else self._enum(field.enum)
-        return "number", written, what, number & 2**64 - 1
+        return "number", written, what, field.default & 2**64 - 1
 
     def _enum(self, enum: EnumType) -> int:
         names = enum.names
@@ -114,7 +117,10 @@ class _Plans:
 
 
 def _noticed(field: MessageField) -> tuple[Any, ...] | None:
-    """Return how a field without a column is written; None for groups, which are all refused."""
+    """Return how a field is written, None for groups, which are all refused.
+
+    The kernel passes over it if it has no column, and otherwise refuses the value.
+    """
     if field.type == Type.TYPE_GROUP:
         return None
     return "noticed", _INTO[field.type][0] if field.type in _INTO else "delimited"

@@ -15,9 +15,17 @@ from google.protobuf import descriptor_pool, message_factory, struct_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf.bounds import limit
-from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Presence, Type
+from pulsar_spark.schema.protobuf.types import (
+    RAW_REMEDY,
+    Form,
+    MessageField,
+    MessageType,
+    Presence,
+    Type,
+)
 from pulsar_spark.schema.protobuf.well_known import duration, json_text, timestamp
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -26,6 +34,8 @@ Convert: TypeAlias = Callable[[Any], Any]
 # Protobuf's implementation in Python raises errors that the one in C does not: for deep nesting and
 # for text that is not UTF-8.
 _PARSE_ERRORS = (DecodeError, RecursionError, ValueError)
+# Protobuf's classes have at most 64 KiB of fields, of up to 16 bytes each.
+_MOST_FIELDS = 2000
 
 
 def reader_of(
@@ -35,19 +45,23 @@ def reader_of(
 
     As in protobuf, unknown fields are ignored, and a field with another wire type than the
     descriptor's is unknown. Raises Mismatch for bytes that are no message, for text that is not
-    UTF-8 and for invalid times.
+    UTF-8 and for invalid times; SchemaMismatch for a message within that has more fields than
+    protobuf's classes can have.
     """
     check = limit(fields)
-    parse = message_class(message, fields).FromString
-    read = _struct(fields)
+    parts = [fields[at : at + _MOST_FIELDS] for at in range(0, len(fields), _MOST_FIELDS)] or [()]
+    readers = [(message_class(message, part).FromString, _struct(part)) for part in parts]
 
     def read_value(value: bytes) -> Sequence[Any]:
         check(value)
-        try:
-            found = parse(value)
-        except _PARSE_ERRORS:
-            raise Mismatch("the bytes are not a protobuf message of this schema") from None
-        return read(found)
+        found: list[Any] = []
+        for parse, read in readers:
+            try:
+                parsed = parse(value)
+            except _PARSE_ERRORS:
+                raise Mismatch("the bytes are not a protobuf message of this schema") from None
+            found += read(parsed)
+        return found
 
     return read_value
 
@@ -139,7 +153,6 @@ _WHOLE: dict[Form, Callable[[Any, str], Any]] = {
 # --- scalars ------------------------------------------------------------------------------
 
 _BITS: dict[int, Struct] = {Type.TYPE_FLOAT: Struct("<I"), Type.TYPE_DOUBLE: Struct("<Q")}
-_FLOATS: dict[int, Struct] = {Type.TYPE_FLOAT: Struct("<f"), Type.TYPE_DOUBLE: Struct("<d")}
 
 
 def _scalar(field: MessageField, path: str) -> Convert | None:
@@ -167,24 +180,12 @@ def _text(path: str) -> Convert:
     return convert
 
 
-def default_of(field: MessageField) -> Any:
-    """Return a field's default as it is read: text as UTF-8, a float as its bits; None if 0."""
-    value = field.default
-    if value is None:
-        return None
-    if field.type == Type.TYPE_STRING:
-        return value.encode()
-    if field.type in _FLOATS:
-        return int.from_bytes(_FLOATS[field.type].pack(value), "little")
-    return value
-
-
 # --- message classes: the schema's field numbers in our own descriptors -----------------------
 #
 # They have only the requested fields, under names that no method has. All are proto2, which has the
 # same wire format and tells what is absent. Strings are bytes (no text objects are made), enums are
-# numbers (unknown ones are kept), floats are their bits (Python's floats do not keep those of every
-# NaN), map entries are messages (their order is kept).
+# numbers (unknown ones are kept, except by closed enums in oneofs), floats are their bits (Python's
+# floats do not keep those of every NaN), map entries are messages (their order is kept).
 
 _READ_AS: dict[int, int] = {
     Type.TYPE_STRING: Type.TYPE_BYTES,
@@ -204,7 +205,14 @@ def message_class(message: MessageType, fields: Sequence[MessageField]) -> Any:
     _add_fields(file.message_type.add(name=_ROW), [*fields, *others], f".{_ROW}")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(file.SerializeToString())
+    try:
+        pool.AddSerializedFile(file.SerializeToString())
+    except TypeError:
+        raise SchemaMismatch(
+            f"the protobuf message {message.name}, or one within it, has more fields than protobuf "
+            "can read",
+            f"Select other columns. {RAW_REMEDY}",
+        ) from None
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(_ROW))
 
 
@@ -242,15 +250,25 @@ def _add_fields(proto: DescriptorProto, fields: Iterable[MessageField], scope: s
             inner = proto.nested_type.add(name=f"M{field.number}")
             added.type_name = f"{scope}.{inner.name}"
             _add_fields(inner, field.message.fields, added.type_name)
-        default = default_of(field)
-        if isinstance(default, bytes):
-            added.default_value = "".join(f"\\{byte:03o}" for byte in default)
-        elif default is not None:
-            added.default_value = str(default).lower()
+        if field.enum is not None and is_closed_member(field):
+            enum = proto.enum_type.add(name=f"E{field.number}")
+            for place, number in enumerate(field.enum.names):
+                enum.value.add(name=f"V{field.number}_{place}", number=number)
+            added.type, added.type_name = Type.TYPE_ENUM, f"{scope}.{enum.name}"
+        if field.default:
+            added.default_value = str(field.default)
         if field.oneof:
             added.oneof_index = oneofs.setdefault(field.oneof, len(oneofs))
     for index in range(len(oneofs)):
         proto.oneof_decl.add(name=f"oneof{index}")
+
+
+def is_closed_member(field: MessageField) -> bool:
+    """Whether it is a member of a oneof that a number without a name does not set.
+
+    To protobuf such a number is an unknown field, and another member stays.
+    """
+    return bool(field.oneof) and field.enum is not None and field.enum.closed
 
 
 def _attribute(field: MessageField) -> str:

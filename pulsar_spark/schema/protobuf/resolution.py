@@ -8,13 +8,15 @@ every value is read as it was written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.codec import Losses
 from pulsar_spark.schema.protobuf.types import (
     RAW_REMEDY,
     EnumType,
+    Form,
     MessageField,
     MessageType,
     Type,
@@ -50,6 +52,29 @@ def resolved(writer: MessageType, fields: Sequence[MessageField]) -> list[Messag
             f"Select other columns, or drop these messages. {RAW_REMEDY}",
         )
     return found
+
+
+def losses_of(writer: MessageType, fields: Sequence[MessageField]) -> Losses:
+    """Return what values of `writer` lose that are read into the reader's `fields`.
+
+    Raises as `resolved`.
+    """
+    resolved(writer, fields)
+    return Losses(left_out=tuple(_left_out(writer.fields, fields, "")))
+
+
+def _left_out(
+    written: Sequence[MessageField], wanted: Sequence[MessageField], prefix: str
+) -> Iterator[str]:
+    known = {each.number: each for each in wanted}
+    for field in written:
+        reader = known.get(field.number)
+        if reader is None:
+            yield prefix + field.name
+        elif field.message and reader.message and reader.message.form is not Form.BYTES:
+            # What stays encoded has all of its fields.
+            fields = field.message.fields, reader.message.fields
+            yield from _left_out(*fields, f"{prefix}{reader.name}.")
 
 
 _Known = dict[tuple[int, int], MessageType]

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum as PythonEnum
-from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
@@ -80,8 +79,8 @@ class EnumType:
 class MessageField:
     """A field; `type` is a number of FieldDescriptorProto.Type, `oneof` is "" outside of one.
 
-    A map is a repeated field whose message has `is_entry`. `default` is for fields with implicit
-    presence; None means the type's own, 0 or empty.
+    A map is a repeated field whose message has `is_entry`. `default` is the number of an enum that
+    is absent in a map's entry; everywhere else it is null, 0 or empty.
     """
 
     number: int
@@ -93,7 +92,7 @@ class MessageField:
     oneof: str = ""
     message: MessageType | None = None
     enum: EnumType | None = None
-    default: Any = None
+    default: int = 0
 
 
 @dataclass(frozen=True, slots=True)

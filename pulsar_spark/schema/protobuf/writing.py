@@ -356,7 +356,7 @@ class ScalarWriter:
         self._scalar = scalar
         self._nullable = field.presence is Presence.EXPLICIT
         # With a default other than zero, zero must be written.
-        self._omits_default = field.presence is Presence.IMPLICIT and field.default is None
+        self._omits_default = field.presence is Presence.IMPLICIT and not field.default
         self._head = tag(field.number, scalar.wire_type)
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:

@@ -7,7 +7,7 @@ leaves no trace.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -25,7 +25,8 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
-from pulsar_spark.spark.columns import given_type, is_offered
+from pulsar_spark.spark.columns import given_type, is_offered, offered
+from pulsar_spark.spark.lineage import Columns, nearest, versions_of
 from pulsar_spark.spark.missing_topic import with_near_topics
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -150,7 +151,13 @@ class Planner:
             return given
         if self._options.query is not None:
             return self._type_of_query(schemas, self._options.query)
-        return value_type(schemas, allow_different=self._options.allow_different_schemas)
+        return self._value_type(schemas)
+
+    def _value_type(
+        self, schemas: Mapping[str, SchemaInfo | None], columns: Columns | None = None
+    ) -> ValueType:
+        allow = self._options.allow_different_schemas
+        return value_type(schemas, allow_different=allow, older=self._older, columns=columns)
 
     def _type_of_query(
         self, schemas: Mapping[str, SchemaInfo | None], query: StructType
@@ -164,31 +171,52 @@ class Planner:
         """
         corrupt = (self._options.corrupt_column, self._options.mode)
         inferred = self._options.inferred
+
+        def columns(schema: SchemaInfo) -> Collection[str] | None:
+            return offered(query, ValueType(schema), *corrupt)
+
         kinds = {None if found is None else found.type for found in schemas.values()}
         if inferred and len(kinds) == 1:
-            # They were equal when the columns were inferred.
-            newest = dict([next(iter(schemas.items()))])
+            # They were versions of one when the columns were inferred.
+            kind = self._value_type(dict([next(iter(schemas.items()))]))
         else:
-            newest = dict(schemas)
-        kind = value_type(newest, allow_different=self._options.allow_different_schemas)
+            kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
         if inferred and is_offered(query, ValueType(), *corrupt):
             # Its topics had no schema, or several, when it was planned.
             return kind if is_offered(query, kind, *corrupt) else ValueType()
-        first: ValueType | None = None
-        for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
-            found = ValueType(schema)
-            if schema is not None and is_offered(query, found, *corrupt):
-                first = first or found
-                if not inferred or set(found.fields.names) <= set(query.names):
-                    first = found
-                    break
-        if first is None:
+        found = self._inferred_version(schemas, query, columns) if inferred else None
+        if found is None:
+            found = next(
+                (each for each in chain([kind.schema], self._all(schemas)) if columns(each)), None
+            )
+        if found is None:
             return kind
-        if first.schema is not None and not self._options.allow_different_schemas:
-            check_alike(schemas, first.schema)
-        return first
+        if not self._options.allow_different_schemas:
+            check_alike(schemas, found)
+        return ValueType(found)
+
+    def _inferred_version(
+        self, schemas: Mapping[str, SchemaInfo | None], query: StructType, columns: Columns
+    ) -> SchemaInfo | None:
+        """Return the newest version with exactly the columns of the query, None if none has."""
+        names = set(query.names)
+
+        def is_exact(schema: SchemaInfo) -> bool:
+            return bool(columns(schema)) and set(ValueType(schema).fields.names) <= names
+
+        versions = versions_of(schemas)
+        newest = [each.schema for each in versions if is_exact(each.schema)]
+        if newest:
+            return nearest(newest, versions, columns)
+        return next(filter(is_exact, self._all(schemas)), None)
+
+    def _all(self, schemas: Mapping[str, SchemaInfo | None]) -> Iterator[SchemaInfo]:
+        """Yield the topics' newest schemas, then their older ones."""
+        yield from (each for each in schemas.values() if each is not None)
+        for topic in schemas:
+            yield from self._older(topic)
 
     def _older(self, topic: str) -> Iterator[SchemaInfo]:
         yield from older_schemas(self._lookup, topic)

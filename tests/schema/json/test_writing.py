@@ -6,6 +6,7 @@ import json
 import math
 import random
 import struct
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -16,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json import codec as json_codec
 from pulsar_spark.schema.json.types import Dialect
 from pulsar_spark.schema.json.writing import quote, writer
+from pulsar_spark.schema.python_values import PythonEncoder
 from tests.schema.bits import assert_same_bits
 from tests.schema.json.cases import info, logical, nullable, record
 
@@ -193,3 +196,58 @@ def test_floats_are_written_such_that_others_read_them_to_the_bit(kind: str, cod
         assert struct.pack(code, float(text)) == struct.pack(code, number)
     assert isinstance(found[0], float)
     assert_same_bits(json_codec.decoder(schema, schema, ["f"]).decode(written).columns[0], column)
+
+
+def _left_out(always_allow_null: str) -> SchemaInfo:
+    inner = record([("a", "int"), ("b", "string")], "Inner")
+    fields: dict[str, Any] = {
+        "id": "long",
+        "name": "string",
+        "inner": inner,
+        "inners": {"type": "array", "items": "Inner"},
+        "map": {"type": "map", "values": "Inner"},
+        "either": ["int", "string"],
+    }
+    properties = {"__alwaysAllowNull": always_allow_null, "__jsr310ConversionEnabled": "false"}
+    return replace(info(record([*fields.items()])), properties=properties)
+
+
+WITHOUT = [
+    b'{"id":1,"name":",","inner":{"b":"x"},"inners":[{"a":1},{}],"map":{"k":{}},"either":5}',
+    b'{"inner":{},"inners":[]}',
+    b"{}",
+    b'{"name":"last","either":"x"}',
+]
+
+
+def test_fields_that_java_left_out_are_left_out_again() -> None:
+    schema = _left_out("false")
+    columns = json_codec.arrow_schema(schema)
+    decoder = json_codec.decoder(schema, schema, columns.names)
+    decoded = decoder.decode(pa.array([*WITHOUT, None], pa.binary()))
+    assert not decoded.bad
+    batch = pa.RecordBatch.from_arrays(list(decoded.columns), schema=columns)
+    # A message without a value has no row of its own here.
+    found = json_codec.encoder(schema, columns).encode(batch).to_pylist()
+    assert found == [*WITHOUT, b"{}"]
+    rows = batch.to_pylist(maps_as_pydicts="strict")[: len(WITHOUT)]
+    for row in rows:
+        if row["either"] is not None:
+            (row["either"],) = (each for each in row["either"].values() if each is not None)
+    encoder = PythonEncoder(schema)
+    assert [encoder.encode(row) for row in rows] == WITHOUT
+    assert encoder.encode({"name": "last", "either": "x"}) == WITHOUT[-1]
+    # Columns that a DataFrame does not have are left out, too.
+    some = batch.select(["name", "either"])
+    assert json_codec.encoder(schema, some.schema).encode(some).to_pylist()[-2] == WITHOUT[-1]
+
+
+def test_other_schemas_still_refuse_null_where_they_do_not_allow_it() -> None:
+    schema = _left_out("true")
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    batch = pa.RecordBatch.from_pylist([{"id": 1, "name": None}], schema=columns)
+    with pytest.raises(SchemaMismatch, match="inner"):
+        json_codec.encoder(schema, columns)
+    own = replace(info(record([("id", "long"), ("name", "string")])), properties=schema.properties)
+    with pytest.raises(Mismatch, match="name: it is null"):
+        json_codec.encoder(own, columns).encode(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -221,12 +221,24 @@ def test_both_ways_agree_on_a_million_values(part: int, monkeypatch: pytest.Monk
         both(monkeypatch, (case.info, case.info), case.names, raw, f"seed {seed}: ")
 
 
+def without_enums_in_oneofs(messages: Iterable[Any]) -> None:
+    """Make numbers of them: the reference reads those that are closed."""
+    for message in messages:
+        without_enums_in_oneofs(message.nested_type)
+        for field in message.field:
+            if field.HasField("oneof_index") and field.type == Type.TYPE_ENUM:
+                field.type = Type.TYPE_INT32
+                field.ClearField("type_name")
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_the_kernel_takes_whatever_is_well_formed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = Random(seed)
     file = RandomSchema(rng, SYNTAXES[seed % 2]).file()
+    if file.syntax == "proto2":
+        without_enums_in_oneofs(file.message_type)
     values = [random_message(rng, class_of(file)).SerializeToString() for _ in range(50)]
     info = info_of(file)
     names = codec.arrow_schema(info).names

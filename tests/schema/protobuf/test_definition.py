@@ -275,7 +275,7 @@ def test_values_of_maps_are_never_absent() -> None:
     assert entry is not None
     assert entry.is_entry
     assert [field.presence for field in entry.fields] == [Presence.IMPLICIT] * 2
-    assert [field.default for field in entry.fields] == [None, 5]
+    assert [field.default for field in entry.fields] == [0, 5]
 
 
 def test_unknown_features_and_options_do_no_harm() -> None:

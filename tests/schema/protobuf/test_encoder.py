@@ -146,17 +146,17 @@ def test_a_message_without_fields_has_no_columns() -> None:
 
 
 def test_listed_schemas_are_written_and_read() -> None:
-    """Schemas of type PROTOBUF; a number with a default other than zero is always written."""
+    """Schemas of type PROTOBUF; a number with a default other than zero has presence."""
     info = listed(defaults={"number": 1.5})
     columns = codec.arrow_schema(info)
     assert columns.field("kind").type == pa.int32()
     rows = [
         {"text": "a", "number": 0.0, "count": 1, "kind": 3, "many": ["x", ""]},
-        {"text": "", "number": 1.5, "count": 0, "kind": 0, "many": []},
+        {"text": "", "number": None, "count": 0, "kind": 0, "many": []},
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=columns)
     values = codec.encoder(info, columns).encode(batch)
     decoded = codec.decoder(info, info, columns.names).decode(values)
     assert pa.table(list(decoded.columns), schema=columns).to_pylist() == rows
     absent = codec.decoder(info, info, columns.names).decode(pa.array([b""], pa.binary()))
-    assert [column.to_pylist()[0] for column in absent.columns] == ["", 1.5, None, 0, []]
+    assert [column.to_pylist()[0] for column in absent.columns] == ["", None, None, 0, []]

@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
 from tests.schema.protobuf.test_schema import listed
 
@@ -38,23 +40,109 @@ def test_zero_is_there_where_it_can_be_told(kind: int) -> None:
         assert not bad
 
 
-@pytest.mark.parametrize(
-    "kind, default",
-    [
-        ("INT32", -5),
-        ("SFIXED64", 2**31 - 1),
-        ("UINT64", 7),
-        ("FLOAT", 0.5),
-        ("DOUBLE", -0.1),
-        ("BOOL", True),
-        ("STRING", 'ż"\\\n'),
-    ],
-)
-def test_absent_is_the_default_that_the_schema_lists(kind: str, default: Any) -> None:
+@pytest.mark.parametrize("default", [-5, 0.5, "Infinity", True, "x"])
+def test_absent_is_null_where_the_schema_lists_a_default_of_proto2(default: Any) -> None:
+    kinds = {int: "INT32", float: "DOUBLE", bool: "BOOL", str: "STRING"}
+    kind = "FLOAT" if default == "Infinity" else kinds[type(default)]
     info = listed([(1, "a", kind, "LABEL_OPTIONAL")], {"a": default})
     columns, bad = read(info, [b""], "a")
-    assert columns == [[default]]
+    assert columns == [[None]]
     assert not bad
+
+
+@pytest.mark.parametrize(
+    "kind,own", [("INT32", 0), ("DOUBLE", 0.0), ("BOOL", False), ("ENUM", "A")]
+)
+def test_absent_is_zero_where_the_schema_does_not_tell_presence(kind: str, own: Any) -> None:
+    # Java's client registers `int32 a = 1` and `optional int32 a = 1` alike.
+    info = listed([(1, "a", kind, "LABEL_OPTIONAL")], {"a": own})
+    assert read(info, [b""], "a")[0] == [[0]]
+
+
+@pytest.mark.parametrize("names", [("a",), ("e",), ("a", "e"), ("e", "b"), ("m", "a"), ("g", "e")])
+@pytest.mark.parametrize("nested", [False, True])
+def test_closed_enums_in_oneofs_are_read_as_protobuf_reads_them(
+    names: tuple[str, ...], nested: bool
+) -> None:
+    file = new_file(syntax="proto2")
+    enum = file.enum_type.add(name="E")
+    for number, name in ((1, "ONE"), (1, "SAME"), (-2, "MINUS")):
+        enum.value.add(name=name, number=number)
+    enum.options.allow_alias = True
+    file.message_type.add(name="N").field.add(
+        name="x", number=1, type=Type.TYPE_INT32, label=Type.LABEL_OPTIONAL
+    )
+    message = file.message_type.add(name="I" if nested else "M")
+    message.oneof_decl.add(name="o")
+    add(message, "a", 1, Type.TYPE_INT32, oneof_index=0)
+    add(message, "e", 2, Type.TYPE_ENUM, type_name=".t.E", oneof_index=0)
+    add(message, "b", 3, Type.TYPE_STRING, oneof_index=0)
+    add(message, "m", 4, Type.TYPE_MESSAGE, type_name=".t.N", oneof_index=0)
+    add(message, "free", 5, Type.TYPE_ENUM, type_name=".t.E")
+    message.nested_type.add(name="G").field.add(
+        name="x", number=1, type=Type.TYPE_INT32, label=Type.LABEL_OPTIONAL
+    )
+    scope = f".t.{message.name}.G"
+    add(message, "g", 6, Type.TYPE_GROUP, type_name=scope, oneof_index=0)
+    if nested:
+        outer = file.message_type.add(name="M")
+        add(outer, "i", 1, Type.TYPE_MESSAGE, type_name=".t.I")
+    parts = [b"\x08\x07", b"\x10\x01", b"\x10\x63", b"\x1a\x01x", b"\x22\x02\x08\x05"]
+    parts += [b"\x33\x08\x03\x34", b"\x10\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
+    values = [b"", *parts, *(one + other for one in parts for other in parts)]
+    if nested:
+        values = [bytes([10, len(value)]) + value for value in values]
+    columns, bad = read(info_of(file), values, *(("i",) if nested else names))
+    assert not bad
+    kind, symbols = class_of(file), {1: "ONE", -2: "MINUS"}
+    for row, value in enumerate(values):
+        found = kind.FromString(value)
+        inner = found.i if nested else found
+        got = (
+            columns[0][row] if nested else dict(zip(names, [c[row] for c in columns], strict=True))
+        )
+        for name in names:
+            expected = getattr(inner, name) if inner.HasField(name) else None
+            if name == "e" and expected is not None:
+                expected = symbols[expected]
+            if name in "mg" and expected is not None:
+                expected = {"x": expected.x if expected.HasField("x") else None}
+            assert got[name] == expected, (value, name)
+    # Elsewhere a number is kept.
+    if not nested:
+        assert read(info_of(file), [b"\x28\x63"], "free")[0] == [["99"]]
+
+
+def test_a_message_of_thousands_of_fields_is_read() -> None:
+    file = new_file(syntax="proto2")
+    message = file.message_type.add(name="M")
+    message.oneof_decl.add(name="o")
+    for number in range(1, 9001):
+        kind = {"oneof_index": 0} if number in (1, 9000) else {}
+        add(message, f"f{number}", number, Type.TYPE_STRING, **kind)
+    names = [f"f{number}" for number in range(1, 9001)]
+    # The last one clears the first one.
+    value = b"\x0a\x01x\x12\x01y\xc2\xb2\x04\x01z"
+    columns, bad = read(info_of(file), [value, b"\x0a\x01x", b"\xff"], *names)
+    assert [each.row for each in bad] == [2]
+    assert [columns[0], columns[1], columns[-1]] == [
+        [None, "x", None],
+        ["y", None, None],
+        ["z", None, None],
+    ]
+
+
+def test_a_message_within_of_too_many_fields_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = new_file()
+    inner = file.message_type.add(name="N")
+    for number in range(1, 9001):
+        add(inner, f"f{number}", number, Type.TYPE_STRING)
+    add(file.message_type.add(name="M"), "n", 1, Type.TYPE_MESSAGE, type_name=".t.N")
+    choose(monkeypatch, kernel=False)
+    with pytest.raises(SchemaMismatch, match="more fields than protobuf can read"):
+        read(info_of(file), [b"\x0a\x00"], "n")
 
 
 def test_a_closed_enum_in_a_map_has_its_first_name_where_absent() -> None:

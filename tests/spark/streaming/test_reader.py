@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -377,10 +378,13 @@ def test_a_topic_of_another_record_that_appears_ends_the_query(
 def test_whether_the_columns_are_the_users_choice_is_known(
     broker: EmbeddedBroker, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The same columns as inferred, but given by the user.
-    for name in "ab":
+    # The same columns as inferred, but given by the user. If they were inferred, the schemas would
+    # have been alike then.
+    for name, kind in (("a", b"int"), ("b", b"string")):
         broker.create_topic(f"s-{name}")
-        set_schema(broker, f"s-{name}", record("Order", "value", name))
+        schema = record("Order", "value", "other")
+        definition = schema.schema_data.replace(b"int", kind, 1)
+        set_schema(broker, f"s-{name}", replace(schema, schema_data=definition))
         store(broker, f"s-{name}", [b"\x02\x02\x02\x02"], schema_version=(0).to_bytes(8, "big"))
     caplog.set_level(logging.CRITICAL)
     with pytest.raises(StreamingQueryException, match="different schemas"):
