@@ -36,6 +36,9 @@ _LOOKS = 64
 _CHECKS = 16
 _ENTRIES = 4096
 _BYTES = 32 * 1024 * 1024
+# So few entries, and bytes of them, are all read rather than sampled.
+_FEW_ENTRIES = 1024
+_FEW_BYTES = 4 * 1024 * 1024
 _ROUNDS = 4
 
 
@@ -109,7 +112,10 @@ class Admission:
     # --- within the caps --------------------------------------------------------------------------
 
     def _all_fit(self, fronts: Mapping[str, Front], limit: Amount) -> bool:
-        """Whether the caps do not bind: entries are no larger than those seen, which is checked."""
+        """Whether the caps do not bind: if entries are no larger than those seen, which is checked.
+
+        If they are few, all of them are read.
+        """
         indexed = [topic for topic, front in fronts.items() if front.indexed and front.slots]
         if limit.size == math.inf and 0 < 2 * len(indexed) <= _CHECKS:
             others = {topic: front for topic, front in fronts.items() if topic not in indexed}
@@ -117,6 +123,10 @@ class Admission:
                 self._count(fronts, indexed)
         if not _most(fronts).within(limit):
             return False
+        if (few := self._few(fronts)) is not None:
+            share = self._allowance(max(len(few), 1))
+            self._run({topic: front.read_all(share) for topic, front in few.items()})
+            return _most(fronts).within(limit)
         looks = self._checks(fronts)
         for (topic, _), found in zip(looks, self._look(looks), strict=True):
             fronts[topic].learn(found)
@@ -127,6 +137,15 @@ class Admission:
         found = iter(self._look([(topic, look) for topic in topics for look in looks[topic]]))
         for topic in topics:
             fronts[topic].count(*[next(found) for _ in looks[topic]])
+
+    @staticmethod
+    def _few(fronts: Mapping[str, Front]) -> dict[str, Front] | None:
+        """Return the fronts with entries that are not known, None if these are many."""
+        unsure = {topic: front for topic, front in fronts.items() if not front.is_certain}
+        entries = sum(front.slots or 0 for front in unsure.values())
+        size = sum(front.likely_size() for front in unsure.values())
+        few = len(unsure) <= _CHECKS and entries <= _FEW_ENTRIES and size <= _FEW_BYTES
+        return unsure if few else None
 
     def _checks(self, fronts: Mapping[str, Front]) -> list[tuple[str, Look]]:
         """Choose some places at random, more where more is unknown."""

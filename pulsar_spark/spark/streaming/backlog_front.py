@@ -168,10 +168,14 @@ class Front:
         return self._count is not None
 
     @property
+    def is_certain(self) -> bool:
+        """Whether the number of messages is known for certain, from all entries or without them."""
+        return self.is_counted or self.slots == 0 or (self.slots == 1 and self._last > 0)
+
+    @property
     def is_known(self) -> bool:
         """Whether what was seen tells how many messages there are at most: a few entries do not."""
-        sure = self.is_counted or self.slots == 0 or (self.slots == 1 and self._last > 0)
-        return sure or self.seen >= MANY
+        return self.is_certain or self.seen >= MANY
 
     @property
     def seen(self) -> float:
@@ -207,6 +211,10 @@ class Front:
         """Return the likely number of messages, as far as ids tell."""
         return _sum(self._known).messages + (self.slots or 0) * self._statistics.mean
 
+    def likely_size(self) -> float:
+        """Return the likely number of bytes beyond the known entries, infinite if none was seen."""
+        return (self.slots or 0) * (self._statistics.mean_size or math.inf)
+
     def random_looks(self, count: int) -> list[Look]:
         """Return so many places beyond the known entries, in different parts."""
         low = max(self._upto.entry_id, 0)
@@ -241,6 +249,10 @@ class Front:
         if allowance.looks and not self._suffices(limit):
             few = min(allowance.entries, _FIRST_ENTRIES)
             yield from self._read_on(limit, allowance._replace(entries=few))
+
+    def read_all(self, allowance: Allowance) -> Steps:
+        """Read all entries, as far as that is allowed."""
+        yield from self._read_on(Amount(math.inf, math.inf), allowance)
 
     def take(self, limit: Amount, allowance: Allowance) -> Steps:
         """Decide how much is within `limit`; calls `read` first.

@@ -234,6 +234,23 @@ def test_a_cap_is_kept_when_entries_become_larger_all_at_once(where: str) -> Non
         assert 0 < sum(stream.batch(Caps(5000)).values()) <= 5000
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_few_entries_are_all_read_so_that_no_large_one_is_overlooked(partitions: int) -> None:
+    stream = Stream({f"t{n}": Backlog([]) for n in range(partitions)}, BEGINNING)
+    for backlog in stream.topics.values():
+        backlog.add([1] * 100)
+    assert sum(stream.batch(Caps(1000), last=1).values()) == 100 * partitions
+    stream.topics["t0"].add([*[1] * 50, 5000, *[1] * 49])
+    before = stream.looks
+    taken = 0
+    while stream.at["t0"] < stream.topics["t0"].end:
+        count = sum(stream.batch(Caps(1000), last=1).values())
+        assert 0 < count <= 1000
+        taken += count
+    assert taken == 5099
+    assert stream.looks - before <= 16
+
+
 def test_with_an_index_all_that_is_new_is_counted_by_one_look() -> None:
     stream = Stream({"t": Backlog([], indexed=True)}, BEGINNING)
     for number in range(4):
