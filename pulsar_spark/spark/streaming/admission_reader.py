@@ -22,9 +22,6 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
     """A stream reader to which Spark passes the query's position and a read limit."""
 
-    # The last report, until something has changed.
-    _reported: dict[str, Any] | None = None
-
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the options' caps as Spark's read limit, as far as Spark can express them."""
         caps = self._options.caps

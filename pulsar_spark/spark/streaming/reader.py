@@ -44,12 +44,13 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._versions = SeenVersions(options.read)
         self._checked: ValueType | None = None
         self._warned = self._asked = False
-        # The last offset, as Spark was told it.
+        # The last offset, as Spark was told it, and the last report, until something has changed.
         self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need; connections stay on the driver."""
-        return {**self.__dict__, "_source": None}
+        return {**self.__dict__, "_source": None, "_told": {}, "_reported": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts."""
