@@ -106,11 +106,11 @@ def test_a_client_of_its_own_looks_up_for_itself() -> None:
 def test_a_known_broker_that_gives_no_answer_leaves_time_for_a_lookup() -> None:
     with EmbeddedBroker(brokers=2) as broker:
         broker.create_topic("t")
-        options = ClientOptions(broker.service_url, operation_timeout=4.0)
+        options = ClientOptions(broker.service_url, operation_timeout=20.0)
         for hangs in (0, 1):
             broker.faults.drop("PRODUCER", times=hangs)
             began = time.monotonic()
             with ClientContext.shared(options) as context:
                 TopicProducer(context, "t").open().close()
             # Not at the very end, when any network would be too slow.
-            assert time.monotonic() - began < 3.5
+            assert time.monotonic() - began < 18

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 # So many equal answers, no further apart, begin a watch.
 _LOOKS = 10
-_OFTEN_SECONDS = 2.0
+_OFTEN_SECONDS = 5.0
 # An answer is believed for this long at most: brokers can forget a consumer.
 _BELIEVED_SECONDS = 10.0
 _SPREAD_SECONDS = 5.0
