@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructType
 from pulsar_spark.engine.context import shared_connections
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.implementation import NATIVE, implementation
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import codec, registry
 from pulsar_spark.schema.avro import codec as avro_codec
@@ -165,8 +166,10 @@ def test_a_task_does_little_for_each_field_once_its_process_knows_the_schema(
         assert batches[0].num_rows == 1
         calls[fields] = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
         broker.delete_topic("t")
-    # Calls of functions, which no machine makes more of: 280 for each field that is parsed.
-    assert calls[FIELDS] - calls[5] <= 15 * FIELDS
+    # Calls of functions, which no machine makes more of: 280 for each field that is parsed. Without
+    # the kernel the one row is read in Python, field by field.
+    most = 15 if implementation() == NATIVE else 40
+    assert calls[FIELDS] - calls[5] <= most * FIELDS
 
 
 @pytest.mark.parametrize("given", [False, True])
