@@ -98,6 +98,12 @@ class FoundEntry:
         return self.messages - self.start.batch_index
 
     @property
+    def behind(self) -> Position:
+        """The position after the entry: the next entry's."""
+        ledger_id, entry_id, index = self.stop
+        return Position(ledger_id, entry_id + (1 if index else 0))
+
+    @property
     def time(self) -> int:
         """The time that brokers search by: their own if they stamp it."""
         return self.publish_time if self.broker_time is None else self.broker_time
@@ -184,10 +190,11 @@ class Probe:
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[FoundEntry | PulsarError | None]:
         """As `first_entry_at`, for many topics and positions, in the order of the questions."""
-        return self._ask_certain(
-            (topic, partial(self._at, topic, position, EntryWait()))
-            for topic, position in questions
-        )
+        found = self.entries_at([(topic, Look(position)) for topic, position in questions])
+        return [
+            entries if isinstance(entries, PulsarError) else next(iter(entries), None)
+            for entries in found
+        ]
 
     def entries_at(
         self, questions: Sequence[tuple[str, Look]]
@@ -360,15 +367,6 @@ class Probe:
         except (ConsumerBusy, TopicNotFound):
             # Busy: another task asks the same at this moment.
             return False
-
-    def _at(
-        self, topic: str, position: Position, patience: EntryWait, deadline: Deadline
-    ) -> Operation[_Answer[FoundEntry]]:
-        connection = yield from self._lookup.connection_operation(topic, deadline)
-        entries = _Entries()
-        with ConsumerSession(connection, probe_request(topic, position), entries) as session:
-            yield from session.subscribe(deadline)
-            return (yield from _first_entry(session, entries, position, deadline, patience))
 
     def _several(
         self, topic: str, look: Look, patience: EntryWait, deadline: Deadline
@@ -648,8 +646,7 @@ def _more(
     # One permit was left for that entry, and a batch takes as many as it has messages.
     delivered = entries.granted - 1 + first.messages
     while len(found) < look.entries and messages < look.messages and size < look.size:
-        last = found[-1]
-        behind = Position(last.stop.ledger_id, last.stop.entry_id + bool(last.stop.batch_index))
+        behind = found[-1].behind
         if behind >= look.end:
             break
         # Not much more than is wanted: what was requested arrives, and is held meanwhile.

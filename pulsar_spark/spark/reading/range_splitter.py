@@ -64,18 +64,22 @@ class _Range:
     cuts: dict[int, Position] = field(default_factory=dict)
 
     @property
+    def _stop(self) -> int:
+        """The id behind the last entry, in the last ledger."""
+        return self.end.entry_id + (1 if self.end.batch_index else 0)
+
+    @property
     def is_in_one_ledger(self) -> bool:
         return self.first.ledger_id == self.end.ledger_id
 
     def count(self, start: EntryCount | None = None, end: EntryCount | None = None) -> None:
         """Learn how many entries there are, in several ledgers by the answers for both ends."""
-        stop = self.end.entry_id + (1 if self.end.batch_index else 0)
         if start is None or end is None:
-            self.entries = max(stop - max(self.first.entry_id, 0), 1)
+            self.entries = max(self._stop - max(self.first.entry_id, 0), 1)
             return
         self.entries = max(start.entries - end.entries, 0)
         # Behind the last ledger's beginning, ids tell where an entry is.
-        before = max(self.entries - stop, 0)
+        before = max(self.entries - self._stop, 0)
         first = self.first.ledger_id
         if first < 0 and start.before is not None:
             # The broker names the first ledger, but no entry of it.
@@ -90,10 +94,11 @@ class _Range:
     def cut_last_ledger(self) -> None:
         """Cut where the ids of the last ledger tell it, and forget gaps without a cut."""
         low = self.gaps[-1].high if self.gaps else 0
-        stop = self.end.entry_id + (1 if self.end.batch_index else 0)
         for target in self.targets():
             if target > low or not self.gaps:
-                self.cuts[target] = Position(self.end.ledger_id, stop - (self.entries - target))
+                self.cuts[target] = Position(
+                    self.end.ledger_id, self._stop - (self.entries - target)
+                )
         self._keep_gaps(self.gaps)
 
     def places(self, *, halve: bool) -> list[Position]:

@@ -119,7 +119,7 @@ class Front:
         if self._known:
             first = self._known[0]
             self._known[0] = replace(first, start=max(first.start, start))
-            self._upto = _behind(self._known[-1])
+            self._upto = self._known[-1].behind
         else:
             self._upto = start
         self.start = self.cut = start
@@ -306,7 +306,7 @@ class Front:
         read = _sum(inside)
         is_enough = len(found) >= look.entries or read.messages >= left.messages
         if len(inside) == len(found) and (is_enough or read.size >= size):
-            self._upto = _behind(inside[-1])
+            self._upto = inside[-1].behind
         else:
             self._upto = self.end
 
@@ -419,7 +419,7 @@ class Front:
         """Cut after so many messages of an entry; return their amount."""
         place = found.start
         self.batch_size = 0
-        self.cut = min(_behind(found), self.end)
+        self.cut = min(found.behind, self.end)
         if messages < found.remaining:
             inside = place.batch_index + int(messages)
             self.cut = min(Position(place.ledger_id, place.entry_id, inside), self.end)
@@ -443,7 +443,7 @@ class Front:
         wanted = begin + int(limit.messages) - 1 if limit.messages < math.inf else math.inf
         high: FoundEntry | None = None
         for _ in range(looks):
-            if _behind(low) >= self.end or (high is not None and _follows(low, high)):
+            if low.behind >= self.end or (high is not None and _follows(low, high)):
                 break
             place = self._guess(low, high, wanted)
             (found,) = yield [Look(place, _NEAR, end=self.end)]
@@ -470,7 +470,7 @@ class Front:
     def _guess(self, low: FoundEntry, high: FoundEntry | None, wanted: float) -> Position:
         """Return where the entry with an index may be, between two others."""
         assert low.index is not None
-        behind = _behind(low)
+        behind = low.behind
         last = self.end
         if high is not None:
             last = Position(*high.start[:2])
@@ -500,10 +500,4 @@ def _sum(entries: Entries) -> Amount:
 
 
 def _follows(one: FoundEntry, other: FoundEntry) -> bool:
-    return _behind(one) == Position(*other.start[:2])
-
-
-def _behind(sample: FoundEntry) -> Position:
-    """Return the position after an entry: the next entry's."""
-    ledger_id, entry_id, index = sample.stop
-    return Position(ledger_id, entry_id + (1 if index else 0))
+    return one.behind == Position(*other.start[:2])
