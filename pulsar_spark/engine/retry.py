@@ -36,7 +36,7 @@ class Backoff:
         self._initial = initial
         self._maximum = maximum
         self._next = initial
-        self._random = random.random if rng is None else rng.random
+        self._random = (rng or random.SystemRandom()).random
 
     def next(self) -> float:
         """Return the seconds to wait before the next attempt."""

@@ -76,7 +76,7 @@ class Coordinators:
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
         self._timeout = lookup.pool.options.operation_timeout
-        self._turns = itertools.count(random.randrange(1 << 16))
+        self._turns = itertools.count(random.SystemRandom().randrange(1 << 16))
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._count: int | None = None

@@ -76,7 +76,9 @@ class Server:
     async def _open(self, number: int) -> asyncio.Server:
         port = self.ports[number]
         # If these are all in use, any port will do.
-        candidates = [port] if port else [*random.sample(_OWN_PORTS, _ATTEMPTS), 0]
+        candidates = [port]
+        if not port:
+            candidates = [*random.SystemRandom().sample(_OWN_PORTS, _ATTEMPTS), 0]
         failure: OSError | None = None
         for candidate in candidates:
             try:

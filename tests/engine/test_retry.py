@@ -31,6 +31,12 @@ def test_clients_do_not_come_back_together() -> None:
     assert len({Backoff(1.0).next() for _ in range(100)}) > 90
 
 
+def test_a_programs_own_random_numbers_are_left_alone() -> None:
+    before = random.getstate()
+    Backoff().next()
+    assert random.getstate() == before
+
+
 def test_after_a_success_delays_begin_anew() -> None:
     delays = Backoff(0.1, 1.0, NoJitter())
     delays.next()

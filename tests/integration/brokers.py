@@ -303,11 +303,19 @@ class Real(Broker):
 
     def reset_subscription(self, topic: str, subscription: str, *, to_end: bool) -> None:
         path = f"{rest_path(topic)}/subscription/{subscription}"
-        try:
-            self.own.admin("POST", f"{path}/skip_all" if to_end else f"{path}/resetcursor/0")
-        except AdminError as error:
-            if error.status != http.client.NOT_FOUND:
-                raise
+
+        def reset() -> bool:
+            try:
+                self.own.admin("POST", f"{path}/skip_all" if to_end else f"{path}/resetcursor/0")
+            except AdminError as error:
+                # Brokers refuse while a consumer of the subscription comes or goes.
+                if "Failed to fence subscription" in str(error):
+                    return False
+                if error.status != http.client.NOT_FOUND:
+                    raise
+            return True
+
+        wait_until(reset, f"{subscription} on {topic} is not reset")
 
     def _stored(self, topic: str) -> int:
         stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")

@@ -336,7 +336,7 @@ def test_killed_tasks_and_drivers_lose_nothing(
         ("PRODUCER", 0, "before anything is sent"),
         ("SEND", 2, "in the middle of sending"),
         ("SEND_RECEIPT", 3, "before a receipt comes"),
-        ("CLOSE_PRODUCER", 0, "when all is acknowledged"),
+        ("SEND_RECEIPT", 7, "before the last receipt comes"),
     ]
     with driver(tmp_path, "-c", DRIVER, str(tmp_path), own.service_url) as process:
         assert answer(process) == "ready"
@@ -361,5 +361,5 @@ def test_killed_tasks_and_drivers_lose_nothing(
     # Undisturbed rows are there once, and so are those of tasks killed before they sent anything.
     for batch in (0, 1, 6):
         assert {found[value] for value in numbers(batch, batch + 1)} == {1}
-    # Tasks that were killed after their last acknowledgement have written twice.
+    # Tasks that were killed when all was stored have written twice.
     assert max(found[value] for value in numbers(4, 5)) == 2

@@ -147,7 +147,7 @@ class HttpClient:
         self._last_headers: dict[str, str] = {}
         # As with brokers: each client starts at a random host, and stays where it gets answers.
         self._hosts = list(self._url.hosts)
-        random.shuffle(self._hosts)
+        random.SystemRandom().shuffle(self._hosts)
 
     def get(self, target: str, timeout: float, limit: int) -> Future[Any]:
         """Return the future of the answer's JSON value.

@@ -62,7 +62,7 @@ class ConnectionPool(Closing):
         self._closed = False
         # Clients start at random hosts; one that answers is kept until it fails.
         self._hosts = list(self.service_url.hosts)
-        random.shuffle(self._hosts)
+        random.SystemRandom().shuffle(self._hosts)
 
     def get_async(self, address: BrokerAddress) -> Future[ClientConnection]:
         """Return the future of a broker's connection; concurrent calls share one.

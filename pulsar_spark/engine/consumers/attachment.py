@@ -49,7 +49,8 @@ class Attachment(ConsumerSession):
         self.confirmed = False
         # See `TopicEnd.reached`.
         self.reached: Position | None = None
-        self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
+        spread = random.SystemRandom().uniform(0, _DOUBT_SPREAD)
+        self._doubt_at = time.monotonic() + _DOUBT_SECONDS + spread
         super().__init__(connection, wanted)
 
     def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:

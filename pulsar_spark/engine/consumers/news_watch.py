@@ -133,7 +133,7 @@ class NewsWatch(ProbeHandler, Generic[T]):
     def _believe(self) -> bool:
         with self._lock:
             if self._session is not None:
-                spread = random.uniform(0, _SPREAD_SECONDS)
+                spread = random.SystemRandom().uniform(0, _SPREAD_SECONDS)
                 self._until = time.monotonic() + _BELIEVED_SECONDS + spread
             return self._session is not None
 
