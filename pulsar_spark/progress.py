@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.errors import InvalidOffset, UnsupportedFeature
+from pulsar_spark.protocol.topic_name import by_partition
 
 _OURS = frozenset({"version", "subscription", "positions"})
 _NOTHING = {"entries": 0, "messages": 0, "bytes": 0, "seconds": 0.0}
@@ -168,8 +169,8 @@ def _of_source(source: object) -> Iterable[PartitionLag]:
         return
     if latest is None:
         _check_version()
-    ended = {} if end is None else _object(end["positions"])
-    ends = {} if latest is None else _object(latest["positions"])
+    ended = {} if end is None else dict(by_partition(_object(end["positions"])))
+    ends = {} if latest is None else dict(by_partition(_object(latest["positions"])))
     told = None if latest is None else latest.get("lag")
     for topic in sorted({*ended, *ends}):
         yield _partition(

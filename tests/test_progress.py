@@ -86,6 +86,13 @@ def test_progress_is_understood_in_every_form(given: object) -> None:
     assert lag(given) == lag(progress(source()))
 
 
+def test_positions_by_number_of_partition_are_understood() -> None:
+    listed = {"persistent://public/default/t": ["3:15:0", "4:7:0", "5:2:0"]}
+    read = {"persistent://public/default/t": ["3:10:0", "4:7:0", None]}
+    found = source({**END, "positions": read}, {**LATEST, "positions": listed})
+    assert lag(found) == lag(source())
+
+
 def test_the_objects_of_spark_are_understood() -> None:
     listener = pytest.importorskip("pyspark.sql.streaming.listener")
     plain = {"numInputRows": 1, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}

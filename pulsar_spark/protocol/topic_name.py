@@ -12,15 +12,17 @@ topic `<name>-partition-3`; numbers with leading zeros or signs are no partition
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pulsar_spark.errors import InvalidTopicName
-from pulsar_spark.protocol.checksum import crc32c
 
 MAX_NAME_BYTES = 32 * 1024
 """Maximum length of a name in bytes of UTF-8: far above real names, far below a frame."""
+
+PARTITION_SUFFIX = "-partition-"
+"""What stands between a topic's name and the number of a partition."""
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -28,7 +30,6 @@ _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 _DEFAULT_TENANT = "public"
 _DEFAULT_NAMESPACE = "default"
 
-_PARTITION_SUFFIX = "-partition-"
 _PARTITION = re.compile(r"(?s)(.+)-partition-(0|[1-9][0-9]{0,9})\Z")
 _MAX_PARTITION = 2**31 - 1
 # Characters that brokers accept in names of tenants, clusters and namespaces.
@@ -111,7 +112,7 @@ class TopicName:
                 "Partitions are numbered from 0.",
                 topic=str(self),
             )
-        return replace(self, local_name=f"{self.local_name}{_PARTITION_SUFFIX}{index}")
+        return replace(self, local_name=f"{self.local_name}{PARTITION_SUFFIX}{index}")
 
 
 # Streams read and write the names of all their topic partitions in each trigger.
@@ -163,11 +164,29 @@ def _split_partition(local_name: str) -> tuple[str, int]:
     return local_name, -1
 
 
+def by_partition(topics: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield topic partitions and their values, some of which may be lists by partition number.
+
+    None in a list is a partition without a value. Raises InvalidTopicName for a list's topic.
+    """
+    for topic, value in topics.items():
+        if not isinstance(value, list):
+            yield topic, value
+            continue
+        name = f"{TopicName.parse(topic)}{PARTITION_SUFFIX}"
+        for number, item in enumerate(value):
+            if item is not None:
+                yield f"{name}{number}", item
+
+
 def topics_hash(names: Iterable[str]) -> str:
     """Return the hash that GET_TOPICS_OF_NAMESPACE uses to detect a changed list.
 
     CRC32C of the sorted names joined by commas, as hex digits of its little-endian bytes.
     """
+    # It loads much, which those who only show names do without.
+    from pulsar_spark.protocol.checksum import crc32c
+
     # Brokers sort by UTF-16 units, which differs from code points beyond the basic plane.
     ordered = sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     return crc32c(",".join(ordered).encode("utf-8", "surrogatepass")).to_bytes(4, "little").hex()

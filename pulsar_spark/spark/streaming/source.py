@@ -310,6 +310,7 @@ class StreamSource:
                 for topic, millis in start.published_from.items()
                 if topic in positions
             },
+            listed=start.listed,
             ends={
                 topic: end
                 for topic, end in {
@@ -339,7 +340,8 @@ class StreamSource:
         """Return the topics' last observed ends, None before the first time."""
         if self._topics is None or self.last is None:
             return None
-        return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
+        positions = {**self.last.positions, **self._topics.seen}
+        return StreamOffset(self.last.subscription, positions, listed=self.last.listed)
 
     def lag(self) -> dict[str, Lag]:
         """Return the backlog of topic partitions after the last offset.

@@ -7,20 +7,27 @@ itself. Later versions of this package must read what earlier ones wrote.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import PARTITION_SUFFIX, TopicName, by_partition
 
-VERSION = 2
-"""Version of the JSON. An offset without `firsts` is written as version 1 had it."""
+VERSION = 3
+"""Version of the JSON. An offset is written for the earliest version that can read it."""
 
 _DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."
 _SHOWN = 100
 _FIRST_VERSION = 1
+_WITH_FIRSTS = 2
+_WITH_LISTS = 3
+# Topics with fewer partitions are easier to read, and to repair, by name.
+_LISTED_FROM = 16
+# A name takes as much as these many empty places of a list.
+_PLACES_A_NAME = 8
 _KEYS = frozenset(
     {"version", "subscription", "positions", "starts", "publishedFrom", "ends", "firsts"}
 )
@@ -42,6 +49,10 @@ class StreamOffset:
     were more messages. `firsts` are the batch's first entries where it goes on in later ledgers, so
     a task knows whether a ledger that is gone had more to read; and where new topic partitions
     begin.
+
+    With `listed`, the positions of a topic's partitions are written as a list: a quarter of the
+    text. A query that began without goes on without, so that an earlier version of this package can
+    take it over again.
     """
 
     subscription: str
@@ -50,21 +61,24 @@ class StreamOffset:
     published_from: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, Position] = field(default_factory=dict)
     firsts: Mapping[str, Position] = field(default_factory=dict)
+    listed: bool = field(default=True, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object for Spark to store, with sorted keys."""
-        body: dict[str, Any] = {}
-        if self.ends:
-            body["ends"] = _texts(self.ends)
-        if self.firsts:
-            body["firsts"] = _texts(self.firsts)
-        body["positions"] = _texts(self.positions)
-        if self.published_from:
-            body["publishedFrom"] = dict(sorted(self.published_from.items()))
-        if self.starts is not None:
-            body["starts"] = _texts(self.starts)
+        known: dict[str, Mapping[str, Position] | Mapping[str, int] | None] = {
+            "ends": self.ends or None,
+            "firsts": self.firsts or None,
+            "positions": self.positions,
+            "publishedFrom": self.published_from or None,
+            "starts": self.starts,
+        }
+        body: dict[str, Any] = {
+            name: _written(each, self.listed) for name, each in known.items() if each is not None
+        }
+        has_lists = any(isinstance(item, list) for each in body.values() for item in each.values())
+        plain = _WITH_FIRSTS if self.firsts else _FIRST_VERSION
         body["subscription"] = self.subscription
-        body["version"] = VERSION if self.firsts else _FIRST_VERSION
+        body["version"] = _WITH_LISTS if has_lists else plain
         return body
 
     @classmethod
@@ -100,11 +114,32 @@ class StreamOffset:
             _times(body.get("publishedFrom", {})),
             _positions(body.get("ends", {})),
             _positions(body.get("firsts", {})),
+            listed=version >= _WITH_LISTS,
         )
 
 
-def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
-    return {topic: str(position) for topic, position in sorted(positions.items())}
+def _written(values: Mapping[str, Position] | Mapping[str, int], listed: bool) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        topic: str(value) if isinstance(value, Position) else value
+        for topic, value in sorted(values.items())
+    }
+    return _with_lists(written) if listed and len(values) >= _LISTED_FROM else written
+
+
+def _with_lists(written: dict[str, Any]) -> dict[str, Any]:
+    """Put lists in the place of partitions, where these are shorter."""
+    topics: dict[str, dict[int, str]] = defaultdict(dict)
+    for partition in written:
+        number = TopicName.parse(partition).partition_index
+        if number >= 0:
+            topics[partition.rpartition(PARTITION_SUFFIX)[0]][number] = partition
+    for topic, partitions in topics.items():
+        places = max(partitions) + 1
+        is_shorter = len(partitions) >= _LISTED_FROM and places <= _PLACES_A_NAME * len(partitions)
+        # There can be a topic without partitions of that name, too: one came after the other.
+        if is_shorter and topic not in written:
+            written[topic] = [written.pop(partitions.get(at, ""), None) for at in range(places)]
+    return dict(sorted(written.items()))
 
 
 def _positions(value: object) -> dict[str, Position]:
@@ -118,6 +153,8 @@ def _positions(value: object) -> dict[str, Position]:
             raise _damaged(error.what) from error
         if (position.ledger_id < 0 or position.entry_id < 0) and position != (-1, -1, 0):
             raise _damaged(f"the position of {topic} is {text}")
+        if topic in parsed:
+            raise _damaged(f"{topic} is named twice")
         parsed[topic] = position
     return parsed
 
@@ -135,7 +172,7 @@ def _items(value: object) -> list[tuple[str, object]]:
     if not isinstance(value, dict):
         raise _damaged(f"{_shown(value)} is not an object of topics")
     try:
-        return [(str(TopicName.parse(topic)), item) for topic, item in value.items()]
+        return [(str(TopicName.parse(topic)), item) for topic, item in by_partition(value)]
     except InvalidTopicName as error:
         raise _damaged(error.what) from error
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.errors import InvalidOffset
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.streaming.stream_offset import VERSION, StreamOffset
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
 CHECKPOINTS = Path(__file__).resolve().parent.parent.parent / "data" / "checkpoints"
 P0 = "persistent://public/default/t-partition-0"
@@ -22,15 +22,37 @@ P1 = "persistent://public/default/t-partition-1"
 positions = st.builds(
     Position, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)
 ) | st.just(EARLIEST_POSITION)
-by_topic = st.dictionaries(st.sampled_from([P0, P1]), positions)
+NAMES = [f"persistent://public/default/{topic}" for topic in ("t", "other", "t-partition-x")]
+names = st.lists(
+    st.builds(
+        str.__add__,
+        st.sampled_from(NAMES),
+        st.just("") | st.builds("-partition-{}".format, st.integers(0, 100) | st.just(2**31 - 1)),
+    ),
+    max_size=40,
+) | st.builds(
+    lambda name, count, left_out: [
+        f"{name}-partition-{number}" for number in range(count) if number not in left_out
+    ],
+    st.sampled_from(NAMES),
+    st.integers(14, 70),
+    st.sets(st.integers(0, 70)),
+)
+
+
+def by_topic(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return names.flatmap(lambda found: st.fixed_dictionaries(dict.fromkeys(found, values)))
+
+
 offsets = st.builds(
     StreamOffset,
     st.text(min_size=1),
-    by_topic,
-    st.none() | by_topic,
-    st.dictionaries(st.sampled_from([P0, P1]), st.integers(0, 2**62)),
-    by_topic,
-    by_topic,
+    by_topic(positions),
+    st.none() | by_topic(positions),
+    by_topic(st.integers(0, 2**62)),
+    by_topic(positions),
+    by_topic(positions),
+    listed=st.booleans(),
 )
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -69,7 +91,41 @@ def test_checkpoints_of_all_versions_are_still_read(path: Path) -> None:
 def test_an_offset_is_written_for_the_earliest_version_that_reads_it() -> None:
     plain = StreamOffset("s", {P0: Position(1, 2)})
     assert plain.to_json()["version"] == 1
-    assert replace(plain, firsts={P0: Position(1, 1)}).to_json()["version"] == VERSION == 2
+    assert replace(plain, firsts={P0: Position(1, 1)}).to_json()["version"] == 2
+    assert many(16).to_json()["version"] == 3
+
+
+def many(count: int, listed: bool = True) -> StreamOffset:
+    name = "persistent://public/default/events-partition-"
+    found = {f"{name}{number}": Position(12345678, 123456, 7) for number in range(count)}
+    return StreamOffset("s", found, ends=found, firsts=found, listed=listed)
+
+
+def test_a_partition_takes_25_bytes_of_a_position() -> None:
+    body = many(1000).to_json()
+    for name in ("positions", "ends", "firsts"):
+        assert len(json.dumps(body[name])) <= 25 * 1000
+
+
+@pytest.mark.fault(72)
+def test_a_checkpoint_of_an_earlier_version_stays_one() -> None:
+    begun = StreamOffset.from_json(many(1000, listed=False).to_json())
+    assert begun.to_json()["version"] == 2
+    assert begun == many(1000)
+    assert StreamOffset.from_json(many(1000).to_json()).to_json()["version"] == 3
+
+
+def test_topics_of_few_partitions_are_written_by_name() -> None:
+    assert many(15).to_json()["version"] == 2
+    assert list(many(16).to_json()["positions"]) == ["persistent://public/default/events"]
+
+
+@pytest.mark.fault(72)
+def test_a_partition_that_is_named_and_in_a_list_is_damage() -> None:
+    body = many(16).to_json()
+    body["positions"]["events-partition-3"] = "1:2:3"
+    with pytest.raises(InvalidOffset, match="events-partition-3 is named twice"):
+        StreamOffset.from_json(body)
 
 
 @pytest.mark.fault(72)
@@ -80,7 +136,7 @@ def test_an_offset_is_written_for_the_earliest_version_that_reads_it() -> None:
         ({}, "another data source"),
         ({"t": {"0": 23}}, "another data source"),
         ({"version": "1"}, "another data source"),
-        ({"version": 3, "anything": 1}, "has version 3; this package knows versions 1 to 2"),
+        ({"version": 4, "anything": 1}, "has version 4; this package knows versions 1 to 3"),
         ({"version": 0}, "version 0"),
         ({"version": 1}, "its keys"),
         ({"version": 1, "subscription": "", "positions": {}}, "subscription is ''"),
