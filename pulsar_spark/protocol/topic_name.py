@@ -114,6 +114,11 @@ class TopicName:
             )
         return replace(self, local_name=f"{self.local_name}{PARTITION_SUFFIX}{index}")
 
+    def partitions(self, count: int) -> list[str]:
+        """Return the full names of its partitions, and its own if it is not partitioned (0)."""
+        name = str(self)
+        return [f"{name}{PARTITION_SUFFIX}{index}" for index in range(count)] or [name]
+
 
 # Streams read and write the names of all their topic partitions in each trigger.
 @lru_cache(maxsize=20_000)

@@ -14,7 +14,7 @@ from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, HeldSub
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import OperationFactory, run
-from pulsar_spark.engine.retry import retrying
+from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import ClosedError, ConsumerBusy, NotAllowed, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -44,7 +44,7 @@ def is_attached(consumer: HeldSubscription) -> bool:
 
 
 def ask(factory: OperationFactory[TopicEnd]) -> TopicEnd:
-    return run(lambda deadline: retrying(factory, deadline), 10.0)
+    return run(retried(factory), 10.0)
 
 
 def backlog(broker: EmbeddedBroker) -> int:
@@ -258,7 +258,8 @@ def test_a_broker_that_does_not_answer_is_asked_anew(
 
 
 def end_of(consumer: HeldSubscription, known: Position) -> TopicEnd:
-    return run(lambda end: retrying(lambda to: consumer.end_operation(to, known), end), 10.0)
+    consumer.quiet_end(known)
+    return run(retried(consumer.end_operation), 10.0)
 
 
 @pytest.mark.fault(14)

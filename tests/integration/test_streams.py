@@ -203,7 +203,8 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
 def _end(
     one: subscription.HeldSubscription, known: Position, deadline: Deadline
 ) -> Operation[TopicEnd]:
-    return retrying(lambda to: one.end_operation(to, known), deadline)
+    one.quiet_end(known)
+    return retrying(one.end_operation, deadline)
 
 
 def test_a_time_to_start_from_is_exact(broker: Broker, make: Make, feed: Feed) -> None:

@@ -195,18 +195,17 @@ class HeldSubscription(AttachedConsumer):
 
     # --- questions ----------------------------------------------------------------------------
 
-    def end_operation(
-        self, deadline: Deadline, known: Position = EARLIEST_POSITION
-    ) -> Operation[TopicEnd]:
-        """Return an operation for the topic's end, attaching first if necessary; one attempt.
+    def quiet_end(self, known: Position) -> TopicEnd | None:
+        """Return the last answer about the topic's end while it is quiet; None if it is not.
 
-        `known` is a position that the topic has reached. An answer before it is verified. While it
-        is quiet, the last answer is returned.
+        `known` is a position that the topic has reached. An answer before it is verified.
         """
         with self._lock:
             self._known = known
-        if self.attached and (last := self._news.last()) is not None:
-            return last
+            return self._news.last() if self._current() is not None else None
+
+    def end_operation(self, deadline: Deadline) -> Operation[TopicEnd]:
+        """Return an operation for the topic's end, attaching first if necessary; one attempt."""
         found = yield from self.look_operation(deadline)
         attachment = self._current()
         if attachment is not None:
@@ -219,8 +218,8 @@ class HeldSubscription(AttachedConsumer):
                 deadline,
             )
         with self._lock:
-            found, self._unread = replace(found, unread=self._unread), None
-        return found
+            unread, self._unread = self._unread, None
+        return found if unread == found.unread else replace(found, unread=unread)
 
     def check_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that asks whether there is news after all; one attempt."""
@@ -480,14 +479,16 @@ class SubscriptionSet:
         topic, is verified.
         """
         reached = known or {}
+        names = list(self._consumers if topics is None else topics)
         self._take_turns()
         self._check_in_turn()
-
-        def operation(consumer: HeldSubscription) -> OperationFactory[TopicEnd]:
-            upto = reached.get(consumer.topic, EARLIEST_POSITION)
-            return lambda deadline: consumer.end_operation(deadline, upto)
-
-        return self._ask(topics, operation)
+        quiet: dict[str, TopicEnd | PulsarError] = {}
+        for name in names:
+            end = self._consumers[name].quiet_end(reached.get(name, EARLIEST_POSITION))
+            if end is not None:
+                quiet[name] = end
+        others = [name for name in names if name not in quiet]
+        return {**quiet, **self._ask(others, lambda consumer: consumer.end_operation)}
 
     def seek(self, positions: Mapping[str, Position]) -> dict[str, PulsarError | None]:
         """Move subscriptions, forward or back."""

@@ -93,7 +93,7 @@ class TopicDiscovery:
                 continue
             with contextlib.suppress(TopicNotFound):
                 count = yield from lookup.partitions_operation(name, deadline)
-                found.update([str(topic.partition(i)) for i in range(count)] or [name])
+                found.update(topic.partitions(count))
         return found
 
     # --- polling ------------------------------------------------------------------------------

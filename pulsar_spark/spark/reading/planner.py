@@ -129,7 +129,7 @@ class Planner:
         topics: dict[str, list[str]] = {}
         for name in sorted(counts, key=lambda name: -counts[name]):
             topic = TopicName.parse(name)
-            partitions = [str(topic.partition(i)) for i in range(counts[name])] or [name]
+            partitions = topic.partitions(counts[name])
             if fresh := [partition for partition in partitions if partition not in seen]:
                 topics[name] = fresh
                 seen.update(fresh)

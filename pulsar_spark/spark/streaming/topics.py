@@ -121,7 +121,11 @@ class StreamTopics:
                     self._unread[topic] = ends[topic]
         for topic in set(self._subscriptions.topics).difference(partitions):
             self._subscriptions.remove(topic)
-        self._leave_out(topic for topic in positions if not self._options.includes(topic))
+        self._leave_out(
+            topic
+            for topic in positions
+            if topic not in self._subscriptions and not self._options.includes(topic)
+        )
 
     def _leave_out(self, topics: Iterable[str]) -> None:
         """Say once what became of topic partitions that the options no longer name or match."""
