@@ -41,27 +41,10 @@ def build(kind: str, **fields: Any) -> pb.BaseCommand:
     """
     try:
         number = pb.BaseCommand.Type.Value(kind)
-        command = pb.BaseCommand(type=number)
-        body = getattr(command, BODY_FIELDS[number])
-        body.SetInParent()
-        for name, value in fields.items():
-            if value is not None:
-                _set(body, name, value)
-    except (AttributeError, TypeError, ValueError) as error:
+        content: dict[str, Any] = {"type": number, BODY_FIELDS[number]: fields}
+        return pb.BaseCommand(**content)
+    except (TypeError, ValueError) as error:
         raise LocalProtocolError(f"{kind} cannot be built: {error}") from None
-    return command
-
-
-def _set(body: Any, name: str, value: Any) -> None:
-    field = body.DESCRIPTOR.fields_by_name.get(name)
-    if field is None:
-        raise ValueError(f"no field {name}")
-    if isinstance(value, (list, tuple)):
-        getattr(body, name).extend(value)
-    elif field.message_type is not None:
-        getattr(body, name).CopyFrom(value)
-    else:
-        setattr(body, name, value)
 
 
 def key_values(items: Mapping[str, str] | None) -> list[pb.KeyValue]:
