@@ -104,6 +104,13 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
     rows = ARRIVING.scaled(scale).messages
     answer = bench.any.ask("latency", service_url=bench.broker.service_url, topic=topic, rows=rows)
     latency = streams.Latency(**answer)
+    topics = {
+        count: make_topic(bench.broker, Workload("idle", 0, 0, partitions=count))
+        for count in streams.IDLE_PARTITIONS
+    }
+    answer = bench.any.ask("idle", service_url=bench.broker.service_url, topics=topics)
+    by_count = {int(count): part for count, part in answer["by_partitions"].items()}
+    idle = streams.Idle(answer["trivial"], by_count)
     workload = BACKLOG.scaled(scale)
     with temporary_topic(bench.broker, workload) as topic:
         fill(bench.broker, workload, topic)
@@ -118,6 +125,7 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
     planned = f"A read of {PLANNED:,} partitions is planned in {seconds:.2f} s."
     return {
         "latency": {"table": streams.latency_table(latency), **latency.numbers()},
+        "idle": {"table": streams.idle_table(idle), **answer},
         "backlog": {"table": streams.backlog_table(backlog, workload), **asdict(backlog)},
         "planning": {"table": planned, "seconds": seconds},
     }

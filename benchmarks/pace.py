@@ -13,17 +13,18 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 
-# How many rows are sent together: every hundredth of a second at 1,000 rows per second.
-_TOGETHER = 10
+# Rows are sent together this many times a second.
+_SENDS = 100
 
 
 def write(writer: PartitionedProducer, rows: int, rate: float) -> None:
     """Send `rows` rows, `rate` per second."""
+    together = max(int(rate / _SENDS), 1)
     due = time.monotonic()
-    for first in range(0, rows, _TOGETHER):
+    for first in range(0, rows, together):
         time.sleep(max(0.0, due - time.monotonic()))
-        due += _TOGETHER / rate
-        for number in range(first, min(first + _TOGETHER, rows)):
+        due += together / rate
+        for number in range(first, min(first + together, rows)):
             writer.send(MessageFields(b"%d %d" % (number, time.time_ns())))
         writer.flush_batches()
     writer.flush()

@@ -215,6 +215,14 @@ def latency(spark: SparkSession, *, service_url: str, topic: str, rows: int) -> 
     return asdict(streams.measure_latency(spark, service_url, topic, rows))
 
 
+def idle(spark: SparkSession, *, service_url: str, topics: dict[str, str]) -> dict[str, Any]:
+    """Measure what streams without news cost; `topics` by their number of partitions."""
+    from benchmarks import streams
+
+    by_count = {int(count): topic for count, topic in topics.items()}
+    return asdict(streams.measure_idle(spark, service_url, by_count))
+
+
 def backlog(
     spark: SparkSession, *, options: Options, expected: tuple[int, int], runs: int
 ) -> dict[str, Any]:
@@ -235,5 +243,5 @@ def guarantees(
 
 JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
-    for job in (read, sums, handed, plan, decode, write, latency, backlog, guarantees)
+    for job in (read, sums, handed, plan, decode, write, latency, idle, backlog, guarantees)
 }

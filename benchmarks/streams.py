@@ -1,7 +1,8 @@
-"""Streams: how long a row takes to arrive, and how fast a backlog is read.
+"""Streams: how long a row takes to arrive, what waiting costs, and how fast a backlog is read.
 
 Latency is compared with a minimum: the time of an empty micro-batch of a trivial Python source. On
-average a row waits for half a micro-batch, and then for its own. AvailableNow is compared with the
+average a row waits for half a micro-batch, and then for its own; one that comes alone waits for its
+own. What an idle stream costs is compared with the trivial source, too, and AvailableNow with the
 batch read of the same topic.
 """
 
@@ -27,9 +28,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RATE = 1_000.0
+# Rows that come alone.
+RARE_RATE = 4.0
+RARE_ROWS = 240
+IDLE_PARTITIONS = (200, 1_000)
+IDLE_SECONDS = 30.0
 FLOOR_BATCHES = 60
 # The first micro-batches start processes and compile.
 WARM_UP_BATCHES = 10
+# An idle query comes to rest meanwhile.
+_WARM_UP_SECONDS = 20.0
 
 VALUE_ONLY = "value binary"
 
@@ -48,6 +56,7 @@ class Latency:
     """Milliseconds: of each row from sending to foreachBatch, and of each empty micro-batch."""
 
     rows: list[float] = field(default_factory=list)
+    rare: list[float] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
     empty: list[float] = field(default_factory=list)
 
@@ -58,8 +67,24 @@ class Latency:
 
     def numbers(self) -> dict[str, list[float]]:
         """The same as a dict, with percentiles of the rows' times."""
-        percentiles = [round(value, 1) for value in statistics.quantiles(self.rows, n=100)]
-        return {"percentiles": percentiles, "batches": self.batches, "empty": self.empty}
+        return {
+            "percentiles": _percentiles(self.rows),
+            "rare": _percentiles(self.rare),
+            "batches": self.batches,
+            "empty": self.empty,
+        }
+
+
+def _percentiles(millis: list[float]) -> list[float]:
+    return [round(value, 1) for value in statistics.quantiles(millis, n=100)]
+
+
+@dataclass
+class Idle:
+    """The part of a core that a query without news takes, driver, JVM and workers together."""
+
+    trivial: float
+    by_partitions: dict[int, float]
 
 
 @dataclass
@@ -122,45 +147,48 @@ def empty_batches(spark: SparkSession) -> list[float]:
             query.stop()
 
 
-def arrivals(
-    spark: SparkSession, service_url: str, topic: str, rows: int
-) -> tuple[list[float], list[float]]:
+def _stream(spark: SparkSession, service_url: str, topic: str) -> DataFrame:
+    source = spark.readStream.format("pulsar").schema(VALUE_ONLY)
+    source = source.option("service.url", service_url).option("topic", topic)
+    return source.option("startingOffsets", "earliest").load()
+
+
+def arrivals(spark: SparkSession, service_url: str, topic: str, rows: int) -> Latency:
     """Measure the milliseconds until each row reaches foreachBatch, and of each micro-batch."""
     found: list[tuple[int, float]] = []
-    batches = [0]
 
     def handle(frame: DataFrame, batch_id: int) -> None:
         values = [bytes(value) for (value,) in frame.collect()]
         now = time.time_ns()
-        batches[0] = batch_id
         for value in values:
             number, sent = value.split()
             found.append((int(number), (now - int(sent)) / 1e6))
 
-    source = spark.readStream.format("pulsar").schema(VALUE_ONLY)
-    source = source.option("service.url", service_url).option("topic", topic)
+    def arrive(count: int, rate: float) -> list[float]:
+        found.clear()
+        _write(service_url, topic, count, rate)
+        _wait(lambda: len(found) >= count, query)
+        if sorted(number for number, _ in found) != list(range(count)):
+            raise WrongResult(f"{len(found)} rows came of {count}, or others")
+        return [millis for _, millis in found]
+
     with tempfile.TemporaryDirectory() as folder:
-        query = _start(source.option("startingOffsets", "earliest").load(), handle, folder)
+        query = _start(_stream(spark, service_url, topic), handle, folder)
         try:
-            warm_up = int(RATE * 10)
-            _write(service_url, topic, warm_up)
-            _wait(lambda: len(found) >= warm_up, query)
-            found.clear()
+            arrive(int(RATE * 10), RATE)
             before = len(_execution_millis(query))
-            _write(service_url, topic, rows)
-            _wait(lambda: len(found) >= rows, query)
-            took = _execution_millis(query)[before:]
+            latency = Latency(arrive(rows, RATE))
+            latency.batches = _execution_millis(query)[before:]
+            latency.rare = arrive(RARE_ROWS, RARE_RATE)
         finally:
             query.stop()
-    if sorted(number for number, _ in found) != list(range(rows)):
-        raise WrongResult(f"{len(found)} rows came of {rows}, or others")
-    return [millis for _, millis in found], took
+    return latency
 
 
-def _write(service_url: str, topic: str, rows: int) -> None:
+def _write(service_url: str, topic: str, rows: int, rate: float) -> None:
     command = [
         sys.executable, "-m", "benchmarks.pace", "--url", service_url,
-        "--topic", topic, "--rows", str(rows), "--rate", str(RATE),
+        "--topic", topic, "--rows", str(rows), "--rate", str(rate),
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=_DEADLINE)
 
@@ -169,8 +197,35 @@ def measure_latency(spark: SparkSession, service_url: str, topic: str, rows: int
     """Measure the minimum, then rows as they arrive."""
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
     empty = empty_batches(spark)
-    found, batches = arrivals(spark, service_url, topic, rows)
-    return Latency(found, batches, empty)
+    found = arrivals(spark, service_url, topic, rows)
+    found.empty = empty
+    return found
+
+
+# --- waiting ----------------------------------------------------------------------------------
+
+
+def measure_idle(spark: SparkSession, service_url: str, topics: Mapping[int, str]) -> Idle:
+    """Measure queries without news: of the trivial source, and of topics by their partitions."""
+    _register_trivial(spark)
+    trivial = spark.readStream.format("trivial-stream").option("idle", "true").load()
+    return Idle(
+        _idle(trivial),
+        {count: _idle(_stream(spark, service_url, topic)) for count, topic in topics.items()},
+    )
+
+
+def _idle(frame: DataFrame) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        query = _start(frame, lambda rows, batch_id: None, folder)
+        try:
+            _wait(lambda: bool(query.lastProgress), query)
+            time.sleep(_WARM_UP_SECONDS)
+            with measured() as result:
+                time.sleep(IDLE_SECONDS)
+        finally:
+            query.stop()
+    return result.cpu_seconds / result.seconds
 
 
 def _register_trivial(spark: SparkSession) -> None:
@@ -259,9 +314,23 @@ def measure_backlog(
 # --- tables -----------------------------------------------------------------------------------
 
 
+def idle_table(found: Idle) -> str:
+    """What idle queries cost as a Markdown table."""
+    lines = [
+        "| a stream without news, default trigger | of a core | beside the trivial source |",
+        "|---|---:|---:|",
+        f"| a trivial Python source: what Spark itself takes | {found.trivial:.1%} | |",
+    ]
+    for count, part in found.by_partitions.items():
+        more = part - found.trivial
+        lines.append(f"| {count:,} topic partitions | {part:.1%} | {more:+.1%} |")
+    return "\n".join(lines)
+
+
 def latency_table(found: Latency) -> str:
     """The latencies as a Markdown table."""
     median = statistics.median
+    rare = _percentiles(found.rare)
     lines = [
         f"| rows that arrive at {RATE:,.0f}/s, default trigger, {len(found.rows):,} rows | ms |",
         "|---|---:|",
@@ -270,6 +339,9 @@ def latency_table(found: Latency) -> str:
         f"| a micro-batch of it: median | {median(found.batches):,.0f} |",
         f"| an empty micro-batch of a trivial Python source: median | {median(found.empty):,.0f} |",
         f"| 1.5 × that + 50 ms, which the median row should keep to | {found.target:,.0f} |",
+        f"| a row that comes alone, {RARE_RATE:.0f}/s, {len(found.rare)} rows: median "
+        f"| {rare[49]:,.0f} |",
+        f"| the same: 95th, 99th percentile | {rare[94]:,.0f}, {rare[98]:,.0f} |",
     ]
     return "\n".join(lines)
 
