@@ -27,6 +27,7 @@ from benchmarks import (
     official,
     report,
     streams,
+    typed,
 )
 from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
@@ -42,7 +43,7 @@ from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
-OPERATIONS = ("read", "write", "client", "stream", "guarantee", "codec")
+OPERATIONS = ("read", "write", "typed", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
@@ -326,9 +327,14 @@ def main() -> None:
     results = Results()
     if arguments.keep:
         results.load(arguments.output / RESULTS)
-    if {"read", "write", "client", "stream", "guarantee"} & set(arguments.operations):
+    if set(arguments.operations) - {"codec"}:
         with started(arguments) as setup:
             measure_shapes(setup, results)
+            if "typed" in arguments.operations:
+                with setup.bench(others=True) as bench:
+                    found = typed.measure(bench, arguments.runs, arguments.scale, alternate)
+                    results.others["typed"] = found
+                save(arguments, results)
             if "client" in arguments.operations:
                 measure_clients(setup, results)
             if "stream" in arguments.operations:
@@ -342,9 +348,9 @@ def main() -> None:
         results.others["codecs"] = {
             "table": codecs.table(compared), "formats": list(map(asdict, compared)),
         }  # fmt: skip
-        found = codecs_arrivals.measure(int(codecs_arrivals.RECORDS * arguments.scale))
+        arrivals = codecs_arrivals.measure(int(codecs_arrivals.RECORDS * arguments.scale))
         results.others["arrivals"] = {
-            "table": codecs_arrivals.table(found), "arrivals": list(map(asdict, found)),
+            "table": codecs_arrivals.table(arrivals), "arrivals": list(map(asdict, arrivals)),
         }  # fmt: skip
     tables = report.sections(results) if results.all else []
     if results.others:

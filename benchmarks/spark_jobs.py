@@ -99,6 +99,21 @@ def sums(spark: SparkSession, **frame: Any) -> dict[str, int]:
     return {name: found[name] or 0 for name in columns}
 
 
+def count(spark: SparkSession, **frame: Any) -> int:
+    """Read everything, and count rows."""
+    return _frame(spark, **frame).count()
+
+
+def columns(spark: SparkSession, **frame: Any) -> list[str]:
+    """The names of a source's columns."""
+    return _frame(spark, **frame).columns
+
+
+def ddl(spark: SparkSession, **frame: Any) -> str:
+    """A source's columns as `schema` takes them."""
+    return str(_frame(spark, **frame)._jdf.schema().toDDL())
+
+
 def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = "") -> dict[str, Any]:
     """Run our source up to the point where record batches are passed to Spark, in one process.
 
@@ -243,5 +258,8 @@ def guarantees(
 
 JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
-    for job in (read, sums, handed, plan, decode, write, latency, idle, backlog, guarantees)
+    for job in (
+        *(read, count, columns, ddl, sums, handed, plan, decode, write),
+        *(latency, idle, backlog, guarantees),
+    )
 }

@@ -1,0 +1,357 @@
+"""Whole reads of topics with a schema: what typed columns cost beside raw values.
+
+The floor is the trivial source with the same columns ready-made. Without typed columns one reads
+raw values and decodes them with Spark's own functions; `from_avro` needs Spark's module spark-avro
+(``--conf spark.jars=…``), and is left out without it. The official client decodes each message with
+the format's library; it runs as ``python -m benchmarks.typed``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.contenders import (
+    OFFICIAL,
+    OURS,
+    SCALA,
+    TRIVIAL,
+    Bench,
+    Contender,
+    Run,
+)
+from benchmarks.measure import Measurement
+from benchmarks.results import Result
+from benchmarks.spark_process import JobFailed
+from benchmarks.topics import WrongResult, temporary_topic
+from benchmarks.workloads import Workload
+
+log = logging.getLogger("benchmarks")
+
+RAW = "raw values"
+IN_SPARK = "raw values, decoded by Spark"
+_OFFICIAL_SECONDS = 600
+
+_CLICK = {
+    "event_id": ("string", "md5(string(id))"),
+    "user_id": ("long", "pmod(xxhash64(id), 1000000000)"),
+    "session": ("string", "substr(md5(string(id + 1)), 1, 20)"),
+    "url": ("string", "concat('https://shop.example/', md5(string(id * 7)))"),
+    "referrer": (
+        ["null", "string"],
+        "if(id % 5 < 2, null, concat('https://ref.example/', md5(string(id * 3))))",
+    ),
+    "ts": (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        "timestamp_millis(1790000000000 + id)",
+    ),
+    "kind": (
+        {"type": "enum", "name": "Kind", "symbols": ["VIEW", "CLICK", "BUY", "LEAVE"]},
+        "element_at(array('VIEW', 'CLICK', 'BUY', 'LEAVE'), int(id % 4) + 1)",
+    ),
+    "duration": ("double", "rand(7) * 1000"),
+    "screen": (
+        {
+            "type": "record",
+            "name": "Screen",
+            "fields": [
+                {"name": "width", "type": "int"},
+                {"name": "height", "type": "int"},
+                {"name": "device", "type": "string"},
+            ],
+        },
+        "named_struct('width', int(390 + id % 3 * 765), 'height', 844, 'device', 'phone')",
+    ),
+    "items": (
+        {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": "Item",
+                "fields": [
+                    {"name": "sku", "type": "string"},
+                    {"name": "qty", "type": "int"},
+                    {"name": "price", "type": "double"},
+                ],
+            },
+        },
+        "transform(if(id % 4 = 0, array(), sequence(1, int(id % 4))), n -> named_struct("
+        "'sku', string(id * n), 'qty', int(n), 'price', n * 9.99D))",
+    ),
+    "tags": (
+        {"type": "map", "values": "string"},
+        "if(id % 2 = 0, map(), map('campaign', string(id), 'lang', 'de'))",
+    ),
+    "country": (["null", "string"], "if(id % 4 = 0, null, 'CH')"),
+}
+_DOUBLES = {
+    "device": ("string", "concat('dev-', id % 5000)"),
+    "ts": (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        "timestamp_millis(1790000000000 + id)",
+    ),
+    **{f"m{number:02}": ("double", f"randn({number})") for number in range(20)},
+}
+_WIDE = {
+    f"f{number:03}": (
+        ["null", kind],
+        f"if(id % 10 = {number % 10}, null, {expression.format(number=number)})",
+    )
+    for number in range(200)
+    for kind, expression in (
+        ("string", "concat('v', id % 1000)"),
+        ("long", "id + {number}"),
+        ("double", "id * 0.5D"),
+    )[number % 3 : number % 3 + 1]
+}
+_RECORDS: dict[str, dict[str, tuple[Any, str]]] = {
+    "click": _CLICK,
+    "doubles": _DOUBLES,
+    "wide": _WIDE,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A topic of records with an AVRO or JSON schema, in batches of exactly `batch` messages."""
+
+    record: str
+    format: str
+    batch: int
+    messages: int
+
+    @property
+    def workload(self) -> Workload:
+        """The topic, as other benchmarks describe theirs."""
+        name = f"{self.record}-{self.format.lower()}-{self.batch}"
+        return Workload(name, self.messages, 0, batch=self.batch)
+
+    @property
+    def title(self) -> str:
+        """Its name in the table."""
+        what = {"click": "click", "doubles": "20 doubles", "wide": "200 nullable fields"}
+        return f"{what[self.record]}, {self.format}, batches of {self.batch}"
+
+    @property
+    def definition(self) -> str:
+        """The schema's definition: both formats have Avro's."""
+        fields = [
+            {"name": name, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+            for name, (kind, _) in _RECORDS[self.record].items()
+        ]
+        return json.dumps({"type": "record", "name": self.record.title(), "fields": fields})
+
+    @property
+    def columns(self) -> list[str]:
+        """The record's fields as Spark makes them."""
+        made = [f"{sql} AS {name}" for name, (_, sql) in _RECORDS[self.record].items()]
+        return [*made, "string(id % 5000) AS __key"]
+
+    def scaled(self, scale: float) -> Shape:
+        """The same with another number of messages."""
+        return Shape(self.record, self.format, self.batch, max(int(self.messages * scale), 1000))
+
+
+SHAPES = (
+    Shape("click", "AVRO", 500, 300_000),
+    Shape("click", "AVRO", 10, 200_000),
+    Shape("doubles", "AVRO", 500, 300_000),
+    Shape("wide", "AVRO", 500, 40_000),
+    Shape("click", "JSON", 500, 200_000),
+    Shape("doubles", "JSON", 500, 200_000),
+)
+
+Alternate = Callable[[str, Workload, "dict[Contender, Run]", int], "list[Result]"]
+
+
+def measure(bench: Bench, runs: int, scale: float, alternate: Alternate) -> dict[str, Any]:
+    """Read all shapes by all contenders in turn; returns the table and the medians."""
+    found: dict[Shape, list[Result]] = {}
+    for shape in (shape.scaled(scale) for shape in SHAPES):
+        with temporary_topic(bench.broker, shape.workload) as topic:
+            _fill(bench, shape, topic)
+            named = _readers(bench, shape, topic)
+            found[shape] = alternate("read", shape.workload, named, runs)
+    medians = {
+        shape.title: {
+            result.contender.name: [round(result.rows_per_second), round(result.cpu, 2)]
+            for result in results
+        }
+        for shape, results in found.items()
+    }
+    return {"table": table(found), "medians": medians}
+
+
+def _fill(bench: Bench, shape: Shape, topic: str) -> None:
+    path = topic.replace("://", "/").removeprefix("persistent/")
+    body = {"type": shape.format, "schema": shape.definition, "properties": {}}
+    bench.broker.admin("POST", f"schemas/{path}/schema", body)
+    options = {
+        **bench.options(topic),
+        "pulsar.producer.batchingMaxMessages": str(shape.batch),
+        "pulsar.producer.batchingMaxBytes": str(4 << 20),
+    }
+    bench.any.ask(
+        "write", source="pulsar", options=options, messages=shape.messages, tasks=1,
+        columns=shape.columns,
+    )  # fmt: skip
+
+
+def _readers(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
+    options = bench.options(topic)
+    typed = {"source": "pulsar", "options": options}
+    raw = {"source": "pulsar", "options": {**options, "valueFormat": "raw"}}
+    found: dict[Contender, Run] = {}
+    for name, process in bench.ours.items():
+        rows = process.ask("count", **typed)
+        if rows != shape.messages:
+            raise WrongResult(f"{shape.title}: {rows:,} rows were read")
+        found[Contender(OURS, implementation=name)] = partial(process.measure, "read", **typed)
+    found[Contender(RAW)] = partial(bench.any.measure, "read", **raw)
+    if bench.alone:
+        return found
+    found[Contender(TRIVIAL)] = _floor(bench, shape, topic)
+    if decoded := _in_spark(bench, shape, typed, raw):
+        found[Contender(IN_SPARK)] = decoded
+    found[Contender(OFFICIAL, note=_LIBRARIES[shape.format])] = partial(
+        _official, bench.broker.service_url, shape, topic
+    )
+    if bench.scala is not None:
+        scala = {
+            **options,
+            "admin.url": bench.broker.admin_url,
+            "startingOffsets": "earliest",
+            "endingOffsets": "latest",
+            "pulsar.reader.receiverQueueSize": "10000",
+        }
+        frame = {"source": "pulsar", "options": scala}
+        found[Contender(SCALA)] = partial(bench.scala.measure, "read", **frame)
+    return found
+
+
+def _floor(bench: Bench, shape: Shape, topic: str) -> Run:
+    """The same columns, ready-made."""
+    schema = bench.any.ask("ddl", source="pulsar", options=bench.options(topic))
+    path = str(bench.folder / f"{shape.workload.name}.arrow")
+    bench.any.ask("handed", options=bench.options(topic), schema=schema, keep=path)
+    options = {"file": path, "tasks": "1"}
+    frame = {"source": "trivial", "options": options, "schema": schema}
+    return partial(bench.any.measure, "read", **frame)
+
+
+def _in_spark(bench: Bench, shape: Shape, typed: dict[str, Any], raw: dict[str, Any]) -> Run | None:
+    """Raw values, decoded by Spark's own function; None if it is not installed."""
+    columns = [name for name in bench.any.ask("columns", **raw) if name != "value"]
+    if shape.format == "AVRO":
+        function = f"from_avro(value, '{shape.definition}')"
+    else:
+        fields = list(_RECORDS[shape.record])
+        ddl = bench.any.ask("ddl", **typed, select="|".join(fields))
+        # JSON topics have times as numbers, which the function takes for text.
+        ddl = ddl.replace("ts TIMESTAMP", "ts BIGINT")
+        function = f"from_json(CAST(value AS STRING), '{ddl}')"
+    frame = {**raw, "select": "|".join([f"{function} AS v", *columns])}
+    try:
+        bench.any.measure("read", **frame)
+    except JobFailed as error:
+        if "AVRO_NOT_LOADED" not in str(error):
+            raise
+        log.warning("left out: from_avro, which needs Spark's module spark-avro")
+        return None
+    return partial(bench.any.measure, "read", **frame)
+
+
+def table(found: Mapping[Shape, Sequence[Result]]) -> str:
+    """The Markdown table; the shape that is worst beside its floor first."""
+    kinds = [OURS, TRIVIAL, RAW, IN_SPARK, OFFICIAL, SCALA]
+    lines = [
+        "| CPU µs a row (thousand rows/s) | typed, kernel | typed, pure Python "
+        "| floor: columns ready-made | raw | raw + Spark's function | official client + library "
+        "| Scala connector | × floor |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows: list[tuple[float, str]] = []
+    for shape, results in found.items():
+        by_kind = {(r.contender.kind, r.contender.implementation): r for r in results}
+        named = [by_kind.get((OURS, "native")), by_kind.get((OURS, "python"))]
+        named += [by_kind.get((kind, "")) for kind in kinds[1:]]
+        ours, floor = named[0] or named[1], by_kind.get((TRIVIAL, ""))
+        ratio = ours.cpu / floor.cpu if ours and floor else 0.0
+        cells = [shape.title, *map(_cell, named), f"{ratio:.2f}" if ratio else ""]
+        rows.append((ratio, f"| {' | '.join(cells)} |"))
+    return "\n".join([*lines, *(text for _, text in sorted(rows, reverse=True))])
+
+
+def _cell(result: Result | None) -> str:
+    return "" if result is None else f"{result.cpu:.2f} ({result.rows_per_second / 1e3:,.0f})"
+
+
+# --- the official client ----------------------------------------------------------------------
+
+_LIBRARIES = {"AVRO": "fastavro", "JSON": "json"}
+
+
+def _official(service_url: str, shape: Shape, topic: str) -> Measurement:
+    command = [
+        sys.executable, "-m", "benchmarks.typed", "--url", service_url, "--topic", topic,
+        "--record", shape.record, "--format", shape.format, "--messages", str(shape.messages),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_OFFICIAL_SECONDS, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or len(lines) != 1:
+        raise WrongResult(f"the client failed: {done.stdout}{done.stderr}")
+    return Measurement(**json.loads(lines[0]))
+
+
+def _decode(shape: Shape) -> Callable[[bytes], Any]:
+    if shape.format == "JSON":
+        return json.loads
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads(shape.definition))
+    return lambda value: fastavro.schemaless_reader(io.BytesIO(value), schema)
+
+
+def main() -> None:
+    """Read and decode a topic with the official client, and print the measurement."""
+    import pulsar
+
+    from benchmarks.official import all_columns, read_by_batch_receive
+
+    parser = argparse.ArgumentParser()
+    for name in ("url", "topic", "record", "format"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--messages", type=int, required=True)
+    arguments = parser.parse_args()
+    decode = _decode(Shape(arguments.record, arguments.format, 0, arguments.messages))
+
+    def take(message: Any) -> None:
+        decode(message.data())
+        all_columns(message)
+
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(arguments.url, logger=logger)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    started = time.perf_counter()
+    read_by_batch_receive(client, arguments.topic, arguments.messages, take)
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(json.dumps(asdict(Measurement(seconds, cpu, after.ru_maxrss * 1024))), flush=True)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()
