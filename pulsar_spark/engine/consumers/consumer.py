@@ -27,7 +27,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
     validation_error,
 )
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
-from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
+from pulsar_spark.engine.consumers.chunk_fetcher import BeingFetched, ChunkFetcher, FetchOn
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder
@@ -37,9 +37,9 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import Operation, OperationFactory, run
+from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import can_pass, retried
+from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
@@ -129,7 +129,7 @@ class TopicConsumer(AttachedConsumer):
 
     `inbox` is told of deliveries, and of an error that ends the consumer. `on_active` is called, on
     the receive thread, when a Failover consumer becomes active or inactive. `dead_letter_router`
-    takes entries that were delivered too often.
+    takes entries that were delivered too often. With `fetch_on`, `take` does not wait for chunks.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class TopicConsumer(AttachedConsumer):
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
         dead_letter_router: DeadLetterRouter | None = None,
+        fetch_on: FetchOn | None = None,
     ) -> None:
         super().__init__(context, topic, lives=True)
         self.options = options
@@ -184,7 +185,9 @@ class TopicConsumer(AttachedConsumer):
         self._decoder_of = 0
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
-        self._chunk_fetcher = ChunkFetcher(context, topic, options, budget)
+        self._chunk_fetcher = ChunkFetcher(
+            context, topic, options, budget, fetch_on, lambda: inbox.put(self)
+        )
         # How many messages no key decrypts, and when to log the next one.
         self._withheld = 0
         self._warn_at = 0.0
@@ -312,6 +315,13 @@ class TopicConsumer(AttachedConsumer):
         Raises CorruptMessage once for an entry that cannot be read. One that cannot be decrypted
         stays unacknowledged, and is left out with a line in the log.
         """
+        if self._chunk_fetcher.is_busy:
+            return None
+        with contextlib.suppress(BeingFetched):
+            return self._take_next()
+        return None
+
+    def _take_next(self) -> Delivery | None:
         while True:
             with self._lock:
                 found, generation = self._queue.peek(), self._queue.generation
@@ -769,12 +779,6 @@ class TopicConsumer(AttachedConsumer):
         if budgeted:
             self._budget.leave()
         return super().close()
-
-
-def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
-    """Repeat a question until it is answered; raises its error or OperationTimeout."""
-    timeout = context.options.operation_timeout
-    return run(retried(operation), timeout)
 
 
 def _nothing() -> None:

@@ -310,6 +310,22 @@ class TopicProducer:
         """
         self.submit(Submission(messages, per_entry=per_entry))
 
+    def send_soon(self, messages: OutgoingMessages) -> None:
+        """As `send`, as soon as there is room: never blocks.
+
+        Raises ProducerQueueFull if there is no memory for them. Callbacks get other errors.
+        """
+        self._check_process()
+        size = messages.size(0, len(messages))
+        if not self.budget.try_reserve(size):
+            self.make_due()
+            raise self.budget.full(self.topic)
+        submission = Submission(messages, per_entry=1)
+        submission.owned, submission.held = False, size
+        with self.changed:
+            self.enqueue(submission)
+        self.make_due(only_full=True)
+
     def submit(self, submission: Submission) -> None:
         """As `send`; after an error `submission.failed_at` says how many messages were sent."""
         self._check_process()
