@@ -42,6 +42,7 @@ from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer
 from pulsar_spark.client.reader import PulsarReader
 from pulsar_spark.client.schema import BytesSchema, Schema
+from pulsar_spark.client.service_info import AutoClusterFailover, ServiceInfoProvider
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.operations import Steps, settled
@@ -110,6 +111,7 @@ class _Core(PulsarClient):
         self._fetch_on = self._listener_threads[0].run
 
     def _finish(self, steps: Steps[T]) -> T:
+        self._begin_checks()
         return cast(T, self.finish(steps))
 
     async def finish(self, steps: Steps[T]) -> T:
@@ -419,7 +421,9 @@ class AsyncReader:
 class AsyncClient:
     """A client of a Pulsar cluster for asyncio, with the parameters of `PulsarClient`."""
 
-    def __init__(self, service_url: str, **kwargs: Any) -> None:
+    def __init__(
+        self, service_url: str | AutoClusterFailover | ServiceInfoProvider, **kwargs: Any
+    ) -> None:
         self._core = _Core(service_url, **kwargs)
         self._producers: weakref.WeakSet[AsyncProducer] = weakref.WeakSet()
 

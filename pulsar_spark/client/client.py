@@ -17,11 +17,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pulsar_spark.client.arguments import check_type, check_types
 from pulsar_spark.client.authentication import Authentication
-from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.consumer import (
     ConsumerEventListener,
     MessageListener,
@@ -56,6 +57,13 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schema import BytesSchema, check_schema
+from pulsar_spark.client.service_info import (
+    AutoClusterFailover,
+    Failover,
+    ServiceInfo,
+    ServiceInfoProvider,
+    provider_of,
+)
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
@@ -69,7 +77,6 @@ from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.operations import Steps, in_steps
 from pulsar_spark.engine.options import (
-    AuthOptions,
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
@@ -78,7 +85,7 @@ from pulsar_spark.engine.options import (
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.errors import ClosedError, OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
@@ -118,12 +125,13 @@ class PulsarClient(Closing):
     host names unless `tls_validate_hostname` is False. With `keep_freed_memory` the whole process
     keeps up to 32 MiB of freed memory: receiving takes up to a tenth less CPU. A client that is
     dropped together with its producers, consumers and readers is closed in the background, with a
-    ResourceWarning.
+    ResourceWarning. With an AutoClusterFailover or a ServiceInfoProvider instead of a service URL
+    it may switch to another cluster.
     """
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -144,14 +152,29 @@ class PulsarClient(Closing):
         keep_freed_memory: bool = False,
     ) -> None:
         check_types(locals(), PulsarClient.__init__)
+        check_type((str, AutoClusterFailover, ServiceInfoProvider), service_url, "service_url")
+        self._provider: ServiceInfoProvider | None = None
+        if isinstance(service_url, str):
+            info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)
+        else:
+            if authentication is not None or tls_trust_certs_file_path is not None:
+                raise OptionError(
+                    "authentication and tls_trust_certs_file_path belong to each ServiceInfo here"
+                )
+            self._provider = provider_of(service_url, connection_timeout_ms / 1000)
+            info = self._provider.initial_service_info()
+            check_type(ServiceInfo, info, "what initial_service_info returns")
+        # Held during a switch, and by nobody else.
+        self._switching = threading.Lock()
+        self._service_info = info
         options = ClientOptions(
-            service_url,
+            info.service_url,
             operation_timeout=operation_timeout_seconds,
             connection_timeout=connection_timeout_ms / 1000,
             listener_name=listener_name,
-            auth=AuthOptions() if authentication is None else authentication.options,
+            auth=info.auth,
             tls=TlsOptions(
-                trust_certs_file=tls_trust_certs_file_path,
+                trust_certs_file=info.tls_trust_certs_file_path,
                 certificate_file=tls_certificate_file_path,
                 key_file=tls_private_key_file_path,
                 allow_insecure=tls_allow_insecure_connection,
@@ -176,6 +199,8 @@ class PulsarClient(Closing):
         self._producers: set[PulsarProducer] = set()
         self._readers: set[PulsarReader] = set()
         self._consumers: set[PulsarConsumer] = set()
+        if self._provider is not None:
+            self._provider.initialize(weakly(self._switch_to))
 
     @interruptible
     def create_producer(
@@ -558,7 +583,31 @@ class PulsarClient(Closing):
 
     def _finish(self, steps: Steps[T]) -> T:
         """Take the steps that the caller has asked for; subclasses may do so later."""
+        self._begin_checks()
         return in_steps(steps)
+
+    def _begin_checks(self) -> None:
+        if isinstance(self._provider, Failover):
+            self._provider.begin()
+
+    def get_service_info(self) -> ServiceInfo:
+        """Return the cluster that the client uses now."""
+        return self._service_info
+
+    def _switch_to(self, info: ServiceInfo) -> None:
+        """Use another cluster from now on; called by the provider, on any thread."""
+        check_type(ServiceInfo, info, "the service info")
+        present = self._context.options
+        options = replace(
+            present,
+            service_url=info.service_url,
+            auth=info.auth,
+            tls=replace(present.tls, trust_certs_file=info.tls_trust_certs_file_path),
+        )
+        with self._switching, contextlib.suppress(ClosedError):
+            if options != self._context.options:
+                self._context.switch_to(options)
+            self._service_info = info
 
     @interruptible
     def close(self) -> None:
@@ -614,6 +663,10 @@ class PulsarClient(Closing):
 
     def _release(self, *, waits: bool = True) -> None:
         """End what is shared; unless it `waits`, its threads end by themselves."""
+        with self._switching:
+            provider, self._provider = self._provider, None
+        if provider is not None:
+            call_logged("closing the provider of service infos", provider.close)
         self._context.close(CLOSE_TIMEOUT if waits else 0.0)
         for thread in (self._callbacks, *self._listener_threads):
             thread.close() if waits else thread.close(0.0)

@@ -21,7 +21,7 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.reader_feed import Drive
+from pulsar_spark.engine.consumers.reader_feed import Drive, SwitchedCluster
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline, wait_until
@@ -248,12 +248,15 @@ class _Sources:
 
     def closing(self) -> Steps[None]:
         """Return steps that leave the brokers; a thread that waits is woken."""
+        yield from settled(self.leave(), _CLOSE_SECONDS)
+
+    def leave(self) -> list[Future[Any] | None]:
+        """Leave the brokers, without waiting; return their answers."""
         with self._came:
             self._closed = True
             self._came.notify_all()
         self._tell()
-        answers = [source.begin_close() for source in list(self._sources)]
-        yield from settled(answers, _CLOSE_SECONDS)
+        return [source.begin_close() for source in list(self._sources)]
 
 
 class PulsarReader(Closing):
@@ -343,7 +346,28 @@ class PulsarReader(Closing):
         self._check_open()
         self._read_found()
         message, self._ahead = self._ahead, None
-        return self._sources.next() if message is None else message
+        if message is not None:
+            return message
+        try:
+            return self._sources.next()
+        except SwitchedCluster:
+            self._begin_again()
+        return self._sources.next()
+
+    def _begin_again(self) -> None:
+        """Read all partitions from their beginning: positions belong to another cluster."""
+        logger.warning(
+            "%s: the client uses another cluster now, where the topic is read from its beginning",
+            self._topic,
+        )
+        self._positions = dict.fromkeys(self._partitions, EARLIEST_POSITION)
+        self._ends = {}
+        sources = self._open()
+        with self._lock:
+            before, self._sources, closed = self._sources, sources, self._closed
+        before.leave()
+        if closed:
+            sources.leave()
 
     @interruptible
     def has_message_available(self) -> bool:

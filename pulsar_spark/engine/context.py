@@ -255,6 +255,11 @@ class ClientContext(Closing):
         self.pool.close(timeout)
         self.timers.close()
 
+    def switch_to(self, options: ClientOptions) -> None:
+        """Use the cluster of these options from now on; raises as `ConnectionPool.switch_to`."""
+        self.pool.switch_to(options)
+        self.options = options
+
     def add(self, member: Member) -> None:
         """Register `member`, to be told when the client closes; raises ClosedError."""
         with self._members_lock:

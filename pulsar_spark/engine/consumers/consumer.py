@@ -175,6 +175,8 @@ class TopicConsumer(AttachedConsumer):
         self._budgeted = False
         # Keeps the timers' thread: when it is needed, no new thread may be possible.
         self._kept_timer: Timer | None = None
+        # The cluster that it is attached to.
+        self._cluster: int | None = None
         # Where a non-durable subscription continues, and which messages of an entry a seek skips.
         self._resume_at = options.start
         # Where the current subscription started: skip what is before it in the same entry.
@@ -215,6 +217,7 @@ class TopicConsumer(AttachedConsumer):
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
         options = self.options
+        self._enter(connection.address.cluster)
         age = None
         if not options.durable:
             age = options.start_age if self._resume_at == options.start else None
@@ -239,6 +242,17 @@ class TopicConsumer(AttachedConsumer):
                 epoch=None if options.shared else self._epoch,
                 age=age,
             )
+
+    def _enter(self, cluster: int) -> None:
+        """Attach to a cluster: positions and acknowledgements of another one mean nothing there."""
+        if self._cluster not in (None, cluster):
+            self._outstanding.clear()
+            self._resume_at, self._sought = EARLIEST_POSITION, None
+        self._cluster = cluster
+
+    def _is_elsewhere(self, message_id: MessageIdAdv) -> bool:
+        """Whether a message came from another cluster, which delivers it again if it must."""
+        return message_id.cluster not in (None, self._cluster)
 
     def _on_subscribed(self, attachment: Attachment) -> None:
         self._forget_queue()
@@ -347,6 +361,7 @@ class TopicConsumer(AttachedConsumer):
             return None
         with self._lock:
             counts = self._queue.take(generation, end, rows.rows)
+            rows.cluster = self._cluster
         return Delivery(self, rows, 0, generation, rows.rows, rows.held) if counts else None
 
     def _may_leave_out(self, rows: ReceivedRows) -> bool:
@@ -404,6 +419,7 @@ class TopicConsumer(AttachedConsumer):
             self._outstanding.chunked(key, entry.chunk_ids)
         with self._lock:
             counts = self._queue.take(generation, end, cost)
+            entry.cluster = self._cluster
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
     def _decode(self, frame: Frame, key: EntryKey) -> ReceivedEntry | None:
@@ -568,15 +584,20 @@ class TopicConsumer(AttachedConsumer):
     ) -> Future[None] | None:
         """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
 
-        Brokers ignore acknowledgements on non-persistent topics: nothing is sent.
+        Brokers ignore acknowledgements on non-persistent topics: nothing is sent. Nor is it for a
+        message of another cluster, before the client switched to this one.
         """
-        return self._outstanding.acknowledge(message_id, properties) if self._keeps else None
+        if not self._keeps or self._is_elsewhere(message_id):
+            return None
+        return self._outstanding.acknowledge(message_id, properties)
 
     def acknowledge_upto(
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
     ) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
-        return self._outstanding.acknowledge_upto(message_id, properties) if self._keeps else None
+        if not self._keeps or self._is_elsewhere(message_id):
+            return None
+        return self._outstanding.acknowledge_upto(message_id, properties)
 
     def acknowledge_in_operation(
         self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
@@ -609,7 +630,7 @@ class TopicConsumer(AttachedConsumer):
 
         Raises UnsupportedFeature if the broker is too old. Non-persistent topics redeliver nothing.
         """
-        if not self._keeps:
+        if not self._keeps or self._is_elsewhere(message_id):
             return
         attachment = self._current()
         if attachment is not None:

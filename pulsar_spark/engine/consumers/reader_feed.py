@@ -26,7 +26,7 @@ from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.timers import Timers
-from pulsar_spark.errors import ClosedError, ConsumerBusy, PulsarError
+from pulsar_spark.errors import ClosedError, ConnectionLost, ConsumerBusy, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
@@ -36,6 +36,10 @@ _MAX_PAUSE = 5.0
 
 
 T = TypeVar("T")
+
+
+class SwitchedCluster(ConnectionLost):
+    """The client uses another cluster now, where the reader's position means nothing."""
 
 
 class Drive(NamedTuple):
@@ -101,6 +105,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self._position = LATEST_POSITION
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
+        self._cluster: int | None = None
         self._budget = budget
         self._budget.join()
         self._permits = Permits(options, budget)
@@ -169,11 +174,17 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
 
     def can_pass(self, error: PulsarError) -> bool:
         """Whether another attempt may succeed; only a policy can refuse a name of its own."""
+        if isinstance(error, SwitchedCluster):
+            return False
         return isinstance(error, ConsumerBusy) or super().can_pass(error)
 
     def _register(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[tuple[ConsumerSession, ReceiverQueue]]:
+        cluster = connection.address.cluster
+        if self._cluster not in (None, cluster):
+            raise SwitchedCluster("the client has switched to another cluster", topic=self.topic)
+        self._cluster = cluster
         position = self._position
         if position == LATEST_POSITION:
             # From here on "latest" is a fixed position: a reconnect loses nothing.

@@ -63,10 +63,15 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
-        self._service: LookupService = (
-            BinaryLookupService(pool) if pool.http is None else HttpLookupService(pool, pool.http)
-        )
         self._timeout = pool.options.operation_timeout
+
+    @property
+    def _service(self) -> LookupService:
+        # The pool's service URL may become that of another cluster.
+        http = self.pool.http
+        return (
+            BinaryLookupService(self.pool) if http is None else HttpLookupService(self.pool, http)
+        )
 
     # --- brokers ------------------------------------------------------------------------------
 
