@@ -53,8 +53,8 @@ ReaderListener = Callable[["PulsarReader", Message], object]
 class PartitionSource:
     """The messages of one topic partition, from a position on. For one thread.
 
-    `on_ready` is called, on any thread, when `next` may return one. `look_at` belongs to its owner:
-    when to look at it though nothing came.
+    `on_ready` is called, on any thread, when `next` may return one. `follows` as in `Drive`.
+    `look_at` belongs to its owner: when to look at it though nothing came.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class PartitionSource:
         options: ReaderOptions,
         budget: ReceiverBudget,
         on_ready: Callable[[PartitionSource], None],
+        *,
+        follows: bool = False,
     ) -> None:
         self.topic = topic
         self.look_at = math.inf
@@ -77,7 +79,7 @@ class PartitionSource:
         # Up to when the reader was told how long the thread has waited.
         self._told = 0.0
         self._on_ready = on_ready
-        drive = Drive(context.timers, weakly(self._on_reader))
+        drive = Drive(context.timers, weakly(self._on_reader), follows)
         self._reader = EntryReader(
             context.pool, topic, start, None, options, budget=budget, drive=drive
         )
@@ -306,8 +308,11 @@ class PulsarReader(Closing):
 
     def _starting(self, start: MessageId) -> Steps[None]:
         """Return steps that begin to read after a message, or with it if the reader says so."""
+        cluster = self._context.pool.cluster
         self._positions = yield from self._resolving(start)
         self._sources = self._open()
+        if cluster != self._context.pool.cluster:
+            self._begin_again()
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -362,7 +367,7 @@ class PulsarReader(Closing):
         )
         self._positions = dict.fromkeys(self._partitions, EARLIEST_POSITION)
         self._ends = {}
-        sources = self._open()
+        sources = self._open(follows=True)
         with self._lock:
             before, self._sources, closed = self._sources, sources, self._closed
         before.leave()
@@ -418,6 +423,7 @@ class PulsarReader(Closing):
         """Return the steps of `seek`."""
         self._check_open()
         self._read_found()
+        cluster = self._context.pool.cluster
         if isinstance(messageid, MessageId):
             positions = yield from self._resolving(messageid)
         elif isinstance(messageid, int):
@@ -431,6 +437,8 @@ class PulsarReader(Closing):
         sources = self._open()
         with self._lock:
             self._sources, closed = sources, self._closed
+        if cluster != self._context.pool.cluster:
+            self._begin_again()
         if closed:
             # Another thread called `close`, which knew the old sources only.
             yield from sources.closing()
@@ -534,13 +542,15 @@ class PulsarReader(Closing):
         read = self._sources.positions()
         return any(Position.after(end) > read[topic] for topic, end in self._ends.items())
 
-    def _open(self) -> _Sources:
+    def _open(self, *, follows: bool = False) -> _Sources:
         sources = _Sources(weakly(self._on_ready))
         for topic in self._positions:
-            sources.add(self._source_of(topic, sources))
+            sources.add(self._source_of(topic, sources, follows=follows))
         return sources
 
-    def _source_of(self, topic: str, sources: _Sources) -> PartitionSource:
+    def _source_of(
+        self, topic: str, sources: _Sources, *, follows: bool = False
+    ) -> PartitionSource:
         return PartitionSource(
             self._context,
             topic,
@@ -549,6 +559,7 @@ class PulsarReader(Closing):
             self._options,
             self._budget,
             sources.on_ready,
+            follows=follows,
         )
 
     def _resolving(self, message_id: MessageId) -> Steps[dict[str, Position]]:

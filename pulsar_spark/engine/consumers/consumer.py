@@ -175,8 +175,8 @@ class TopicConsumer(AttachedConsumer):
         self._budgeted = False
         # Keeps the timers' thread: when it is needed, no new thread may be possible.
         self._kept_timer: Timer | None = None
-        # The cluster that it is attached to.
-        self._cluster: int | None = None
+        # The cluster of what is known of the topic.
+        self._cluster = context.pool.cluster
         # Where a non-durable subscription continues, and which messages of an entry a seek skips.
         self._resume_at = options.start
         # Where the current subscription started: skip what is before it in the same entry.
@@ -245,7 +245,7 @@ class TopicConsumer(AttachedConsumer):
 
     def _enter(self, cluster: int) -> None:
         """Attach to a cluster: positions and acknowledgements of another one mean nothing there."""
-        if self._cluster not in (None, cluster):
+        if cluster != self._cluster:
             self._outstanding.clear()
             self._resume_at, self._sought = EARLIEST_POSITION, None
         self._cluster = cluster

@@ -46,11 +46,12 @@ class Drive(NamedTuple):
     """How a reader goes on whose thread must not wait for it: it has others.
 
     What takes time is done with `timers`. `on_ready` is called, on any thread, when the reader can
-    go on.
+    go on. With `follows`, it takes the place of a reader that had a session.
     """
 
     timers: Timers
     on_ready: Callable[[], object]
+    follows: bool = False
 
     def start(self, factory: OperationFactory[T], seconds: float) -> Future[T]:
         """Start an operation; its end is told, too."""
@@ -98,6 +99,8 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self.max_message_size = 0
         self._options = options
         self._is_stored = is_stored
+        if drive is not None and drive.follows:
+            self._attachments = 1
         self._on_ready = None if drive is None else drive.on_ready
         self._start = wait_for_end if drive is None else drive.start
         # What subscribes, and was not looked at yet; and where to start.
@@ -105,7 +108,8 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self._position = LATEST_POSITION
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
-        self._cluster: int | None = None
+        # That of the position.
+        self._cluster = pool.cluster
         self._budget = budget
         self._budget.join()
         self._permits = Permits(options, budget)
@@ -181,10 +185,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
     def _register(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[tuple[ConsumerSession, ReceiverQueue]]:
-        cluster = connection.address.cluster
-        if self._cluster not in (None, cluster):
-            raise SwitchedCluster("the client has switched to another cluster", topic=self.topic)
-        self._cluster = cluster
+        self._check_cluster(connection.address.cluster)
         position = self._position
         if position == LATEST_POSITION:
             # From here on "latest" is a fixed position: a reconnect loses nothing.
@@ -207,6 +208,15 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
             raise
         self.start = position
         return session, queue
+
+    def _find(self, deadline: Deadline) -> Operation[ClientConnection]:
+        # The topic may not exist there.
+        self._check_cluster(self._pool.cluster)
+        return (yield from super()._find(deadline))
+
+    def _check_cluster(self, cluster: int) -> None:
+        if cluster != self._cluster:
+            raise SwitchedCluster("the client has switched to another cluster", topic=self.topic)
 
     def _request(self, position: Position) -> SubscribeRequest:
         # A new name for each attempt: the broker may still hold a broken connection's consumer.
