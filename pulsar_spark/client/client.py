@@ -245,7 +245,7 @@ class PulsarClient(Closing):
                 raise OptionError("batching and chunking of messages cannot be enabled together")
             encryption = encryption_options(encryption_key, crypto_key_reader)
             checked = check_schema(schema, writing=True)
-            partitions = yield from self._context.asking_partitions_for_writing(topic)
+            partitions = yield from self._context.asking_partitions(topic)
             across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
             most = min(max_pending_messages, across)
             options = ProducerOptions(
@@ -576,7 +576,7 @@ class PulsarClient(Closing):
 
     def _asking_names(self, topic: str) -> Steps[list[str]]:
         name = TopicName.parse(topic)
-        count = yield from self._context.asking_partitions_for_writing(topic)
+        count = yield from self._context.asking_partitions(topic)
         if not count:
             return [str(name)]
         return [str(name.partition(index)) for index in range(count)]

@@ -273,15 +273,23 @@ class ClientContext(Closing):
         A missing topic is created if the broker's policy allows; otherwise this returns 0, and
         opening a producer raises the error.
         """
-        return in_steps(self.asking_partitions_for_writing(topic))
+        return value_of(self.partitions_for_writing_many([topic])[topic])
 
-    def asking_partitions_for_writing(self, topic: str) -> Steps[int]:
-        """Return the steps of `partitions_for_writing`."""
-        return value_of((yield from self._asking_partitions([topic]))[topic])
+    def asking_partitions(self, topic: str) -> Steps[int]:
+        """Return steps that ask as `partitions_for_writing`, but raise TopicNotFound.
+
+        A broker that says so would not create the topic for a producer or consumer either.
+        """
+        found = (yield from self._asking_partitions([topic]))[topic]
+        return value_of(found)
 
     def partitions_for_writing_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
         """As `partitions_for_writing`, for many topics at once; returns errors in their place."""
-        return in_steps(self._asking_partitions(topics))
+        counts = in_steps(self._asking_partitions(topics))
+        return {
+            topic: 0 if isinstance(found, TopicNotFound) else found
+            for topic, found in counts.items()
+        }
 
     def _asking_partitions(self, topics: Iterable[str]) -> Steps[dict[str, int | PulsarError]]:
 
@@ -292,7 +300,7 @@ class ClientContext(Closing):
         counts: dict[str, int | PulsarError] = dict.fromkeys(topics, 0)
         whole = [topic for topic in counts if TopicName.parse(topic).partition_index < 0]
         for topic, found in (yield from self.lookup.asking_many(whole, attempt)).items():
-            counts[topic] = 0 if isinstance(found, TopicNotFound) else found
+            counts[topic] = found
         return counts
 
     def create_if_missing(self, topic: str) -> None:
