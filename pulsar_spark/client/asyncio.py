@@ -352,13 +352,14 @@ class AsyncConsumer:
 
 
 class AsyncReader:
-    """Reads a topic from a position on. Made by `AsyncClient.create_reader`."""
+    """Reads a topic from a position on, for one task at a time. Made by `create_reader`."""
 
     def __init__(self, reader: PulsarReader, core: _Core) -> None:
         self._reader = reader
         self._core = core
         self._reading = Turns()
-        self._looked = time.monotonic()
+        # Since when somebody has waited, if the last look found nothing.
+        self._waits_since: float | None = None
         reader._wake_with(self._reading.wake)
 
     async def read_next(self) -> Message:
@@ -367,12 +368,13 @@ class AsyncReader:
             return await self._reading.until(partial(self._look, self._reader._try_read), self._due)
 
     def _look(self, look: Callable[[], T]) -> T:
-        """Look for something, and tell the reader how long nobody has."""
-        self._reader._waited_since(self._looked)
-        try:
-            return look()
-        finally:
-            self._looked = time.monotonic()
+        """Look for something, and tell the reader how long it was waited for."""
+        since, self._waits_since = self._waits_since, None
+        if since is not None:
+            self._reader._waited_since(since)
+        if (found := look()) is None:
+            self._waits_since = time.monotonic()
+        return found
 
     def _due(self) -> float:
         return self._reader._due_in()
