@@ -182,6 +182,10 @@ class PulsarClient(Closing):
             ),
             fails_fast=True,
         )
+        if isinstance(self._provider, Failover):
+            # An error in one of them would be found when it is needed.
+            for each in self._provider.service_infos:
+                _at(each, options)
         if keep_freed_memory:
             memory.keep_freed_memory()
         self._context = ClientContext(options)
@@ -597,13 +601,7 @@ class PulsarClient(Closing):
     def _switch_to(self, info: ServiceInfo) -> None:
         """Use another cluster from now on; called by the provider, on any thread."""
         check_type(ServiceInfo, info, "the service info")
-        present = self._context.options
-        options = replace(
-            present,
-            service_url=info.service_url,
-            auth=info.auth,
-            tls=replace(present.tls, trust_certs_file=info.tls_trust_certs_file_path),
-        )
+        options = _at(info, self._context.options)
         with self._switching, contextlib.suppress(ClosedError):
             if options != self._context.options:
                 self._context.switch_to(options)
@@ -723,6 +721,16 @@ def _shut_down(client: PulsarClient) -> None:
         threading.Thread(
             target=client.shutdown, name="pulsar-spark-dropped-client", daemon=True
         ).start()
+
+
+def _at(info: ServiceInfo, options: ClientOptions) -> ClientOptions:
+    """Return the options for a cluster; raises OptionError if they cannot connect to it."""
+    return replace(
+        options,
+        service_url=info.service_url,
+        auth=info.auth,
+        tls=replace(options.tls, trust_certs_file=info.tls_trust_certs_file_path),
+    )
 
 
 def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:

@@ -155,6 +155,11 @@ class Failover(ServiceInfoProvider):
         self._failures = 0
         self._recoveries = 0
 
+    @property
+    def service_infos(self) -> list[ServiceInfo]:
+        """All clusters that it may choose."""
+        return [self._rules.primary, *self._rules.secondary]
+
     def initial_service_info(self) -> ServiceInfo:
         """Return the primary cluster."""
         return self._rules.primary
@@ -169,8 +174,10 @@ class Failover(ServiceInfoProvider):
             if self._thread is not None or self._over.is_set():
                 return
             thread = threading.Thread(target=self._work, name="pulsar-spark-failover", daemon=True)
-            thread.start()
-            self._thread = thread
+            # If no thread can be started now, the next call tries again.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """Stop checking. A check that is under way ends by itself, at its timeout."""
@@ -193,7 +200,7 @@ class Failover(ServiceInfoProvider):
         if self._failures < rules.failover_threshold:
             self._look_back()
             return
-        others = [each for each in (rules.primary, *rules.secondary) if each is not self._current]
+        others = [each for each in self.service_infos if each is not self._current]
         found = next(filter(self._answers, others), None)
         if found is not None:
             self._use(found)

@@ -332,6 +332,12 @@ def test_what_belongs_to_a_service_info_is_refused_beside_a_provider(provider: P
         PulsarClient(3)  # type: ignore[arg-type]
 
 
+def test_a_cluster_that_cannot_be_connected_to_is_refused_before_it_is_needed() -> None:
+    wrong = ServiceInfo("pulsar://plain", pulsar.AuthenticationTLS("a.pem", "b.pem"))
+    with pytest.raises(OptionError, match="TLS"):
+        PulsarClient(AutoClusterFailover(ServiceInfo("pulsar://host"), [wrong]))
+
+
 def test_a_service_info_shows_no_secret() -> None:
     info = ServiceInfo("pulsar+ssl://host:6651", AuthenticationToken("secret"), "ca.pem")
     failover = AutoClusterFailover(info, [info])
