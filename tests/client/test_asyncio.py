@@ -6,14 +6,20 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import pulsar_spark.client.asyncio as pulsar
-from pulsar_spark.client import ConsumerType, InitialPosition, MessageId, Result
+from pulsar_spark.client import (
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    ProducerAccessMode,
+    Result,
+)
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
 from pulsar_spark.engine.consumers.entries import LastChunk
@@ -541,6 +547,31 @@ def test_making_something_can_be_cancelled_and_leaves_nothing(what: str) -> None
             await client.close()
 
     asyncio.run(asyncio.wait_for(body(), SECONDS))
+
+
+def test_what_is_cancelled_at_any_moment_leaves_its_name_to_others(broker: EmbeddedBroker) -> None:
+    exclusive = ProducerAccessMode.Exclusive
+
+    async def test(client: pulsar.Client) -> None:
+        for moments in range(30):
+            makings: list[Coroutine[Any, Any, pulsar.AsyncConsumer | pulsar.AsyncProducer]] = [
+                client.subscribe("t", "s"),
+                client.create_producer("t", access_mode=exclusive),
+            ]
+            for making in makings:
+                task = asyncio.ensure_future(making)
+                for _ in range(moments):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(moments * 0.0001)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await (await task).close()
+        await client.subscribe("t", "s")
+        await client.create_producer("t", access_mode=exclusive)
+        core = client._core
+        assert (len(core._consumers), len(core._producers)) == (1, 1)
+
+    run(broker, test)
 
 
 def test_what_is_being_made_ends_with_the_client() -> None:
