@@ -196,7 +196,8 @@ def test_steps_can_clean_up_when_what_they_wait_for_is_interrupted() -> None:
         raise KeyboardInterrupt
 
     def cleaning(_: Deadline) -> Operation[str]:
-        return (yield later("clean"))
+        answer: str = yield later("clean")
+        return answer
 
     def steps() -> Steps[None]:
         try:
