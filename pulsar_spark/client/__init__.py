@@ -63,6 +63,11 @@ if TYPE_CHECKING:
         ProtobufNativeSchema,
         StringSchema,
     )
+    from pulsar_spark.client.service_info import (
+        AutoClusterFailover,
+        ServiceInfo,
+        ServiceInfoProvider,
+    )
     from pulsar_spark.client.table_view import TableView
     from pulsar_spark.client.transaction import Transaction, TransactionState
     from pulsar_spark.engine.encryption import EncryptionKeyInfo
@@ -74,6 +79,7 @@ _HOMES = {
     "AuthenticationOauth2": "authentication",
     "AuthenticationTLS": "authentication",
     "AuthenticationToken": "authentication",
+    "AutoClusterFailover": "service_info",
     "AutoConsumeSchema": "schema",
     "AvroSchema": "schema",
     "BrokerConsumerStats": "consumer_stats",
@@ -103,6 +109,8 @@ _HOMES = {
     "PulsarProducer": "producer",
     "PulsarReader": "reader",
     "Reader": "reader",
+    "ServiceInfo": "service_info",
+    "ServiceInfoProvider": "service_info",
     "StringSchema": "schema",
     "TableView": "table_view",
     "Transaction": "transaction",
@@ -115,6 +123,7 @@ __all__ = [
     "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
+    "AutoClusterFailover",
     "AutoConsumeSchema",
     "AvroSchema",
     "BatchingType",
@@ -156,6 +165,8 @@ __all__ = [
     "RegexSubscriptionMode",
     "Result",
     "SchemaType",
+    "ServiceInfo",
+    "ServiceInfoProvider",
     "StringSchema",
     "TableView",
     "Transaction",

@@ -85,10 +85,8 @@ class CallbackThread:
         Returns at once on the callback thread, and in a forked child, which has no such thread.
         Raises OperationTimeout at the deadline.
         """
-        if self._elsewhere() or (self._thread is None and self._queue.empty()):
+        if (done := self.reached()) is None:
             return
-        done: Future[None] = Future()
-        self.run(partial(done.set_result, None))
         try:
             result_within(done, deadline.remaining())
         except FutureTimeout:
@@ -96,6 +94,17 @@ class CallbackThread:
                 "callbacks of sends have not returned in time",
                 "A callback must not wait for a later callback.",
             ) from None
+
+    def reached(self) -> Future[None] | None:
+        """Return a future that is done when all callbacks queued so far have run.
+
+        None if nobody can wait for it, as for `drain`.
+        """
+        if self._elsewhere() or (self._thread is None and self._queue.empty()):
+            return None
+        done: Future[None] = Future()
+        self.run(partial(done.set_result, None))
+        return done
 
     def close(self, timeout: float = 5.0) -> None:
         """Run the queued callbacks, then end the thread; wait at most `timeout` seconds for it."""

@@ -17,11 +17,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from pulsar_spark.client.arguments import check_type, check_types
 from pulsar_spark.client.authentication import Authentication
-from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.consumer import (
     ConsumerEventListener,
     MessageListener,
@@ -56,17 +57,26 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schema import BytesSchema, check_schema
+from pulsar_spark.client.service_info import (
+    AutoClusterFailover,
+    Failover,
+    ServiceInfo,
+    ServiceInfoProvider,
+    provider_of,
+)
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import memory
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.closing import Closing, weakly
+from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT
+from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.operations import Steps, in_steps
 from pulsar_spark.engine.options import (
-    AuthOptions,
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
@@ -75,13 +85,15 @@ from pulsar_spark.engine.options import (
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.errors import ClosedError, OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 _ROUTING = {
     PartitionsRoutingMode.UseSinglePartition: SINGLE_PARTITION,
@@ -113,12 +125,13 @@ class PulsarClient(Closing):
     host names unless `tls_validate_hostname` is False. With `keep_freed_memory` the whole process
     keeps up to 32 MiB of freed memory: receiving takes up to a tenth less CPU. A client that is
     dropped together with its producers, consumers and readers is closed in the background, with a
-    ResourceWarning.
+    ResourceWarning. With an AutoClusterFailover or a ServiceInfoProvider instead of a service URL
+    it may switch to another cluster.
     """
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -139,14 +152,29 @@ class PulsarClient(Closing):
         keep_freed_memory: bool = False,
     ) -> None:
         check_types(locals(), PulsarClient.__init__)
+        check_type((str, AutoClusterFailover, ServiceInfoProvider), service_url, "service_url")
+        self._provider: ServiceInfoProvider | None = None
+        if isinstance(service_url, str):
+            info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)
+        else:
+            if authentication is not None or tls_trust_certs_file_path is not None:
+                raise OptionError(
+                    "authentication and tls_trust_certs_file_path belong to each ServiceInfo here"
+                )
+            self._provider = provider_of(service_url, connection_timeout_ms / 1000)
+            info = self._provider.initial_service_info()
+            check_type(ServiceInfo, info, "what initial_service_info returns")
+        # Held during a switch, and by nobody else.
+        self._switching = threading.Lock()
+        self._service_info = info
         options = ClientOptions(
-            service_url,
+            info.service_url,
             operation_timeout=operation_timeout_seconds,
             connection_timeout=connection_timeout_ms / 1000,
             listener_name=listener_name,
-            auth=AuthOptions() if authentication is None else authentication.options,
+            auth=info.auth,
             tls=TlsOptions(
-                trust_certs_file=tls_trust_certs_file_path,
+                trust_certs_file=info.tls_trust_certs_file_path,
                 certificate_file=tls_certificate_file_path,
                 key_file=tls_private_key_file_path,
                 allow_insecure=tls_allow_insecure_connection,
@@ -154,6 +182,10 @@ class PulsarClient(Closing):
             ),
             fails_fast=True,
         )
+        if isinstance(self._provider, Failover):
+            # An error in one of them would be found when it is needed.
+            for each in self._provider.service_infos:
+                _at(each, options)
         if keep_freed_memory:
             memory.keep_freed_memory()
         self._context = ClientContext(options)
@@ -164,11 +196,15 @@ class PulsarClient(Closing):
             for number in range(max(message_listener_threads, 1))
         ]
         self._listeners = itertools.cycle(self._listener_threads)
+        # Where missing chunks are fetched, if not on the thread that receives.
+        self._fetch_on: FetchOn | None = None
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._producers: set[PulsarProducer] = set()
         self._readers: set[PulsarReader] = set()
         self._consumers: set[PulsarConsumer] = set()
+        if self._provider is not None:
+            self._provider.initialize(weakly(self._switch_to))
 
     @interruptible
     def create_producer(
@@ -207,60 +243,69 @@ class PulsarClient(Closing):
         contradictory values, CryptoError for keys that cannot be used.
         """
         check_types(locals(), PulsarClient.create_producer)
-        if batching_enabled and chunking_enabled:
-            raise OptionError("batching and chunking of messages cannot be enabled together")
-        encryption = encryption_options(encryption_key, crypto_key_reader)
-        checked = check_schema(schema, writing=True)
-        partitions = self._context.partitions_for_writing(topic)
-        across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
-        most = min(max_pending_messages, across)
-        options = ProducerOptions(
-            compression=int(compression_type),
-            batching_enabled=batching_enabled,
-            batching_max_messages=batching_max_messages,
-            batching_max_bytes=batching_max_allowed_size_in_bytes,
-            batching_max_delay=batching_max_publish_delay_ms / 1000,
-            batching_by_key=BatchingType(int(batching_type)) is BatchingType.KeyBased,
-            send_timeout=max(send_timeout_millis, 0) / 1000,
-            max_pending_messages=most,
-            routing_mode=_ROUTING[PartitionsRoutingMode(int(message_routing_mode))],
-            producer_name=producer_name or None,
-            initial_sequence_id=initial_sequence_id,
-            access_mode=int(access_mode),
-            chunking_enabled=chunking_enabled,
-            schema=checked.registered(),
-            properties=tuple((properties or {}).items()),
-            encryption=encryption,
-            # Others announce their transactions by a second producer, which this one keeps out.
-            txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
-            waits_for_name=False,
-        )
-        writer = PartitionedProducer(
-            self._context, topic, options, partitions=partitions, timed=True, survives_timeouts=True
-        )
-        rules = SendingRules(
-            send_timeout=options.send_timeout or 86_400.0,
-            max_pending_messages=most,
-            block_if_queue_full=block_if_queue_full,
-            router=message_router,
-        )
-        try:
-            writer.open(first_only=lazy_start_partitioned_producers)
-        except PulsarError:
-            writer.abort()
-            raise
-        growth = self._growth_of(
-            writer.topic,
-            partitions,
-            auto_update_partitions_interval_seconds,
-            lambda found: writer.grow(len(found)),
-        )
-        producer = PulsarProducer(
-            writer, self._callbacks, checked, rules, self._forget_producer, growth
-        )
-        with self._lock:
-            self._producers.add(producer)
-        return producer
+
+        def steps() -> Steps[PulsarProducer]:
+            if batching_enabled and chunking_enabled:
+                raise OptionError("batching and chunking of messages cannot be enabled together")
+            encryption = encryption_options(encryption_key, crypto_key_reader)
+            checked = check_schema(schema, writing=True)
+            partitions = yield from self._context.asking_partitions(topic)
+            across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
+            most = min(max_pending_messages, across)
+            options = ProducerOptions(
+                compression=int(compression_type),
+                batching_enabled=batching_enabled,
+                batching_max_messages=batching_max_messages,
+                batching_max_bytes=batching_max_allowed_size_in_bytes,
+                batching_max_delay=batching_max_publish_delay_ms / 1000,
+                batching_by_key=BatchingType(int(batching_type)) is BatchingType.KeyBased,
+                send_timeout=max(send_timeout_millis, 0) / 1000,
+                max_pending_messages=most,
+                routing_mode=_ROUTING[PartitionsRoutingMode(int(message_routing_mode))],
+                producer_name=producer_name or None,
+                initial_sequence_id=initial_sequence_id,
+                access_mode=int(access_mode),
+                chunking_enabled=chunking_enabled,
+                schema=checked.registered(),
+                properties=tuple((properties or {}).items()),
+                encryption=encryption,
+                # Others announce their transactions by a second producer, which this one keeps out.
+                txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
+                waits_for_name=False,
+            )
+            writer = PartitionedProducer(
+                self._context,
+                topic,
+                options,
+                partitions=partitions,
+                timed=True,
+                survives_timeouts=True,
+            )
+            rules = SendingRules(
+                send_timeout=options.send_timeout or 86_400.0,
+                max_pending_messages=most,
+                block_if_queue_full=block_if_queue_full,
+                router=message_router,
+            )
+            try:
+                yield from writer.opening(first_only=lazy_start_partitioned_producers)
+            except BaseException:
+                yield from writer.aborting()
+                raise
+            growth = self._growth_of(
+                writer.topic,
+                partitions,
+                auto_update_partitions_interval_seconds,
+                lambda found: writer.grow(len(found)),
+            )
+            producer = PulsarProducer(
+                writer, self._callbacks, checked, rules, self._forget_producer, growth
+            )
+            with self._lock:
+                self._producers.add(producer)
+            return producer
+
+        return self._finish(steps())
 
     @interruptible
     def create_reader(
@@ -288,50 +333,54 @@ class PulsarClient(Closing):
         with FAIL, EncryptedMessage for a message that cannot be decrypted.
         """
         check_types(locals(), PulsarClient.create_reader)
-        name = TopicName.parse(topic)
-        if not name.is_persistent:
-            raise UnsupportedFeature(
-                "a non-persistent topic keeps nothing that could be read from a position",
-                "Get what comes from now on with subscribe.",
-                topic=str(name),
+
+        def steps() -> Steps[PulsarReader]:
+            name = TopicName.parse(topic)
+            if not name.is_persistent:
+                raise UnsupportedFeature(
+                    "a non-persistent topic keeps nothing that could be read from a position",
+                    "Get what comes from now on with subscribe.",
+                    topic=str(name),
+                )
+            keys = key_reader(crypto_key_reader)
+            checked = check_schema(schema)
+            names = yield from self._asking_names(topic)
+            if len(names) == 1:
+                yield from self._context.creating_if_missing(names[0])
+            options = ReaderOptions(
+                receiver_queue_size=max(receiver_queue_size, 1),
+                read_compacted=is_read_compacted,
+                subscription_prefix=subscription_role_prefix or "reader",
+                crypto_keys=keys,
+                crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
+                schema=checked.registered(),
             )
-        keys = key_reader(crypto_key_reader)
-        checked = check_schema(schema)
-        names = self.get_topic_partitions(topic)
-        if len(names) == 1:
-            self._context.create_if_missing(names[0])
-        options = ReaderOptions(
-            receiver_queue_size=max(receiver_queue_size, 1),
-            read_compacted=is_read_compacted,
-            subscription_prefix=subscription_role_prefix or "reader",
-            crypto_keys=keys,
-            crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
-            schema=checked.registered(),
-        )
-        reader = PulsarReader(
-            self._context,
-            str(name),
-            names,
-            start_message_id,
-            MessageValues(checked, self._context.lookup),
-            options,
-            self._receiver_budget,
-            inclusive=start_message_id_inclusive,
-            on_close=self._forget_reader,
-        )
-        reader.follow(
-            self._growth_of(
+            reader = PulsarReader(
+                self._context,
                 str(name),
-                len(names) if names != [str(name)] else 0,
-                auto_update_partitions_interval_seconds,
-                weakly(reader.on_topics),
+                names,
+                MessageValues(checked, self._context.lookup),
+                options,
+                self._receiver_budget,
+                inclusive=start_message_id_inclusive,
+                on_close=self._forget_reader,
             )
-        )
-        with self._lock:
-            self._readers.add(reader)
-        if reader_listener is not None:
-            reader.listen(reader_listener)
-        return reader
+            yield from reader._starting(start_message_id)
+            reader.follow(
+                self._growth_of(
+                    str(name),
+                    len(names) if names != [str(name)] else 0,
+                    auto_update_partitions_interval_seconds,
+                    weakly(reader.on_topics),
+                )
+            )
+            with self._lock:
+                self._readers.add(reader)
+            if reader_listener is not None:
+                reader.listen(reader_listener)
+            return reader
+
+        return self._finish(steps())
 
     @interruptible
     def subscribe(
@@ -387,87 +436,94 @@ class PulsarClient(Closing):
         invalid values.
         """
         check_types(locals(), PulsarClient.subscribe)
-        keys = key_reader(crypto_key_reader)
-        checked = check_schema(schema)
-        backoff = negative_ack_redelivery_backoff
-        timeout = unacked_messages_timeout_ms or 0
-        if timeout and timeout < _LEAST_ACK_TIMEOUT_MS:
-            raise OptionError(
-                f"unacked_messages_timeout_ms is {timeout}",
-                f"It must be at least {_LEAST_ACK_TIMEOUT_MS}, or None.",
+
+        def steps() -> Steps[PulsarConsumer]:
+            keys = key_reader(crypto_key_reader)
+            checked = check_schema(schema)
+            backoff = negative_ack_redelivery_backoff
+            timeout = unacked_messages_timeout_ms or 0
+            if timeout and timeout < _LEAST_ACK_TIMEOUT_MS:
+                raise OptionError(
+                    f"unacked_messages_timeout_ms is {timeout}",
+                    f"It must be at least {_LEAST_ACK_TIMEOUT_MS}, or None.",
+                )
+            options = ConsumerOptions(
+                subscription_name,
+                kind=_SUB_TYPES[choice(ConsumerType, consumer_type, "consumer_type")],
+                consumer_name=consumer_name or secrets.token_hex(5),
+                durable=durable,
+                start=_start_of(start_message_id, start_message_id_inclusive),
+                start_age=start_message_rollback_seconds,
+                start_inclusive=start_message_id_inclusive,
+                initial=_INITIAL[choice(InitialPosition, initial_position, "initial_position")],
+                receiver_queue_size=receiver_queue_size,
+                read_compacted=is_read_compacted,
+                properties=tuple((properties or {}).items()),
+                subscription_properties=tuple((subscription_properties or {}).items()),
+                priority_level=priority_level,
+                replicated=replicate_subscription_state_enabled,
+                key_shared=None if key_shared_policy is None else key_shared_policy.rules(),
+                schema=checked.registered(),
+                ack_receipts=ack_receipt_enabled,
+                batch_index_acks=batch_index_ack_enabled,
+                nack_delay=negative_ack_redelivery_delay_ms / 1000,
+                nack_backoff=None if backoff is None else backoff.backoff(),
+                ack_timeout=timeout / 1000,
+                discard_corrupt=discard_corrupt_messages,
+                max_chunked=(
+                    max(max_pending_chunked_message, 1)
+                    if auto_ack_oldest_chunked_message_on_queue_full
+                    else 0
+                ),
+                crypto_keys=keys,
+                crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
             )
-        options = ConsumerOptions(
-            subscription_name,
-            kind=_SUB_TYPES[choice(ConsumerType, consumer_type, "consumer_type")],
-            consumer_name=consumer_name or secrets.token_hex(5),
-            durable=durable,
-            start=_start_of(start_message_id, start_message_id_inclusive),
-            start_age=start_message_rollback_seconds,
-            start_inclusive=start_message_id_inclusive,
-            initial=_INITIAL[choice(InitialPosition, initial_position, "initial_position")],
-            receiver_queue_size=receiver_queue_size,
-            read_compacted=is_read_compacted,
-            properties=tuple((properties or {}).items()),
-            subscription_properties=tuple((subscription_properties or {}).items()),
-            priority_level=priority_level,
-            replicated=replicate_subscription_state_enabled,
-            key_shared=None if key_shared_policy is None else key_shared_policy.rules(),
-            schema=checked.registered(),
-            ack_receipts=ack_receipt_enabled,
-            batch_index_acks=batch_index_ack_enabled,
-            nack_delay=negative_ack_redelivery_delay_ms / 1000,
-            nack_backoff=None if backoff is None else backoff.backoff(),
-            ack_timeout=timeout / 1000,
-            discard_corrupt=discard_corrupt_messages,
-            max_chunked=(
-                max(max_pending_chunked_message, 1)
-                if auto_ack_oldest_chunked_message_on_queue_full
-                else 0
-            ),
-            crypto_keys=keys,
-            crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
-        )
-        wanted = topic_selection(topic, regex_subscription_mode)
-        values = MessageValues(checked, self._context.lookup)
-        dead_letters = self._dead_letters(
-            wanted, subscription_name, values, dead_letter_policy, enable_retry
-        )
-        if dead_letters is not None and enable_retry:
-            wanted = wanted.with_topic(dead_letters.retry_topic)
-        rules = ReceivingRules(
-            batch_receive_policy or DEFAULT_BATCH,
-            message_listener,
-            consumer_event_listener,
-            broker_consumer_stats_cache_time_ms / 1000,
-            max_total_receiver_queue_size_across_partitions,
-            dead_letters=dead_letters,
-        )
-        consumer = PulsarConsumer(
-            self._context,
-            wanted.title,
-            options,
-            values,
-            rules,
-            self._receiver_budget,
-            next(self._listeners),
-            self._forget_consumer,
-        )
-        period: float = pattern_auto_discovery_period
-        if wanted.pattern is None:
-            period = auto_update_partitions_interval_seconds
-        discovery = TopicDiscovery(
-            self._context, wanted.names, wanted.pattern, period, weakly(consumer.on_topics)
-        )
-        if wanted.pattern is None:
-            found = [part for name in wanted.names for part in self.get_topic_partitions(name)]
-            if receiver_queue_size == 0 and len(found) > 1:
-                raise OptionError("without a receiver queue a consumer has one topic partition")
-        else:
-            found = sorted(discovery.find())
-        with self._lock:
-            self._consumers.add(consumer)
-        consumer.open(found, discovery if wanted.can_grow(found) else None)
-        return consumer
+            wanted = topic_selection(topic, regex_subscription_mode)
+            values = MessageValues(checked, self._context.lookup)
+            dead_letters = self._dead_letters(
+                wanted, subscription_name, values, dead_letter_policy, enable_retry
+            )
+            if dead_letters is not None and enable_retry:
+                wanted = wanted.with_topic(dead_letters.retry_topic)
+            rules = ReceivingRules(
+                batch_receive_policy or DEFAULT_BATCH,
+                message_listener,
+                consumer_event_listener,
+                broker_consumer_stats_cache_time_ms / 1000,
+                max_total_receiver_queue_size_across_partitions,
+                dead_letters=dead_letters,
+                fetch_on=self._fetch_on,
+            )
+            consumer = PulsarConsumer(
+                self._context,
+                wanted.title,
+                options,
+                values,
+                rules,
+                self._receiver_budget,
+                next(self._listeners),
+                self._forget_consumer,
+            )
+            period: float = pattern_auto_discovery_period
+            if wanted.pattern is None:
+                period = auto_update_partitions_interval_seconds
+            discovery = TopicDiscovery(
+                self._context, wanted.names, wanted.pattern, period, weakly(consumer.on_topics)
+            )
+            if wanted.pattern is None:
+                found = []
+                for name in wanted.names:
+                    found += yield from self._asking_names(name)
+                if receiver_queue_size == 0 and len(found) > 1:
+                    raise OptionError("without a receiver queue a consumer has one topic partition")
+            else:
+                found = sorted((yield from discovery.finding()))
+            with self._lock:
+                self._consumers.add(consumer)
+            yield from consumer._opening(found, discovery if wanted.can_grow(found) else None)
+            return consumer
+
+        return self._finish(steps())
 
     @interruptible
     def create_table_view(
@@ -520,11 +576,36 @@ class PulsarClient(Closing):
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or of the topic if it has none."""
         check_type(str, topic, "topic")
+        return self._finish(self._asking_names(topic))
+
+    def _asking_names(self, topic: str) -> Steps[list[str]]:
         name = TopicName.parse(topic)
-        count = self._context.partitions_for_writing(topic)
+        count = yield from self._context.asking_partitions(topic)
         if not count:
             return [str(name)]
         return [str(name.partition(index)) for index in range(count)]
+
+    def _finish(self, steps: Steps[T]) -> T:
+        """Take the steps that the caller has asked for; subclasses may do so later."""
+        self._begin_checks()
+        return in_steps(steps)
+
+    def _begin_checks(self) -> None:
+        if isinstance(self._provider, Failover):
+            self._provider.begin()
+
+    def get_service_info(self) -> ServiceInfo:
+        """Return the cluster that the client uses now."""
+        return self._service_info
+
+    def _switch_to(self, info: ServiceInfo) -> None:
+        """Use another cluster from now on; called by the provider, on any thread."""
+        check_type(ServiceInfo, info, "the service info")
+        options = _at(info, self._context.options)
+        with self._switching, contextlib.suppress(ClosedError):
+            if options != self._context.options:
+                self._context.switch_to(options)
+            self._service_info = info
 
     @interruptible
     def close(self) -> None:
@@ -576,9 +657,17 @@ class PulsarClient(Closing):
             end_producer(producer)
         for reader in readers:
             reader.close()
-        self._context.close()
+        self._release()
+
+    def _release(self, *, waits: bool = True) -> None:
+        """End what is shared; unless it `waits`, its threads end by themselves."""
+        with self._switching:
+            provider, self._provider = self._provider, None
+        if provider is not None:
+            call_logged("closing the provider of service infos", provider.close)
+        self._context.close(CLOSE_TIMEOUT if waits else 0.0)
         for thread in (self._callbacks, *self._listener_threads):
-            thread.close()
+            thread.close() if waits else thread.close(0.0)
 
     def _growth_of(
         self,
@@ -632,6 +721,16 @@ def _shut_down(client: PulsarClient) -> None:
         threading.Thread(
             target=client.shutdown, name="pulsar-spark-dropped-client", daemon=True
         ).start()
+
+
+def _at(info: ServiceInfo, options: ClientOptions) -> ClientOptions:
+    """Return the options for a cluster; raises OptionError if they cannot connect to it."""
+    return replace(
+        options,
+        service_url=info.service_url,
+        auth=info.auth,
+        tls=replace(options.tls, trust_certs_file=info.tls_trust_certs_file_path),
+    )
 
 
 def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:

@@ -16,7 +16,10 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
 from pulsar_spark.client.dead_letters import DeadLetterProducers, LastDeliveries
-from pulsar_spark.client.exceptions import interruptible
+from pulsar_spark.client.exceptions import (
+    CumulativeAcknowledgementNotAllowedError,
+    interruptible,
+)
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.listening import Listening, ReceiveCallback
 from pulsar_spark.client.message import Message, MessageId
@@ -24,17 +27,17 @@ from pulsar_spark.client.topic_consumers import TopicConsumers
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
-from pulsar_spark.engine.consumers.consumer import TopicConsumer, ask
+from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline, result_within
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import run
+from pulsar_spark.engine.operations import Steps, in_steps, run
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.errors import (
     ClosedError,
-    NotAllowed,
     OperationTimeout,
     OptionError,
     PulsarError,
@@ -67,6 +70,7 @@ class ReceivingRules:
     stats_cache_seconds: float = 30.0
     max_queue_sizes: int = 50_000
     dead_letters: DeadLetterProducers | None = None
+    fetch_on: FetchOn | None = None
 
 
 class PulsarConsumer(Closing):
@@ -109,9 +113,12 @@ class PulsarConsumer(Closing):
             max_queue_sizes=rules.max_queue_sizes,
             dead_letter_router=self._last_deliveries,
             on_active=weakly(self._on_active),
+            fetch_on=rules.fetch_on,
         )
-        self._closing = threading.Lock()
-        # Guarded by _closing.
+        # Told when there may be a message, and at the end.
+        self._wake: Callable[[], None] | None = None
+        self._close_lock = threading.Lock()
+        # Guarded by _close_lock.
         self._closed = False
         self._stats: tuple[float, BrokerConsumerStats] | None = None
 
@@ -162,12 +169,23 @@ class PulsarConsumer(Closing):
         deadline = Deadline(seconds(timeout_millis))
         if timeout_millis is not None and not self._options.receiver_queue_size:
             raise OptionError("a consumer with no receiver queue cannot wait with a timeout")
-        while (message := self._incoming.next()) is None:
-            self._pull()
+        while (message := self._try_receive()) is None:
             if not self._wait_for_messages(deadline) and deadline.expired():
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
+        return message
+
+    def _wake_with(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, on any thread, when `_try_receive` may return or raise something."""
+        self._wake = wake
+
+    def _try_receive(self) -> Message | None:
+        """Return the next message, None if there is none now. Raises as `receive`."""
+        self._check_receiving()
+        message = self._incoming.next()
+        if message is None:
+            self._pull()
         return message
 
     def receive_async(self, callback: ReceiveCallback) -> None:
@@ -224,6 +242,8 @@ class PulsarConsumer(Closing):
         self._listening.resume()
 
     def _on_ready(self) -> None:
+        if self._wake is not None:
+            self._wake()
         self._listening.on_ready()
 
     def _on_active(self, consumer: TopicConsumer, is_active: bool) -> None:
@@ -251,11 +271,17 @@ class PulsarConsumer(Closing):
         Within `txn` the acknowledgement takes effect at commit; raises TransactionConflict if
         another transaction has acknowledged the message.
         """
-        consumer, message_id = self._find(message)
         if txn is not None:
-            self._acknowledge_in(txn, consumer, message_id, properties, cumulative=False)
+            self._acknowledge_in(txn, message, properties, cumulative=False)
         else:
-            self._wait(consumer.acknowledge(message_id, properties))
+            self._wait(self._begin_acknowledge(message, properties))
+
+    def _begin_acknowledge(
+        self, message: Message | MessageId, properties: Mapping[str, int] | None = None
+    ) -> Future[Any] | None:
+        """As `acknowledge`, without waiting: return the future of its receipt, if there is one."""
+        consumer, message_id = self._find(message)
+        return consumer.acknowledge(message_id, properties)
 
     def acknowledge_cumulative(
         self,
@@ -268,28 +294,38 @@ class PulsarConsumer(Closing):
 
         As `acknowledge`; raises NotAllowed on Shared and Key_Shared subscriptions.
         """
+        if txn is not None:
+            self._check_cumulative()
+            self._acknowledge_in(txn, message, properties, cumulative=True)
+        else:
+            self._wait(self._begin_acknowledge_cumulative(message, properties))
+
+    def _begin_acknowledge_cumulative(
+        self, message: Message | MessageId, properties: Mapping[str, int] | None = None
+    ) -> Future[Any] | None:
+        """As `acknowledge_cumulative` and `begin_acknowledge`."""
+        self._check_cumulative()
+        consumer, message_id = self._find(message)
+        return consumer.acknowledge_upto(message_id, properties)
+
+    def _check_cumulative(self) -> None:
         if self._options.shared:
-            raise NotAllowed(
+            raise CumulativeAcknowledgementNotAllowedError(
                 "cumulative acknowledgements are for Exclusive and Failover subscriptions only",
                 "Acknowledge each message.",
                 topic=self._topic,
             )
-        consumer, message_id = self._find(message)
-        if txn is not None:
-            self._acknowledge_in(txn, consumer, message_id, properties, cumulative=True)
-        else:
-            self._wait(consumer.acknowledge_upto(message_id, properties))
 
     @interruptible
     def _acknowledge_in(
         self,
         txn: Transaction,
-        consumer: TopicConsumer,
-        message_id: MessageIdAdv,
+        message: Message | MessageId,
         properties: Mapping[str, int] | None,
         *,
         cumulative: bool,
     ) -> None:
+        consumer, message_id = self._find(message)
         if not isinstance(txn, Transaction):
             raise OptionError("txn is not a Transaction of this package")
         if properties:
@@ -391,6 +427,10 @@ class PulsarConsumer(Closing):
         `start_message_id_inclusive`. With several topic partitions, a message id moves its own
         partition; `earliest`, `latest` and a time move all.
         """
+        in_steps(self._seeking(messageid))
+
+    def _seeking(self, messageid: MessageId | int) -> Steps[None]:
+        """Return the steps of `seek`."""
         self._check_open()
         if isinstance(messageid, MessageId):
             everywhere = messageid in (MessageId.earliest, MessageId.latest)
@@ -400,7 +440,7 @@ class PulsarConsumer(Closing):
             target, chosen = messageid, list(self._consumers)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
-        self._consumers.ask([partial(one.seek_operation, target) for one in chosen])
+        yield from self._consumers.asking([partial(one.seek_operation, target) for one in chosen])
 
     @interruptible
     def get_last_message_id(self) -> MessageId:
@@ -408,6 +448,10 @@ class PulsarConsumer(Closing):
 
         Raises UnsupportedFeature for several topic partitions, and for a non-persistent topic.
         """
+        return in_steps(self._asking_last_message_id())
+
+    def _asking_last_message_id(self) -> Steps[MessageId]:
+        """Return the steps of `get_last_message_id`."""
         self._check_open()
         if len(self._consumers) != 1:
             raise UnsupportedFeature(
@@ -421,7 +465,8 @@ class PulsarConsumer(Closing):
                 "a non-persistent topic keeps nothing, and so has no last message",
                 topic=consumer.topic,
             )
-        return MessageId.wrap(ask(self._context, consumer.last_id_operation), consumer.topic)
+        (found,) = yield from self._consumers.asking([consumer.last_id_operation])
+        return MessageId.wrap(found, consumer.topic)
 
     @interruptible
     def get_broker_consumer_stats(self) -> BrokerConsumerStats:
@@ -429,7 +474,7 @@ class PulsarConsumer(Closing):
         self._check_open()
         if self._stats is not None and self._stats[0] > time.monotonic():
             return self._stats[1]
-        found = self._consumers.ask([one.stats_operation for one in self._consumers])
+        found = in_steps(self._consumers.asking([one.stats_operation for one in self._consumers]))
         stats = sum_of(found)
         self._stats = (time.monotonic() + self._rules.stats_cache_seconds, stats)
         return stats
@@ -441,22 +486,26 @@ class PulsarConsumer(Closing):
         Raises the broker's error, for example if other consumers are connected and `force` is
         false.
         """
+        in_steps(self._unsubscribing(force))
+
+    def _unsubscribing(self, force: bool = False) -> Steps[None]:
+        """Return the steps of `unsubscribe`."""
         self._check_open()
-        self._consumers.ask([partial(one.unsubscribe_operation, force) for one in self._consumers])
-        self.close()
+        operations = [partial(one.unsubscribe_operation, force) for one in self._consumers]
+        yield from self._consumers.asking(operations)
+        yield from self._closing()
 
     # --- opening and closing --------------------------------------------------------------------
 
-    @interruptible
-    def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
-        """Subscribe to topic partitions, and to those discovered later.
+    def _opening(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> Steps[None]:
+        """Return steps that subscribe to topic partitions, and to those discovered later.
 
-        If one of them is refused, closes all and raises.
+        If one of them is refused, they close all and raise.
         """
         try:
-            self._consumers.open(topics, discovery)
-        except PulsarError:
-            self.close()
+            yield from self._consumers.opening(topics, discovery)
+        except BaseException:
+            yield from self._closing()
             raise
         # Without a receiver queue, somebody must ask for the first message.
         self._on_ready()
@@ -468,15 +517,21 @@ class PulsarConsumer(Closing):
     @interruptible
     def close(self) -> None:
         """Send pending acknowledgements and leave; the subscription stays. May be called twice."""
-        with self._closing:
+        in_steps(self._closing())
+
+    def _closing(self) -> Steps[None]:
+        """Return the steps of `close`."""
+        with self._close_lock:
             if self._closed:
                 return
             self._closed = True
         self._on_close(self)
         self._inbox.close()
+        if self._wake is not None:
+            self._wake()
         if self._last_deliveries is not None:
-            self._last_deliveries.close()
-        self._consumers.close()
+            yield from self._last_deliveries.closing()
+        yield from self._consumers.closing()
         self._listening.close()
 
 

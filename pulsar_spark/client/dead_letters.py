@@ -22,6 +22,7 @@ from pulsar_spark.engine.consumers.acknowledgments import EntryKey
 from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import Steps, settled
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
@@ -44,6 +45,7 @@ MAX_RECONSUME_TIMES = 16
 _MAX_KEPT = 10_000
 # How many producers a topic of letters has at a time: one per schema.
 _MAX_WRITERS = 20
+_CLOSE_SECONDS = 5.0
 
 Done = Callable[[PulsarError | None], object]
 
@@ -120,15 +122,16 @@ class LetterProducer:
         except PulsarError as error:
             logger.warning("%s: dead letters were not stored: %s", self.topic, error)
 
-    def close(self) -> None:
-        """Close the producer after everything sent is stored."""
+    def closing(self) -> Steps[None]:
+        """Return steps that close the producer after everything sent is stored."""
         with self._lock:
             if self._closed:
                 return
             self._closed, used = True, self._used
         if used:
             self._worker.run(self._leave)
-            self._worker.close()
+            yield from settled([self._worker.reached()], _CLOSE_SECONDS)
+            self._worker.close(0.0)
 
     def _leave(self) -> None:
         while self._writers:
@@ -169,10 +172,10 @@ class DeadLetterProducers:
         else:
             self._retries.send(message, more, done, deliver_at)
 
-    def close(self) -> None:
-        """Close the producers after everything sent is stored."""
-        self._dead_letters.close()
-        self._retries.close()
+    def closing(self) -> Steps[None]:
+        """Return steps that close the producers after everything sent is stored."""
+        yield from self._dead_letters.closing()
+        yield from self._retries.closing()
 
 
 class LastDeliveries:
@@ -241,11 +244,11 @@ class LastDeliveries:
         if left:
             self._dead_letters.send_to_dead_letter_topic([messages[at] for at in left], done)
 
-    def close(self) -> None:
-        """Close the producers of dead letters after everything sent is stored."""
+    def closing(self) -> Steps[None]:
+        """Return steps that close the producers after all that was sent is stored."""
         with self._lock:
             self._closed = True
-        self._dead_letters.close()
+        yield from self._dead_letters.closing()
 
 
 class _AllStored:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
+from pulsar_spark.client.exceptions import CumulativeAcknowledgementNotAllowedError
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -15,9 +16,11 @@ from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,
     ConsumerBusy,
+    ConsumerNotFound,
     CryptoError,
     EncryptedMessage,
     IncompatibleSchema,
+    InvalidRow,
     InvalidTopicName,
     MessageTooLarge,
     MetadataError,
@@ -38,6 +41,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
     TopicTerminated,
     UnsupportedFeature,
+    UnsupportedVersion,
 )
 
 
@@ -259,6 +263,11 @@ _RESULTS: dict[type[PulsarError], Result] = {
     OptionError: Result.InvalidConfiguration,
     CryptoError: Result.CryptoError,
     EncryptedMessage: Result.CryptoError,
+    InvalidRow: Result.InvalidMessage,
+    ConsumerNotFound: Result.ConsumerNotFound,
+    UnsupportedVersion: Result.UnsupportedVersionError,
+    CumulativeAcknowledgementNotAllowedError: Result.CumulativeAcknowledgementNotAllowedError,
+    PulsarError: Result.UnknownError,
 }
 
 
@@ -266,4 +275,5 @@ def result_of(error: PulsarError | None) -> Result:
     """Return the official client's result code for an error; Ok without an error."""
     if error is None:
         return Result.Ok
-    return _RESULTS.get(type(error), Result.UnknownError)
+    kinds = (kind for kind in type(error).__mro__ if kind in _RESULTS)
+    return _RESULTS[next(kinds, PulsarError)]

@@ -76,10 +76,13 @@ ProducerQueueIsFull = ProducerQueueFull
 MemoryBufferIsFull = ProducerQueueFull
 MessageTooBig = MessageTooLarge
 UnsupportedVersionError = UnsupportedVersion
-CumulativeAcknowledgementNotAllowedError = NotAllowed
 NotAllowedError = NotAllowed
 TransactionCoordinatorNotFoundError = TransactionCoordinatorNotFound
 InvalidTxnStatusError = InvalidTxnStatus
+
+
+class CumulativeAcknowledgementNotAllowedError(NotAllowed):
+    """The subscription's type has no cumulative acknowledgements."""
 
 
 class Interrupted(PulsarError, KeyboardInterrupt):

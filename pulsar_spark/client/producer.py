@@ -21,9 +21,11 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.deadline import Deadline, result_within
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.operations import Steps, in_steps
 from pulsar_spark.engine.producers.inflight_window import (
     DeferredCallback,
     MessageCallback,
+    Runner,
     log_failure,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
@@ -41,6 +43,9 @@ from pulsar_spark.protocol.outgoing_messages import MessageFields, encode_fields
 
 SendCallback = Callable[[Result, MessageId], object]
 """Callback of `send_async`: it gets the result and the message id."""
+
+SentCallback = Callable[[PulsarError | None, MessageId], object]
+"""Callback of `send_soon`: it gets the error, if there is one, and the message id."""
 
 MessageRouter = Callable[[Message, int], int]
 """Chooses a partition for a message, given the number of partitions."""
@@ -242,6 +247,58 @@ class PulsarProducer(Closing):
         self._callbacks.wait_for_room(self._rules.send_timeout)
         return DeferredCallback(tell, self._callbacks.run)
 
+    def _prepare(
+        self,
+        content: Any,
+        properties: dict[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        replication_clusters: list[str] | None,
+        disable_replication: bool,
+        event_timestamp: int | None,
+        deliver_at: int | None,
+        deliver_after: timedelta | None,
+    ) -> tuple[MessageFields, int]:
+        """Return a message for `send_soon`, and its partition. Raises as `send_async`."""
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        _set_entry_fields(
+            message, replication_clusters, disable_replication, deliver_at, deliver_after, None
+        )
+        return message, self._route(message)
+
+    def _send_soon(
+        self, message: MessageFields, partition: int, callback: SentCallback, run: Runner
+    ) -> None:
+        """Publish a message without ever waiting; the callback runs where `run` has it run.
+
+        Raises ProducerQueueFull, also with `block_if_queue_full`, and the producer's error.
+        """
+
+        def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
+            callback(error, _wrap(message_id))
+
+        waiting = self._writer.unacknowledged(partition)
+        if waiting >= self._rules.max_pending_messages:
+            raise self._too_many(waiting)
+        self._writer.send(message, DeferredCallback(tell, run), partition, waits=False)
+
+    @property
+    def _waits_for_room(self) -> bool:
+        """Whether it was made with `block_if_queue_full`."""
+        return self._rules.block_if_queue_full
+
+    @property
+    def _send_timeout(self) -> float:
+        """Seconds; a very long time if there is none."""
+        return self._rules.send_timeout
+
+    def _flush_soon(self) -> None:
+        """Send what waits for its batch as soon as there is room."""
+        self._writer.flush_batches_soon()
+
     @interruptible
     def flush(self) -> None:
         """Wait until all messages are stored and their callbacks have run.
@@ -264,8 +321,17 @@ class PulsarProducer(Closing):
 
     def abort(self) -> None:
         """Close the producer without waiting for receipts."""
+        in_steps(self._aborting())
+
+    def _aborting(self) -> Steps[None]:
+        """Return the steps of `abort`."""
         self._leave()
-        self._writer.abort()
+        yield from self._writer.aborting()
+
+    def _leaving(self) -> Steps[None]:
+        """Return steps that leave the topic when all messages are stored."""
+        self._leave()
+        yield from self._writer.leaving()
 
     def _leave(self) -> None:
         self._on_close(self)

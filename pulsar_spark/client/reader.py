@@ -11,7 +11,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from typing import Any
 
 from pulsar_spark.client.arguments import seconds
@@ -22,12 +21,13 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.engine.consumers.reader_feed import Drive
+from pulsar_spark.engine.consumers.reader_feed import Drive, SwitchedCluster
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline, wait_until
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
+from pulsar_spark.engine.operations import Steps, in_steps, settled
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import (
     ClosedError,
@@ -53,8 +53,8 @@ ReaderListener = Callable[["PulsarReader", Message], object]
 class PartitionSource:
     """The messages of one topic partition, from a position on. For one thread.
 
-    `on_ready` is called, on any thread, when `next` may return one. `look_at` belongs to its owner:
-    when to look at it though nothing came.
+    `on_ready` is called, on any thread, when `next` may return one. `follows` as in `Drive`.
+    `look_at` belongs to its owner: when to look at it though nothing came.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class PartitionSource:
         options: ReaderOptions,
         budget: ReceiverBudget,
         on_ready: Callable[[PartitionSource], None],
+        *,
+        follows: bool = False,
     ) -> None:
         self.topic = topic
         self.look_at = math.inf
@@ -77,7 +79,7 @@ class PartitionSource:
         # Up to when the reader was told how long the thread has waited.
         self._told = 0.0
         self._on_ready = on_ready
-        drive = Drive(context.timers, weakly(self._on_reader))
+        drive = Drive(context.timers, weakly(self._on_reader), follows)
         self._reader = EntryReader(
             context.pool, topic, start, None, options, budget=budget, drive=drive
         )
@@ -124,9 +126,13 @@ class PartitionSource:
 
 
 class _Sources:
-    """The partitions of a reader, which take turns. For one thread; any may `wake` or `close`."""
+    """The partitions of a reader, which take turns. For one thread; any may `wake` or `close`.
 
-    def __init__(self) -> None:
+    `on_ready`, if there is one, is told of all that ends a `wait`.
+    """
+
+    def __init__(self, on_ready: Callable[[], None] | None = None) -> None:
+        self._on_ready = on_ready
         self._came = threading.Condition()
         # The following are guarded by _came: the sources that may have a message, in turn.
         self._ready: OrderedDict[PartitionSource, None] = OrderedDict()
@@ -153,12 +159,18 @@ class _Sources:
         with self._came:
             self._ready[source] = None
             self._came.notify()
+        self._tell()
 
     def wake(self) -> None:
         """End a wait."""
         with self._came:
             self._woken = True
             self._came.notify()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready()
 
     def positions(self) -> dict[str, Position]:
         """How far each partition was read."""
@@ -215,10 +227,18 @@ class _Sources:
     def wait(self, deadline: Deadline) -> None:
         """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
         started = time.monotonic()
-        due = max(self._due[0][0] - started, 0.0) if self._due else math.inf
-        until = Deadline(min(deadline.remaining(), due))
+        until = Deadline(min(deadline.remaining(), self.due_in()))
         with self._came:
             wait_until(self._came, lambda: self._ready or self._woken or self._closed, until)
+        self.waited_since(started)
+
+    def due_in(self) -> float:
+        """Seconds after which `next` may return a message though nothing wakes."""
+        return max(self._due[0][0] - time.monotonic(), 0.0) if self._due else math.inf
+
+    def waited_since(self, started: float) -> None:
+        """The reading thread has waited since then (monotonic clock), until now."""
+        with self._came:
             self._woken = False
             now = time.monotonic()
             self._waited += now - started
@@ -228,13 +248,17 @@ class _Sources:
                     source.look_at = math.inf
                     self._ready[source] = None
 
-    def close(self) -> None:
-        """Leave the brokers; a thread that waits is woken."""
+    def closing(self) -> Steps[None]:
+        """Return steps that leave the brokers; a thread that waits is woken."""
+        yield from settled(self.leave(), _CLOSE_SECONDS)
+
+    def leave(self) -> list[Future[Any] | None]:
+        """Leave the brokers, without waiting; return their answers."""
         with self._came:
             self._closed = True
             self._came.notify_all()
-        answers = [source.begin_close() for source in list(self._sources)]
-        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
+        self._tell()
+        return [source.begin_close() for source in list(self._sources)]
 
 
 class PulsarReader(Closing):
@@ -249,7 +273,6 @@ class PulsarReader(Closing):
         context: ClientContext,
         topic: str,
         partitions: list[str],
-        start: MessageId,
         values: MessageValues,
         options: ReaderOptions,
         budget: ReceiverBudget,
@@ -277,9 +300,19 @@ class PulsarReader(Closing):
         self._ends: dict[str, wire.MessageIdAdv] = {}
         # A message that `has_message_available` has found.
         self._ahead: Message | None = None
+        # Told when there may be a message, and at the end.
+        self._wake: Callable[[], None] | None = None
         # Where reading of each partition began.
-        self._positions = self._resolve(start)
+        self._positions: dict[str, Position] = {}
+        self._sources = _Sources()
+
+    def _starting(self, start: MessageId) -> Steps[None]:
+        """Return steps that begin to read after a message, or with it if the reader says so."""
+        cluster = self._context.pool.cluster
+        self._positions = yield from self._resolving(start)
         self._sources = self._open()
+        if cluster != self._context.pool.cluster:
+            self._begin_again()
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -296,7 +329,7 @@ class PulsarReader(Closing):
         ClosedError after `close`, and the broker's error.
         """
         deadline = Deadline(seconds(timeout_millis))
-        while (message := self._next()) is None:
+        while (message := self._try_read()) is None:
             if deadline.expired():
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
@@ -305,11 +338,41 @@ class PulsarReader(Closing):
                 self._sources.wait(deadline)
         return message
 
-    def _next(self) -> Message | None:
+    def _wake_with(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, on any thread, when `_try_read` may return or raise something."""
+        self._wake = wake
+
+    def _on_ready(self) -> None:
+        if self._wake is not None:
+            self._wake()
+
+    def _try_read(self) -> Message | None:
+        """Return the next message, None if there is none now. Raises as `read_next`."""
         self._check_open()
         self._read_found()
         message, self._ahead = self._ahead, None
-        return self._sources.next() if message is None else message
+        if message is not None:
+            return message
+        try:
+            return self._sources.next()
+        except SwitchedCluster:
+            self._begin_again()
+        return self._sources.next()
+
+    def _begin_again(self) -> None:
+        """Read all partitions from their beginning: positions belong to another cluster."""
+        logger.warning(
+            "%s: the client uses another cluster now, where the topic is read from its beginning",
+            self._topic,
+        )
+        self._positions = dict.fromkeys(self._partitions, EARLIEST_POSITION)
+        self._ends = {}
+        sources = self._open(follows=True)
+        with self._lock:
+            before, self._sources, closed = self._sources, sources, self._closed
+        before.leave()
+        if closed:
+            sources.leave()
 
     @interruptible
     def has_message_available(self) -> bool:
@@ -329,14 +392,18 @@ class PulsarReader(Closing):
             elif is_fresh:
                 return False
             else:
-                # All that we knew of is read: only the broker knows of more.
-                self._ends, is_fresh = self._last_ids(), True
+                in_steps(self._asking_ends())
+                is_fresh = True
         return True
+
+    def _asking_ends(self) -> Steps[None]:
+        """Return steps that ask for the topic's end: all that is known is read."""
+        self._ends = yield from self._asking_last_ids()
 
     def _finds_message(self) -> bool:
         """Whether `read_next` would return at once, be it with an error."""
         try:
-            self._ahead = self._next()
+            self._ahead = self._try_read()
         except ClosedError:
             raise
         except PulsarError:
@@ -350,29 +417,40 @@ class PulsarReader(Closing):
         The message itself comes too if the reader was made with `start_message_id_inclusive`.
         The broker searches as if publish times were ordered.
         """
+        in_steps(self._seeking(messageid))
+
+    def _seeking(self, messageid: MessageId | int) -> Steps[None]:
+        """Return the steps of `seek`."""
         self._check_open()
         self._read_found()
+        cluster = self._context.pool.cluster
         if isinstance(messageid, MessageId):
-            positions = self._resolve(messageid)
+            positions = yield from self._resolving(messageid)
         elif isinstance(messageid, int):
-            positions = self._at_time(messageid)
+            positions = yield from self._asking_time(messageid)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
-        self._sources.close()
+        yield from self._sources.closing()
         self._positions = positions
         self._ends = {}
         self._ahead = None
         sources = self._open()
         with self._lock:
             self._sources, closed = sources, self._closed
+        if cluster != self._context.pool.cluster:
+            self._begin_again()
         if closed:
             # Another thread called `close`, which knew the old sources only.
-            sources.close()
+            yield from sources.closing()
             self._check_open()
 
     @interruptible
     def close(self) -> None:
         """Stop reading. May be called twice."""
+        in_steps(self._closing())
+
+    def _closing(self) -> Steps[None]:
+        """Return the steps of `close`."""
         with self._lock:
             if self._closed:
                 return
@@ -381,7 +459,7 @@ class PulsarReader(Closing):
         if growth is not None:
             growth.close()
         self._on_close(self)
-        sources.close()
+        yield from sources.closing()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_SECONDS)
@@ -429,7 +507,7 @@ class PulsarReader(Closing):
         while (listener := self._listener) is not None and not self._closed:
             sources = self._sources
             try:
-                message = self._next()
+                message = self._try_read()
             except ClosedError:
                 return None
             except Exception as error:
@@ -451,18 +529,28 @@ class PulsarReader(Closing):
 
     # --- positions ----------------------------------------------------------------------------
 
+    def _due_in(self) -> float:
+        """Seconds after which `_try_read` may return a message though nothing wakes."""
+        return self._sources.due_in()
+
+    def _waited_since(self, started: float) -> None:
+        """The caller of `_try_read` has waited since then (monotonic clock), until now."""
+        self._sources.waited_since(started)
+
     def _is_behind(self) -> bool:
         """Whether a partition is not read to the end that we know of."""
         read = self._sources.positions()
         return any(Position.after(end) > read[topic] for topic, end in self._ends.items())
 
-    def _open(self) -> _Sources:
-        sources = _Sources()
+    def _open(self, *, follows: bool = False) -> _Sources:
+        sources = _Sources(weakly(self._on_ready))
         for topic in self._positions:
-            sources.add(self._source_of(topic, sources))
+            sources.add(self._source_of(topic, sources, follows=follows))
         return sources
 
-    def _source_of(self, topic: str, sources: _Sources) -> PartitionSource:
+    def _source_of(
+        self, topic: str, sources: _Sources, *, follows: bool = False
+    ) -> PartitionSource:
         return PartitionSource(
             self._context,
             topic,
@@ -471,13 +559,14 @@ class PulsarReader(Closing):
             self._options,
             self._budget,
             sources.on_ready,
+            follows=follows,
         )
 
-    def _resolve(self, message_id: MessageId) -> dict[str, Position]:
+    def _resolving(self, message_id: MessageId) -> Steps[dict[str, Position]]:
         wanted = message_id.unwrap()
         if message_id == MessageId.latest:
             # Fix the current end now, so that messages published from now on are not missed.
-            last_ids = self._last_ids()
+            last_ids = yield from self._asking_last_ids()
             step = Position.before if self._inclusive else Position.after
             return {topic: step(last) for topic, last in last_ids.items()}
         if message_id == MessageId.earliest:
@@ -491,10 +580,10 @@ class PulsarReader(Closing):
         position = Position.before(wanted) if self._inclusive else Position.after(wanted)
         return dict.fromkeys(self._partitions, position)
 
-    def _at_time(self, time: int) -> dict[str, Position]:
+    def _asking_time(self, time: int) -> Steps[dict[str, Position]]:
         questions = [(topic, time) for topic in self._partitions]
-        answers = Probe(self._context.pool).first_entries_from_time(questions)
-        ends = self._last_ids() if None in answers else {}
+        answers = yield from Probe(self._context.pool).asking_from_time(questions)
+        ends = (yield from self._asking_last_ids()) if None in answers else {}
         positions: dict[str, Position] = {}
         for topic, answer in zip(self._partitions, answers, strict=True):
             if isinstance(answer, PulsarError):
@@ -502,9 +591,9 @@ class PulsarReader(Closing):
             positions[topic] = Position.after(ends[topic]) if answer is None else answer.start
         return positions
 
-    def _last_ids(self) -> dict[str, wire.MessageIdAdv]:
+    def _asking_last_ids(self) -> Steps[dict[str, wire.MessageIdAdv]]:
         found: dict[str, wire.MessageIdAdv] = {}
-        answers = self._context.lookup.last_message_ids(
+        answers = yield from self._context.lookup.asking_last_message_ids(
             self._partitions, read_compacted=self._options.read_compacted
         )
         for topic, answer in answers.items():

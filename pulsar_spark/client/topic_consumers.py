@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pulsar_spark.client.message import MessageId
+from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
 from pulsar_spark.engine.consumers.consumer import DeadLetterRouter, TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import run_many, start
+from pulsar_spark.engine.operations import AllOf, Steps, settled, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, UnsupportedFeature
@@ -48,6 +48,7 @@ class TopicConsumers:
         max_queue_sizes: int,
         dead_letter_router: DeadLetterRouter | None,
         on_active: Callable[[TopicConsumer, bool], None],
+        fetch_on: FetchOn | None,
     ) -> None:
         self._context = context
         self._title = title
@@ -57,6 +58,7 @@ class TopicConsumers:
         self._max_queue_sizes = max_queue_sizes
         self._dead_letter_router = dead_letter_router
         self._on_active = on_active
+        self._fetch_on = fetch_on
         # By topic partition; replaced, never changed, when partitions come or go.
         self._consumers: dict[str, TopicConsumer] = {}
         self._lock = threading.Lock()
@@ -97,10 +99,10 @@ class TopicConsumers:
             message_id=message_id,
         )
 
-    def ask(self, operations: Sequence[Callable[[Deadline], Any]]) -> list[Any]:
-        """Run operations, and wait for each answer; raises the first error."""
+    def asking(self, operations: Sequence[Callable[[Deadline], Any]]) -> Steps[list[Any]]:
+        """Return steps that run operations for their answers; they raise the first error."""
         timeout = self._context.options.operation_timeout
-        results = run_many([retried(operation) for operation in operations], timeout)
+        results = yield AllOf([retried(operation) for operation in operations], timeout)
         for result in results:
             if isinstance(result, PulsarError):
                 raise result.with_context(topic=self._title) from result.__cause__
@@ -108,15 +110,16 @@ class TopicConsumers:
 
     # --- topics that come and go ----------------------------------------------------------------
 
-    def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
-        """Subscribe to topic partitions, and to those discovered later.
+    def opening(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> Steps[None]:
+        """Return steps that subscribe to topic partitions, and to those discovered later.
 
-        Raises if one of them is refused; the caller closes then. Brokers may create missing topics.
+        They raise if one of them is refused; the caller closes then. Brokers may create missing
+        topics.
         """
         consumers = [self._make(topic, len(topics), self._options, create=True) for topic in topics]
         self._consumers = {one.topic: one for one in consumers}
         timeout = self._context.options.operation_timeout
-        results = run_many([one.open_operation for one in consumers], timeout)
+        results = yield AllOf([one.open_operation for one in consumers], timeout)
         for consumer, result in zip(consumers, results, strict=True):
             if isinstance(result, PulsarError):
                 raise result.with_context(topic=consumer.topic) from result.__cause__
@@ -138,6 +141,7 @@ class TopicConsumers:
             create=create,
             on_active=self._on_active,
             dead_letter_router=self._dead_letter_router,
+            fetch_on=self._fetch_on,
         )
 
     def on_topics(self, found: set[str]) -> None:
@@ -182,12 +186,14 @@ class TopicConsumers:
             }
         consumer.close()
 
-    def close(self) -> None:
-        """Send pending acknowledgements, leave the brokers, stop the discovery."""
+    def closing(self) -> Steps[None]:
+        """Return steps that send pending acknowledgements, leave the brokers, stop the discovery.
+
+        They wait for the brokers' answers, but not for long.
+        """
         with self._lock:
             self._closed = True
             discovery = self._discovery
         if discovery is not None:
             discovery.close()
-        answers = [consumer.close() for consumer in self]
-        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
+        yield from settled([consumer.close() for consumer in self], _CLOSE_SECONDS)

@@ -102,6 +102,7 @@ class Attaching(Generic[S]):
         self._reattaching = False
         self._pauses: set[Future[None]] = set()
         self._closed = False
+        pool.add(self)
 
     @property
     def was_attached(self) -> bool:
@@ -306,6 +307,15 @@ class Attaching(Generic[S]):
         finally:
             self._pauses.discard(pause)
         self._check_open()
+
+    def hurry(self) -> None:
+        """Make the next attempt now, and look the broker up for it: the cluster is another one."""
+        with self._lock:
+            self._moved_to = None
+            self._backoff.reset()
+            pauses, self._pauses = self._pauses, set()
+        for pause in pauses:
+            pause.set_result(None)
 
     # --- in the background --------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from pulsar_spark.engine.authentication.providers import identity_of, provider_for
@@ -26,9 +27,8 @@ from pulsar_spark.engine.keeping import Kept
 from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
 from pulsar_spark.engine.lookups.lookup import Lookup, attach_once
 from pulsar_spark.engine.memory import ProducerBudget
-from pulsar_spark.engine.operations import Operation, run, value_of
+from pulsar_spark.engine.operations import Operation, Steps, in_steps, value_of
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
@@ -231,10 +231,10 @@ class ClientContext(Closing):
         """Whether `close` was called, or this is a forked child."""
         return self._closed or fork_count() != self._forks
 
-    def close(self) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """End what was made with it, its threads, and its connections unless they are shared.
 
-        May be called twice.
+        Waits up to `timeout` seconds for each connection's thread. May be called twice.
         """
         if fork_count() != self._forks:
             if self._release is None:
@@ -252,8 +252,13 @@ class ClientContext(Closing):
             self._release()
             return
         # Closing a connection frees the operations that wait for its broker.
-        self.pool.close()
+        self.pool.close(timeout)
         self.timers.close()
+
+    def switch_to(self, options: ClientOptions) -> None:
+        """Use the cluster of these options from now on; raises as `ConnectionPool.switch_to`."""
+        self.pool.switch_to(options)
+        self.options = options
 
     def add(self, member: Member) -> None:
         """Register `member`, to be told when the client closes; raises ClosedError."""
@@ -270,8 +275,23 @@ class ClientContext(Closing):
         """
         return value_of(self.partitions_for_writing_many([topic])[topic])
 
+    def asking_partitions(self, topic: str) -> Steps[int]:
+        """Return steps that ask as `partitions_for_writing`, but raise TopicNotFound.
+
+        A broker that says so would not create the topic for a producer or consumer either.
+        """
+        found = (yield from self._asking_partitions([topic]))[topic]
+        return value_of(found)
+
     def partitions_for_writing_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
         """As `partitions_for_writing`, for many topics at once; returns errors in their place."""
+        counts = in_steps(self._asking_partitions(topics))
+        return {
+            topic: 0 if isinstance(found, TopicNotFound) else found
+            for topic, found in counts.items()
+        }
+
+    def _asking_partitions(self, topics: Iterable[str]) -> Steps[dict[str, int | PulsarError]]:
 
         def attempt(topic: str, deadline: Deadline) -> Operation[int]:
             name = str(TopicName.parse(topic))
@@ -279,8 +299,8 @@ class ClientContext(Closing):
 
         counts: dict[str, int | PulsarError] = dict.fromkeys(topics, 0)
         whole = [topic for topic in counts if TopicName.parse(topic).partition_index < 0]
-        for topic, found in self.lookup.ask_many(whole, attempt).items():
-            counts[topic] = 0 if isinstance(found, TopicNotFound) else found
+        for topic, found in (yield from self.lookup.asking_many(whole, attempt)).items():
+            counts[topic] = found
         return counts
 
     def create_if_missing(self, topic: str) -> None:
@@ -288,12 +308,9 @@ class ClientContext(Closing):
 
         Raises TopicNotFound if it does not, and other errors of the broker.
         """
-        timeout = self.options.operation_timeout
+        in_steps(self.creating_if_missing(topic))
 
-        def attempt(deadline: Deadline) -> Operation[None]:
-            return attach_once(self.lookup, topic, deadline)
-
-        try:
-            run(retried(attempt), timeout)
-        except PulsarError as error:
-            raise error.with_context(topic=topic) from error.__cause__
+    def creating_if_missing(self, topic: str) -> Steps[None]:
+        """Return the steps of `create_if_missing`."""
+        attempt = partial(attach_once, self.lookup)
+        value_of((yield from self.lookup.asking_many([topic], attempt))[topic])

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Protocol
 
 from pulsar_spark.engine.deadline import Deadline, at_a_time
-from pulsar_spark.errors import ClosedError
+from pulsar_spark.errors import ClosedError, ProducerQueueFull
 from pulsar_spark.protocol.chunks import ChunkMemory
 
 # A sender that waits this long for memory has the batches of all producers sent.
@@ -77,6 +77,14 @@ class ProducerBudget:
                 return False
             self._used += size
             return True
+
+    def full(self, topic: str) -> ProducerQueueFull:
+        """Return the error of whoever finds no room, and does not wait for it."""
+        return ProducerQueueFull(
+            f"the messages that wait for a receipt fill the client's memory ({self.limit} bytes)",
+            "Wait for some of them.",
+            topic=topic,
+        )
 
     def reserve(self, size: int, deadline: float, given_up: Callable[[], bool]) -> bool:
         """Wait for room for `size` bytes, until `deadline` (monotonic clock).

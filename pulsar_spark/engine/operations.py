@@ -5,6 +5,10 @@ receives the future's result or error; a `Within` to wait for an answer at most 
 `Pause` to wait for some time only. `run` and `run_many` drive operations on the caller's thread,
 hundreds at a time. `start` drives one on the threads that complete its futures, so no thread waits;
 so between two yields an operation must be quick.
+
+Steps are what needs answers of operations, one after the other, and has work of the caller's own
+between them: generators that yield `AllOf`. `in_steps` takes them on the caller's thread; others
+may, without a thread that waits.
 """
 
 from __future__ import annotations
@@ -48,6 +52,48 @@ Operation: TypeAlias = "Generator[Future[Any] | Pause | Within, Any, T]"
 OperationFactory: TypeAlias = "Callable[[Deadline], Operation[T]]"
 
 
+class AllOf(NamedTuple):
+    """Yielded by steps: run these operations, `window` at a time, each for at most `timeout` s.
+
+    Sent back is the list of their results and errors.
+    """
+
+    factories: Sequence[OperationFactory[Any]]
+    timeout: float
+    window: int = WINDOW
+
+
+Steps: TypeAlias = "Generator[AllOf, list[Any], T]"
+
+
+def in_steps(steps: Steps[T]) -> T:
+    """Take steps to their end on the caller's thread; return their result, or raise their error."""
+    try:
+        asked = next(steps)
+        while True:
+            try:
+                found = run_many(*asked)
+            except BaseException as error:
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(found)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def settled(answers: Sequence[Future[Any] | None], seconds: float) -> Steps[None]:
+    """Return steps that wait until answers are there, whatever they are, or for so long."""
+
+    def until(answer: Future[Any]) -> OperationFactory[None]:
+        def operation(deadline: Deadline) -> Operation[None]:
+            with suppress(Exception):
+                yield answer
+
+        return operation
+
+    yield AllOf([until(answer) for answer in answers if answer is not None], seconds)
+
+
 def run(factory: OperationFactory[T], timeout: float) -> T:
     """Run one operation to its end and return its result; raises its error or OperationTimeout."""
     (result,) = run_many([factory], timeout)
@@ -75,7 +121,14 @@ def ask_all(
     questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
 ) -> list[T | PulsarError]:
     """Ask about topics at once; return answers, or errors that name the topic, in that order."""
-    results = run_many([factory for _, factory in questions], timeout)
+    return in_steps(asking_all(questions, timeout))
+
+
+def asking_all(
+    questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
+) -> Steps[list[T | PulsarError]]:
+    """Return the steps of `ask_all`."""
+    results = yield AllOf([factory for _, factory in questions], timeout)
     return [
         result.with_context(topic=topic) if isinstance(result, PulsarError) else result
         for (topic, _), result in zip(questions, results, strict=True)

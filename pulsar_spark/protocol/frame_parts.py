@@ -127,6 +127,8 @@ class ReceivedEntry:
     """Whether it stays encrypted: one message, whose payload is what was stored."""
     batch: UnpackedBatch | None = None
     """The messages, once they are unpacked."""
+    cluster: int | None = None
+    """That of the message ids."""
 
     def __init__(
         self,
@@ -182,6 +184,7 @@ class ReceivedEntry:
             batch_index,
             self.batch_size if batch_index >= 0 else 0,
             self.first_chunk,
+            self.cluster,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -46,7 +46,8 @@ class MessageIdAdv:
     The name is Java's for an id whose fields are public; users of `PulsarClient` get the official
     client's MessageIdAdv. `partition` is -1 if the topic is not partitioned, `batch_index` -1
     outside of a batch. `batch_size` is 0 if unknown. `first_chunk` is set for a chunked message,
-    whose own id is the last chunk's. Numbers are signed: the wire's 2^64-1 is -1 here.
+    whose own id is the last chunk's. Numbers are signed: the wire's 2^64-1 is -1 here. `cluster` is
+    which of the clusters that a client has used delivered the message, if that is known.
     """
 
     ledger_id: int
@@ -55,6 +56,7 @@ class MessageIdAdv:
     batch_index: int = -1
     batch_size: int = 0
     first_chunk: MessageIdAdv | None = None
+    cluster: int | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_pb(cls, data: pb.MessageIdData) -> MessageIdAdv:

@@ -44,7 +44,9 @@ def test_no_error_is_ok() -> None:
         (errors.ProducerFenced("fenced"), Result.ProducerFenced),
         (errors.NotAllowed("no"), Result.NotAllowedError),
         (errors.BrokerChecksumError("sum"), Result.ChecksumError),
-        (errors.InvalidRow("odd"), Result.UnknownError),
+        (errors.InvalidRow("odd"), Result.InvalidMessage),
+        (errors.WrongType("odd"), Result.InvalidMessage),
+        (errors.CorruptMessage("odd"), Result.UnknownError),
     ],
 )
 def test_an_error_has_its_result(error: errors.PulsarError, result: Result) -> None:
@@ -52,8 +54,8 @@ def test_an_error_has_its_result(error: errors.PulsarError, result: Result) -> N
 
 
 def test_broker_errors_of_a_send_have_results_of_their_own() -> None:
-    # Codes that only consumers, transactions or old brokers get have no name there.
-    without = {"UnknownServerError", "UnsupportedVersion", "ConsumerNotFound"}
+    # Codes that only transactions get have no name there.
+    without = {"UnknownServerError"}
     without |= {"ConsumerAssignError", "TransactionCoordinatorNotFound", "InvalidTxnStatus"}
     without |= {"TransactionConflict", "TransactionNotFound"}
     unknown = {

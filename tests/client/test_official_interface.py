@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import pulsar_spark.client as ours
+import pulsar_spark.client.asyncio as our_asyncio
 from pulsar_spark.client import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
@@ -22,6 +23,7 @@ from tests.client.test_python_client_page import PAGE
 
 official = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 pytest.importorskip("pulsar.schema")
+their_asyncio = pytest.importorskip("pulsar.asyncio")
 
 _SECTION = PAGE.read_text("utf-8").partition("## Differences from the official client")[2]
 _MISSING, _, _DIFFERENCES = _SECTION.partition("What a program can notice otherwise:")
@@ -32,7 +34,11 @@ MISSING = {
 }
 DIFFERENCES = re.findall(r"^\d+\. (.*?)(?=^\d+\. |\Z)", _DIFFERENCES, re.M | re.S)
 
-PREFIXES = {"": (official, ours), "schema.": (official.schema, ours.schema)}
+PREFIXES = {
+    "": (official, ours),
+    "schema.": (official.schema, ours.schema),
+    "asyncio.": (their_asyncio, our_asyncio),
+}
 # Created by the client, never by its users; the official class has no constructor of its own.
 OPERATORS = {"__init__", "__len__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 OPERATORS |= {"__str__", "__repr__"}
@@ -156,7 +162,10 @@ def test_each_parameter_has_the_same_default_or_the_page_names_it() -> None:
 def test_each_class_has_the_bases_of_the_official_one() -> None:
     for name, theirs, own in counterparts():
         for base in theirs.__mro__:
-            counterpart = getattr(ours, base.__name__, getattr(ours.schema, base.__name__, None))
+            is_async = base.__module__ == their_asyncio.__name__
+            homes = [our_asyncio] if is_async else [ours, ours.schema]
+            found = [getattr(home, base.__name__, None) for home in homes]
+            counterpart = next(filter(None, found), None)
             if base.__module__.partition(".")[0] in ("pulsar", "_pulsar"):
                 assert counterpart is not None, (name, base)
                 assert issubclass(own, counterpart), (name, base)
@@ -182,8 +191,8 @@ def test_the_page_lists_only_what_is_missing() -> None:
         *path, member = name.removesuffix("()").split(".")
         theirs: Any = official
         own: Any = ours
-        if path == ["schema"]:
-            theirs, own, path = official.schema, ours.schema, []
+        if path and f"{path[0]}." in PREFIXES:
+            theirs, own = PREFIXES[f"{path.pop(0)}."]
         for step in path:
             theirs = getattr(theirs, step, None) or getattr(official.schema, step)
             own = getattr(own, step, None) or getattr(ours.schema, step)

@@ -230,7 +230,7 @@ def test_a_message_that_utf8_cannot_express_is_refused(client: PulsarClient) -> 
         producer.send(b"x", partition_key="\ud800")
     producer.send_async(b"x", outcomes, properties={"a": "\ud800"})
     producer.flush()
-    assert outcomes.results == [Result.UnknownError]
+    assert outcomes.results == [Result.InvalidMessage]
 
 
 def test_a_router_must_choose_a_partition_that_is_there() -> None:

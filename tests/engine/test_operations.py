@@ -12,12 +12,16 @@ import pytest
 
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import (
+    AllOf,
     Operation,
     OperationFactory,
     Pause,
+    Steps,
     Within,
+    in_steps,
     run,
     run_many,
+    settled,
     start,
 )
 from pulsar_spark.engine.retry import can_pass, retrying
@@ -166,6 +170,52 @@ def test_an_operation_can_wait_less_long_for_an_answer_and_go_on() -> None:
 
     expected = ["in time", "no answer came", "next", "late"]
     assert run_many(numbered(operation, 5), 5) == [expected] * 5
+
+
+def test_steps_get_the_results_and_errors_that_they_ask_for() -> None:
+    def answering(value: Any) -> OperationFactory[Any]:
+        def operation(_: Deadline) -> Operation[Any]:
+            return (yield later(value, 0.01))
+
+        return operation
+
+    def steps() -> Steps[list[Any]]:
+        first, error = yield AllOf([answering(1), answering(TopicNotFound("no"))], 5.0)
+        assert isinstance(error, TopicNotFound)
+        (second,) = yield AllOf([answering(first + 1)], 5.0)
+        return [first, second]
+
+    assert in_steps(steps()) == [1, 2]
+
+
+def test_steps_can_clean_up_when_what_they_wait_for_is_interrupted() -> None:
+    cleaned: list[Any] = []
+
+    def interrupted(_: Deadline) -> Operation[None]:
+        yield later(1)
+        raise KeyboardInterrupt
+
+    def cleaning(_: Deadline) -> Operation[str]:
+        answer: str = yield later("clean")
+        return answer
+
+    def steps() -> Steps[None]:
+        try:
+            yield AllOf([interrupted], 5.0)
+        except BaseException:
+            cleaned.extend((yield AllOf([cleaning], 5.0)))
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        in_steps(steps())
+    assert cleaned == ["clean"]
+
+
+def test_answers_are_settled_whatever_they_are_but_not_waited_for_long() -> None:
+    answers = [later(1), None, later(ValueError("odd"), 0.01), later(ClosedError("closed"))]
+    in_steps(settled(answers, 5.0))
+    assert all(answer is None or answer.done() for answer in answers)
+    in_steps(settled([Future()], 0.01))
 
 
 def test_an_unexpected_error_closes_the_other_operations() -> None:

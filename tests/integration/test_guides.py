@@ -37,6 +37,7 @@ SECONDS = 480
 FRAGMENT = "<!-- fragment -->"
 ELSEWHERE = {
     "connecting.md": "tests/spark/test_connecting_page.py",
+    "pulsar-client-programs.md": "tests/client/test_python_client_page.py",
     "python-client.md": "tests/client/test_python_client_page.py",
     "sql.md": "tests/integration/test_sql_page.py",
     "streaming.md": "tests/integration/test_streaming_page.py",

@@ -57,11 +57,13 @@ class BrokerAddress:
     """A broker's own address, and the address that a socket connects to.
 
     They differ behind a proxy; CONNECT then names `logical`. Equal addresses share one
-    connection.
+    connection. `cluster` counts the clusters that a client has switched to: an address is only
+    good for the one that named it, and gets no other one's credentials.
     """
 
     logical: str
     physical: str
+    cluster: int = 0
 
     @property
     def proxied(self) -> bool:
@@ -141,7 +143,7 @@ def assigned_broker(
     if url.tls != tls:
         return None
     host = url.hosts[0]
-    return BrokerAddress(host, old.physical if old.proxied else host)
+    return BrokerAddress(host, old.physical if old.proxied else host, old.cluster)
 
 
 def split_host_port(address: str) -> tuple[str, int]:

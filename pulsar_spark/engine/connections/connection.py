@@ -223,6 +223,10 @@ class ClientConnection:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
+    def end(self, error: PulsarError) -> None:
+        """End the connection without waiting; open requests and handlers get the error."""
+        self._fail(error)
+
     # --- requests and commands ----------------------------------------------------------------
 
     def request(

@@ -127,10 +127,12 @@ class _Answer(NamedTuple):
 class HttpClient:
     """Sends GET requests to the hosts of an http(s) service URL, several at a time. Thread-safe.
 
-    Threads start with the first request, and end when there is nothing to do.
+    Threads start with the first request, and end when there is nothing to do. `cluster` as in
+    `BrokerAddress`.
     """
 
-    def __init__(self, options: ClientOptions, auth: AuthProvider) -> None:
+    def __init__(self, options: ClientOptions, auth: AuthProvider, cluster: int = 0) -> None:
+        self.cluster = cluster
         self._options = options
         self._url = parse_service_url(options.service_url)
         self._auth = auth
@@ -141,6 +143,8 @@ class HttpClient:
         self._threads = 0
         self._idle = 0
         self._closed = False
+        # Why requests fail then.
+        self._gone: PulsarError = ClosedError("the client is closed")
         self._open: set[_Connection] = set()
         # Credentials recently sent, in every form in which a host might repeat them.
         self._secrets: deque[frozenset[str | bytes]] = deque(maxlen=_MAX_CREDENTIALS)
@@ -166,7 +170,7 @@ class HttpClient:
         request.future.set_running_or_notify_cancel()
         with self._lock:
             if self._closed:
-                raise ClosedError("the client is closed")
+                raise self._gone.with_context()
             self._requests.put(request)
             start = self._idle < self._requests.qsize() and self._threads < THREADS
             self._threads += start
@@ -185,19 +189,20 @@ class HttpClient:
             if alone:
                 self._fail_waiting(ConnectError(f"no thread could be started ({error})"))
 
-    def close(self) -> None:
-        """Close all connections; open requests fail with ClosedError. May be called twice."""
+    def close(self, error: PulsarError | None = None) -> None:
+        """Close all; requests fail with ClosedError, or that error. May be called twice."""
         if fork_count() != self._forks:
             # The parent still uses the sockets: close only this process's copies.
             for connection in list(self._open):
                 connection.transport.close()
             return
         with self._lock:
+            self._gone = error or self._gone
             self._closed = True
             threads = self._threads
             for connection in self._open:
                 connection.transport.shutdown()
-        self._fail_waiting(ClosedError("the client is closed"))
+        self._fail_waiting(self._gone)
         for _ in range(threads):
             self._requests.put(None)
 
@@ -217,7 +222,7 @@ class HttpClient:
                     value = self._value(request, kept)
                 except PulsarError as error:
                     closed = self._closed and not isinstance(error, ClosedError)
-                    gone = ClosedError("the client is closed") if closed else error
+                    gone = self._gone.with_context() if closed else error
                     request.future.set_exception(gone)
                 except Exception:
                     logger.exception("a lookup over %s failed by an internal error", self._scheme)
@@ -380,7 +385,7 @@ class HttpClient:
                 self._open.add(connection)
                 return connection
         connection.close()
-        raise ClosedError("the client is closed")
+        raise self._gone.with_context()
 
     def _drop(self, kept: dict[str, _Connection], host: str) -> None:
         connection = kept.pop(host)

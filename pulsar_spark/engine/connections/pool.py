@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from pulsar_spark.engine.authentication.providers import provider_for
+from pulsar_spark.engine.authentication.providers import AuthProvider, provider_for
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.addresses import (
     BrokerAddress,
@@ -38,20 +39,25 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
 
 
+class Waiting(Protocol):
+    """May wait before its next attempt to attach."""
+
+    def hurry(self) -> None:
+        """Make that attempt now."""
+
+
 class ConnectionPool(Closing):
     """Owns a client's connections; `close` ends them all. Thread-safe.
 
-    Connects on demand. Raises OptionError and UnsupportedFeature for options that cannot connect. A
-    forked child needs its own pool.
+    Connects on demand, to the cluster of the service URL, which `switch_to` changes. Raises
+    OptionError and UnsupportedFeature for options that cannot connect. A forked child needs its own
+    pool.
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        self.options = options
-        self.service_url = parse_service_url(options.service_url)
-        warn_of_insecure(options)
-        self.auth = provider_for(options.auth)
-        self.http = HttpClient(options, self.auth) if self.service_url.web else None
-        """For lookups, if the service URL names the brokers' web service."""
+        self.cluster = -1
+        """How often it has switched to another cluster."""
+        self._set_up(options, provider_for(options.auth))
         self.known_brokers: KnownBrokers | None = None
         """What its users know of brokers, if it outlives them."""
         self._forks = fork_count()
@@ -60,9 +66,49 @@ class ConnectionPool(Closing):
         self._connections: dict[BrokerAddress, ClientConnection] = {}
         self._starting: dict[BrokerAddress, Future[ClientConnection]] = {}
         self._closed = False
+        self._waiting: weakref.WeakSet[Waiting] = weakref.WeakSet()
+
+    def _set_up(self, options: ClientOptions, auth: AuthProvider) -> None:
+        """Connect to the cluster of these options from now on."""
+        warn_of_insecure(options)
+        self.cluster += 1
+        self.options = options
+        self.service_url = parse_service_url(options.service_url)
+        self.auth = auth
+        web = self.service_url.web
+        self.http = HttpClient(options, auth, self.cluster) if web else None
+        """For lookups, if the service URL names the brokers' web service."""
         # Clients start at random hosts; one that answers is kept until it fails.
         self._hosts = list(self.service_url.hosts)
         random.SystemRandom().shuffle(self._hosts)
+
+    def add(self, waiting: Waiting) -> None:
+        """Hurry somebody at each switch to another cluster, as long as he is needed."""
+        with self._lock:
+            self._waiting.add(waiting)
+
+    def switch_to(self, options: ClientOptions) -> None:
+        """Connect to the cluster of these options from now on.
+
+        Connections to the present one end, and whoever used them attaches to the new one. Raises
+        as the constructor, and ClosedError.
+        """
+        auth = provider_for(options.auth)
+        switched = ConnectionLost("the client has switched to another cluster")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            http, connections = self.http, list(self._connections.values())
+            self._set_up(options, auth)
+            self._connections.clear()
+            self._starting.clear()
+            waiting = list(self._waiting)
+        if http is not None:
+            http.close(switched)
+        for connection in connections:
+            connection.end(switched)
+        for each in waiting:
+            each.hurry()
 
     def get_async(self, address: BrokerAddress) -> Future[ClientConnection]:
         """Return the future of a broker's connection; concurrent calls share one.
@@ -77,6 +123,8 @@ class ConnectionPool(Closing):
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
+            if address.cluster != self.cluster:
+                raise ConnectionLost("the client has switched to another cluster")
             connection = self._connections.get(address)
             if connection is None or connection.closed:
                 self._forget_closed()
@@ -115,13 +163,15 @@ class ConnectionPool(Closing):
             )
         errors: list[PulsarError] = []
         with self._lock:
-            first = self._connections.get(BrokerAddress(self._hosts[0], self._hosts[0]))
+            cluster, first_host = self.cluster, self._hosts[0]
+            first = self._connections.get(BrokerAddress(first_host, first_host, cluster))
             if first is not None and first.closed:
                 self._forget_closed()
             hosts = list(self._hosts)
         for host in hosts:
             try:
-                connection: ClientConnection = yield self.get_async(BrokerAddress(host, host))
+                address = BrokerAddress(host, host, cluster)
+                connection: ClientConnection = yield self.get_async(address)
             except (ConnectError, ConnectionLost, RemoteProtocolError) as error:
                 errors.append(error)
                 with self._lock:
@@ -193,7 +243,7 @@ class ConnectionPool(Closing):
     @property
     def used(self) -> bool:
         """Whether it has connected and was not closed. Takes no lock, so finalizers may ask."""
-        return bool(self._connections)
+        return bool(self._connections) or self.cluster > 0
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """End all connections; their users get ClosedError. May be called twice.

@@ -8,8 +8,10 @@ delivered to another consumer of the subscription, or are before its start.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
@@ -28,8 +30,20 @@ logger = get_logger(__name__)
 _WARN_SECONDS = 60.0
 
 
+class BeingFetched(Exception):
+    """A message is being fetched on another thread."""
+
+
+FetchOn: TypeAlias = "Callable[[Callable[[], object]], object]"
+"""Has a function, which may wait, called on another thread."""
+
+
 class ChunkFetcher:
-    """Fetches messages by their last chunks, one at a time. Any thread may close it."""
+    """Fetches messages by their last chunks, one at a time. Any thread may close it.
+
+    With `fetch_on` this does not wait: `find` raises BeingFetched, `on_found` is called, and then
+    the same `find` returns or raises what was found.
+    """
 
     def __init__(
         self,
@@ -37,6 +51,8 @@ class ChunkFetcher:
         topic: str,
         options: ConsumerOptions,
         budget: ReceiverBudget,
+        fetch_on: FetchOn | None = None,
+        on_found: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
         self._topic = topic
@@ -50,6 +66,11 @@ class ChunkFetcher:
         self._keeps = TopicName.parse(topic).is_persistent
         self._search = ChunkSearch(context.pool, topic, self._read_chunks, skip=False)
         self._closed = False
+        self._fetch_on = fetch_on
+        self._on_found = on_found
+        self.is_busy = False
+        """Whether another thread fetches a message: the decoder that asked belongs to it."""
+        self._found: tuple[LastChunk, Future[ReceivedEntry | None]] | None = None
         # Used by the receiving thread, apart from `close`: the decoder that asks, and its reader.
         self._asking: EntryDecoder | None = None
         self._reader: EntryReader | None = None
@@ -61,8 +82,11 @@ class ChunkFetcher:
         """Return the message of a last chunk, None if the chunk is another one's duplicate.
 
         Raises IncompleteMessage if the topic does not have all chunks, OperationTimeout,
-        ClosedError after `close`, and the broker's error.
+        ClosedError after `close`, the broker's error, and BeingFetched.
         """
+        before, self._found = self._found, None
+        if before is not None and before[0][:2] == chunk[:2]:
+            return before[1].result()
         if not self._keeps:
             raise IncompleteMessage(
                 f"a message of {chunk.chunks} chunks ends here, others of which are missing, and a "
@@ -72,7 +96,21 @@ class ChunkFetcher:
         if chunk.first is not None:
             self._warn(chunk)
         self._asking = asking
-        return self._search.find(chunk)
+        if self._fetch_on is None:
+            return self._search.find(chunk)
+        self.is_busy = True
+        self._fetch_on(lambda: self._fetch(chunk))
+        raise BeingFetched
+
+    def _fetch(self, chunk: LastChunk) -> None:
+        fetched: Future[ReceivedEntry | None] = Future()
+        try:
+            fetched.set_result(self._search.find(chunk))
+        except BaseException as error:
+            fetched.set_exception(error)
+        self._found = chunk, fetched
+        self.is_busy = False
+        self._on_found()
 
     def close(self) -> None:
         """End what is being fetched, without waiting."""

@@ -27,7 +27,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
     validation_error,
 )
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
-from pulsar_spark.engine.consumers.chunk_fetcher import ChunkFetcher
+from pulsar_spark.engine.consumers.chunk_fetcher import BeingFetched, ChunkFetcher, FetchOn
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder
@@ -37,9 +37,9 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import Operation, OperationFactory, run
+from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import can_pass, retried
+from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
@@ -129,7 +129,7 @@ class TopicConsumer(AttachedConsumer):
 
     `inbox` is told of deliveries, and of an error that ends the consumer. `on_active` is called, on
     the receive thread, when a Failover consumer becomes active or inactive. `dead_letter_router`
-    takes entries that were delivered too often.
+    takes entries that were delivered too often. With `fetch_on`, `take` does not wait for chunks.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class TopicConsumer(AttachedConsumer):
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
         dead_letter_router: DeadLetterRouter | None = None,
+        fetch_on: FetchOn | None = None,
     ) -> None:
         super().__init__(context, topic, lives=True)
         self.options = options
@@ -174,6 +175,8 @@ class TopicConsumer(AttachedConsumer):
         self._budgeted = False
         # Keeps the timers' thread: when it is needed, no new thread may be possible.
         self._kept_timer: Timer | None = None
+        # The cluster of what is known of the topic.
+        self._cluster = context.pool.cluster
         # Where a non-durable subscription continues, and which messages of an entry a seek skips.
         self._resume_at = options.start
         # Where the current subscription started: skip what is before it in the same entry.
@@ -184,7 +187,9 @@ class TopicConsumer(AttachedConsumer):
         self._decoder_of = 0
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
-        self._chunk_fetcher = ChunkFetcher(context, topic, options, budget)
+        self._chunk_fetcher = ChunkFetcher(
+            context, topic, options, budget, fetch_on, lambda: inbox.put(self)
+        )
         # How many messages no key decrypts, and when to log the next one.
         self._withheld = 0
         self._warn_at = 0.0
@@ -212,6 +217,7 @@ class TopicConsumer(AttachedConsumer):
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
         options = self.options
+        self._enter(connection.address.cluster)
         age = None
         if not options.durable:
             age = options.start_age if self._resume_at == options.start else None
@@ -236,6 +242,17 @@ class TopicConsumer(AttachedConsumer):
                 epoch=None if options.shared else self._epoch,
                 age=age,
             )
+
+    def _enter(self, cluster: int) -> None:
+        """Attach to a cluster: positions and acknowledgements of another one mean nothing there."""
+        if cluster != self._cluster:
+            self._outstanding.clear()
+            self._resume_at, self._sought = EARLIEST_POSITION, None
+        self._cluster = cluster
+
+    def _is_elsewhere(self, message_id: MessageIdAdv) -> bool:
+        """Whether a message came from another cluster, which delivers it again if it must."""
+        return message_id.cluster not in (None, self._cluster)
 
     def _on_subscribed(self, attachment: Attachment) -> None:
         self._forget_queue()
@@ -312,6 +329,13 @@ class TopicConsumer(AttachedConsumer):
         Raises CorruptMessage once for an entry that cannot be read. One that cannot be decrypted
         stays unacknowledged, and is left out with a line in the log.
         """
+        if self._chunk_fetcher.is_busy:
+            return None
+        with contextlib.suppress(BeingFetched):
+            return self._take_next()
+        return None
+
+    def _take_next(self) -> Delivery | None:
         while True:
             with self._lock:
                 found, generation = self._queue.peek(), self._queue.generation
@@ -337,6 +361,7 @@ class TopicConsumer(AttachedConsumer):
             return None
         with self._lock:
             counts = self._queue.take(generation, end, rows.rows)
+            rows.cluster = self._cluster
         return Delivery(self, rows, 0, generation, rows.rows, rows.held) if counts else None
 
     def _may_leave_out(self, rows: ReceivedRows) -> bool:
@@ -394,6 +419,7 @@ class TopicConsumer(AttachedConsumer):
             self._outstanding.chunked(key, entry.chunk_ids)
         with self._lock:
             counts = self._queue.take(generation, end, cost)
+            entry.cluster = self._cluster
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
     def _decode(self, frame: Frame, key: EntryKey) -> ReceivedEntry | None:
@@ -558,15 +584,20 @@ class TopicConsumer(AttachedConsumer):
     ) -> Future[None] | None:
         """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
 
-        Brokers ignore acknowledgements on non-persistent topics: nothing is sent.
+        Brokers ignore acknowledgements on non-persistent topics: nothing is sent. Nor is it for a
+        message of another cluster, before the client switched to this one.
         """
-        return self._outstanding.acknowledge(message_id, properties) if self._keeps else None
+        if not self._keeps or self._is_elsewhere(message_id):
+            return None
+        return self._outstanding.acknowledge(message_id, properties)
 
     def acknowledge_upto(
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
     ) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
-        return self._outstanding.acknowledge_upto(message_id, properties) if self._keeps else None
+        if not self._keeps or self._is_elsewhere(message_id):
+            return None
+        return self._outstanding.acknowledge_upto(message_id, properties)
 
     def acknowledge_in_operation(
         self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
@@ -599,7 +630,7 @@ class TopicConsumer(AttachedConsumer):
 
         Raises UnsupportedFeature if the broker is too old. Non-persistent topics redeliver nothing.
         """
-        if not self._keeps:
+        if not self._keeps or self._is_elsewhere(message_id):
             return
         attachment = self._current()
         if attachment is not None:
@@ -769,12 +800,6 @@ class TopicConsumer(AttachedConsumer):
         if budgeted:
             self._budget.leave()
         return super().close()
-
-
-def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
-    """Repeat a question until it is answered; raises its error or OperationTimeout."""
-    timeout = context.options.operation_timeout
-    return run(retried(operation), timeout)
 
 
 def _nothing() -> None:

@@ -32,7 +32,15 @@ from pulsar_spark.engine.consumers.consumer_session import (
 from pulsar_spark.engine.consumers.gaps import cursor_of
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, OperationFactory, Within, ask_all, value_of
+from pulsar_spark.engine.operations import (
+    Operation,
+    OperationFactory,
+    Steps,
+    Within,
+    asking_all,
+    in_steps,
+    value_of,
+)
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import (
     ConnectionLost,
@@ -230,11 +238,22 @@ class Probe:
         that, and with `or_later`, which also allows a later entry.
         """
 
+        return in_steps(self.asking_from_time(questions, first, or_later=or_later))
+
+    def asking_from_time(
+        self,
+        questions: Sequence[tuple[str, int]],
+        first: Mapping[str, Position | None] = MappingProxyType({}),
+        *,
+        or_later: bool = False,
+    ) -> Steps[list[FoundEntry | PulsarError | None]]:
+        """Return the steps of `first_entries_from_time`."""
+
         def factory(topic: str, time: int) -> OperationFactory[_Answer[FoundEntry]]:
             known = first.get(topic)
             return partial(self._from_time, topic, time, known, EntryWait(), or_later=or_later)
 
-        return self._ask_certain((topic, factory(topic, time)) for topic, time in questions)
+        return self._asking_certain((topic, factory(topic, time)) for topic, time in questions)
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
         """Return where a ledger ends now, None if it was deleted or has no entry."""
@@ -302,12 +321,23 @@ class Probe:
         return self._ask((topic, partial(self._compacted, topic)) for topic in topics)
 
     def _ask(self, attempts: Iterable[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
-        return ask_all([(topic, retried(attempt)) for topic, attempt in attempts], self._timeout)
+        return in_steps(self._asking(attempts))
+
+    def _asking(
+        self, attempts: Iterable[tuple[str, OperationFactory[T]]]
+    ) -> Steps[list[T | PulsarError]]:
+        questions = [(topic, retried(attempt)) for topic, attempt in attempts]
+        return asking_all(questions, self._timeout)
 
     def _ask_certain(
         self, attempts: Iterable[tuple[str, OperationFactory[_Answer[T]]]]
     ) -> list[T | PulsarError | None]:
-        return self._ask((topic, partial(_certain, attempt)) for topic, attempt in attempts)
+        return in_steps(self._asking_certain(attempts))
+
+    def _asking_certain(
+        self, attempts: Iterable[tuple[str, OperationFactory[_Answer[T]]]]
+    ) -> Steps[list[T | PulsarError | None]]:
+        return self._asking((topic, partial(_certain, attempt)) for topic, attempt in attempts)
 
     def _count(self, topic: str, position: Position, deadline: Deadline) -> Operation[int]:
         connection = yield from self._lookup.connection_operation(topic, deadline)

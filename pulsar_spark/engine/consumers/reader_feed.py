@@ -26,7 +26,7 @@ from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.timers import Timers
-from pulsar_spark.errors import ClosedError, ConsumerBusy, PulsarError
+from pulsar_spark.errors import ClosedError, ConnectionLost, ConsumerBusy, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
@@ -38,15 +38,20 @@ _MAX_PAUSE = 5.0
 T = TypeVar("T")
 
 
+class SwitchedCluster(ConnectionLost):
+    """The client uses another cluster now, where the reader's position means nothing."""
+
+
 class Drive(NamedTuple):
     """How a reader goes on whose thread must not wait for it: it has others.
 
     What takes time is done with `timers`. `on_ready` is called, on any thread, when the reader can
-    go on.
+    go on. With `follows`, it takes the place of a reader that had a session.
     """
 
     timers: Timers
     on_ready: Callable[[], object]
+    follows: bool = False
 
     def start(self, factory: OperationFactory[T], seconds: float) -> Future[T]:
         """Start an operation; its end is told, too."""
@@ -94,6 +99,8 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self.max_message_size = 0
         self._options = options
         self._is_stored = is_stored
+        if drive is not None and drive.follows:
+            self._attachments = 1
         self._on_ready = None if drive is None else drive.on_ready
         self._start = wait_for_end if drive is None else drive.start
         # What subscribes, and was not looked at yet; and where to start.
@@ -101,6 +108,8 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self._position = LATEST_POSITION
         self._name = unique_name(options.subscription_prefix)
         self._sessions = 0
+        # That of the position.
+        self._cluster = pool.cluster
         self._budget = budget
         self._budget.join()
         self._permits = Permits(options, budget)
@@ -169,11 +178,14 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
 
     def can_pass(self, error: PulsarError) -> bool:
         """Whether another attempt may succeed; only a policy can refuse a name of its own."""
+        if isinstance(error, SwitchedCluster):
+            return False
         return isinstance(error, ConsumerBusy) or super().can_pass(error)
 
     def _register(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[tuple[ConsumerSession, ReceiverQueue]]:
+        self._check_cluster(connection.address.cluster)
         position = self._position
         if position == LATEST_POSITION:
             # From here on "latest" is a fixed position: a reconnect loses nothing.
@@ -196,6 +208,15 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
             raise
         self.start = position
         return session, queue
+
+    def _find(self, deadline: Deadline) -> Operation[ClientConnection]:
+        # The topic may not exist there.
+        self._check_cluster(self._pool.cluster)
+        return (yield from super()._find(deadline))
+
+    def _check_cluster(self, cluster: int) -> None:
+        if cluster != self._cluster:
+            raise SwitchedCluster("the client has switched to another cluster", topic=self.topic)
 
     def _request(self, position: Position) -> SubscribeRequest:
         # A new name for each attempt: the broker may still hold a broken connection's consumer.

@@ -70,6 +70,9 @@ class ReceivedRows:
     columns don't have; the entry has it.
     """
 
+    cluster: int | None = None
+    """That of the message ids."""
+
     def __init__(
         self, topic: str, partition: int, columns: Columns, frames: bytes, *, whole: bool
     ) -> None:
@@ -110,7 +113,9 @@ class ReceivedRows:
         ledgers, entries, indexes = self._places
         index = indexes[row]
         size = 0 if index < 0 else self._decoded.locate(row)[3]
-        return MessageIdAdv(ledgers[row], entries[row], self.partition, index, size)
+        return MessageIdAdv(
+            ledgers[row], entries[row], self.partition, index, size, None, self.cluster
+        )
 
     @property
     def first(self) -> tuple[int, int]:

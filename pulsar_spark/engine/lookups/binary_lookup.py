@@ -62,9 +62,10 @@ class BinaryLookupService:
             if answer.response == _LookupType.Connect:
                 through = connection.address.physical
                 physical = through if answer.proxy_through_service_url else host
-                return BrokerAddress(host, physical)
+                return BrokerAddress(host, physical, connection.address.cluster)
             authoritative = answer.authoritative
-            connection = yield self._pool.get_async(BrokerAddress(host, host))
+            next_one = BrokerAddress(host, host, connection.address.cluster)
+            connection = yield self._pool.get_async(next_one)
         raise too_many_redirects(options.max_lookup_redirects)
 
     def _named_host(

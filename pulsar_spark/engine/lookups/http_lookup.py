@@ -53,7 +53,7 @@ class HttpLookupService:
         host = self._pool.broker_host(
             _text(fields, "brokerUrl"), _text(fields, "brokerUrlTls"), self._client.secrets
         )
-        return BrokerAddress(host, host)
+        return BrokerAddress(host, host, self._client.cluster)
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that gets a topic's number of partitions."""

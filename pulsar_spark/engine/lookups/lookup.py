@@ -25,7 +25,7 @@ from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
-from pulsar_spark.engine.operations import Operation, ask_all, run, value_of
+from pulsar_spark.engine.operations import Operation, Steps, asking_all, in_steps, run, value_of
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -63,10 +63,15 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
-        self._service: LookupService = (
-            BinaryLookupService(pool) if pool.http is None else HttpLookupService(pool, pool.http)
-        )
         self._timeout = pool.options.operation_timeout
+
+    @property
+    def _service(self) -> LookupService:
+        # The pool's service URL may become that of another cluster.
+        http = self.pool.http
+        return (
+            BinaryLookupService(self.pool) if http is None else HttpLookupService(self.pool, http)
+        )
 
     # --- brokers ------------------------------------------------------------------------------
 
@@ -146,7 +151,13 @@ class Lookup:
         self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> dict[str, MessageIdAdv | PulsarError]:
         """As `last_message_id`, for many topic partitions at once, compacted or not."""
-        found = self.extents(topics, read_compacted=read_compacted)
+        return in_steps(self.asking_last_message_ids(topics, read_compacted=read_compacted))
+
+    def asking_last_message_ids(
+        self, topics: Iterable[str], *, read_compacted: bool = False
+    ) -> Steps[dict[str, MessageIdAdv | PulsarError]]:
+        """Return the steps of `last_message_ids`."""
+        found = yield from self._asking_extents(topics, read_compacted=read_compacted)
         return {
             topic: extent if isinstance(extent, PulsarError) else extent.last
             for topic, extent in found.items()
@@ -160,7 +171,12 @@ class Lookup:
         self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> dict[str, Extent | PulsarError]:
         """Return where topic partitions begin and end, asked at once; compacted or not."""
-        return self.ask_many(
+        return in_steps(self._asking_extents(topics, read_compacted=read_compacted))
+
+    def _asking_extents(
+        self, topics: Iterable[str], *, read_compacted: bool
+    ) -> Steps[dict[str, Extent | PulsarError]]:
+        return self.asking_many(
             topics,
             lambda topic, deadline: self._extent(topic, deadline, read_compacted=read_compacted),
         )
@@ -198,9 +214,16 @@ class Lookup:
         self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
     ) -> dict[str, T | PulsarError]:
         """As `ask`, about many topics at once."""
+        return in_steps(self.asking_many(topics, attempt))
+
+    def asking_many(
+        self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
+    ) -> Steps[dict[str, T | PulsarError]]:
+        """Return the steps of `ask_many`."""
         names = list(dict.fromkeys(topics))
         questions = [(name, retried(partial(attempt, name))) for name in names]
-        return dict(zip(names, ask_all(questions, self._timeout), strict=True))
+        answers = yield from asking_all(questions, self._timeout)
+        return dict(zip(names, answers, strict=True))
 
 
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:

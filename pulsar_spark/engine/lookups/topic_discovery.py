@@ -18,7 +18,15 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
-from pulsar_spark.engine.operations import Operation, run, start
+from pulsar_spark.engine.operations import (
+    AllOf,
+    Operation,
+    Steps,
+    in_steps,
+    run,
+    start,
+    value_of,
+)
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
@@ -67,8 +75,12 @@ class TopicDiscovery:
 
     def find(self) -> set[str]:
         """Return the current topic partitions; raises if they cannot be found."""
+        return in_steps(self.finding())
+
+    def finding(self) -> Steps[set[str]]:
+        """Return the steps of `find`."""
         timeout = self._context.options.operation_timeout
-        return run(retried(self._find_operation), timeout)
+        return value_of((yield AllOf([retried(self._find_operation)], timeout))[0])
 
     def begin(self, *, now: bool = True) -> None:
         """Start polling: `now`, or after a period."""

@@ -97,12 +97,15 @@ class BatchAccumulator:
         callback: MessageCallback | None = None,
         *,
         alone: bool = False,
+        waits: bool = True,
     ) -> None:
         """Add one message, as columns have it; one that is `alone` is sent by itself.
 
         Full batches are sent. While others are in flight, full batches, and messages without a
         batch, are written together with later ones, at the latest when `trigger_flush_full` is
-        called. If this raises, the callback is not called.
+        called. If this raises, the callback is not called. Unless it `waits`, this never blocks:
+        full batches are sent as soon as there is room, and ProducerQueueFull is raised if there is
+        no memory for the message.
         """
         if sequence_id is not None and self._is_known(sequence_id, callback):
             return
@@ -110,7 +113,7 @@ class BatchAccumulator:
             message = OutgoingMessages([payload], [key], [fields])
             message.sequence_ids = None if sequence_id is None else [sequence_id]
             message.callbacks = None if callback is None else [callback]
-            self.producer.send(message)
+            self.producer.send(message) if waits else self.producer.send_soon(message)
             return
         size = message_size(payload, key, fields)
         held = size + (_HELD_WITH_FIELDS if fields else _HELD_IN_COLUMN)
@@ -126,9 +129,9 @@ class BatchAccumulator:
                 or sequence_id is not None
                 or messages.sequence_ids is not None
                 or self._is_behind
-                or (current.ahead < held and not self._reserve(held, _AHEAD))
+                or (current.ahead < held and not self._reserve(held, _AHEAD, waits=waits))
             ):
-                current = self._make_space(size, held, sequence_id)
+                current = self._make_space(size, held, sequence_id, waits=waits)
                 messages = current.messages
             current.ahead -= held
             if messages.callbacks is not None:
@@ -142,8 +145,10 @@ class BatchAccumulator:
             self.producer.unsent += 1
             is_full = current.open >= self._max_messages or current.open_bytes >= self._max_bytes
             goes = is_full and self._ends_batch(current, size)
-        if goes:
+        if goes and waits:
             self._is_behind = not self.producer.drain(takes_turns=False)
+        elif goes:
+            self.trigger_flush_full()
 
     def _ends_batch(self, current: Submission, size: int) -> bool:
         """End the batch, which a message of that size has filled; whether to send it now."""
@@ -167,12 +172,15 @@ class BatchAccumulator:
             callback(None, None)
         return True
 
-    def _make_space(self, size: int, held: int, own_id: int | None) -> Submission:
+    def _make_space(
+        self, size: int, held: int, own_id: int | None, *, waits: bool = True
+    ) -> Submission:
         """Return a batch that takes a message, with memory for it. `_lock` is held."""
+        send = self.producer.drain if waits else self.trigger_flush_full
         while True:
             if self._is_behind:
                 self._is_behind = False
-                self._unlocked(self.producer.drain)
+                self._unlocked(send)
                 continue
             current = self._current
             if not (current.grows and current.open):
@@ -180,9 +188,9 @@ class BatchAccumulator:
                     self._begin(own_ids=own_id is not None)
             elif not self._takes(current, size, own_id):
                 current.seal()
-                self._unlocked(self.producer.drain)
+                self._unlocked(send)
                 continue
-            if self._reserve(held, _AHEAD):
+            if self._reserve(held, _AHEAD, waits=waits):
                 return self._current
 
     def _has_ids(self, own_ids: bool) -> bool:
@@ -207,8 +215,11 @@ class BatchAccumulator:
         self._current = Submission(messages, default=self._default_callback, by_key=self._by_key)
         self.producer.enqueue(self._current)
 
-    def _reserve(self, held: int, ahead: int = 0) -> bool:
-        """Have memory for messages; if that had to wait, return false: look at all again."""
+    def _reserve(self, held: int, ahead: int = 0, *, waits: bool = True) -> bool:
+        """Have memory for messages; if that had to wait, return false: look at all again.
+
+        Unless it `waits`, raises ProducerQueueFull.
+        """
         current = self._current
         if current.ahead >= held:
             return True
@@ -216,6 +227,9 @@ class BatchAccumulator:
             current.held += held + ahead
             current.ahead += held + ahead
             return True
+        if not waits:
+            self._unlocked(self.trigger_flush)
+            raise self._budget.full(self.producer.topic)
         # This batch may be the only one in flight, so nothing else would trigger sending it.
         self._unlocked(self.flush)
         self._unlocked(lambda: self.producer.reserve(held))

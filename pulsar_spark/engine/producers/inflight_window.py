@@ -796,6 +796,17 @@ class InflightWindow:
             self.loss = self.loss or oldest.refused
         return refused
 
+    def take_begun(self, error: PulsarError) -> list[PendingSends]:
+        """Remove the rest of a chunked message whose first chunks are stored; `finish` follows.
+
+        `changed` is held.
+        """
+        oldest = self.pending.oldest
+        if oldest is None or not oldest.chunk:
+            return []
+        self.broken_message = oldest.sequence_id
+        return self._take(error, 0.0)
+
     def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
         """Take the sends that are due up to a time; `error` is theirs."""
         lost: list[PendingSends] = []

@@ -15,7 +15,7 @@ from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count
-from pulsar_spark.engine.operations import OperationFactory, run_many
+from pulsar_spark.engine.operations import AllOf, OperationFactory, Steps, in_steps, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
@@ -176,6 +176,11 @@ class PartitionedProducer(Closing):
 
         Raises as `TopicProducer.open`.
         """
+        in_steps(self.opening(timeout, first_only=first_only))
+        return self
+
+    def opening(self, timeout: float | None = None, *, first_only: bool = False) -> Steps[None]:
+        """Return the steps of `open`."""
         self._check_usable()
         deadline = Deadline(timeout or self._context.options.operation_timeout)
         first = self._router.current
@@ -185,10 +190,9 @@ class PartitionedProducer(Closing):
             return lambda _: producer.open_operation(deadline)
 
         openings = [opening(producer) for producer in self.producers]
-        for result in run_many(openings, deadline.remaining() + _GRACE, _OPENED_AT_ONCE):
+        for result in (yield AllOf(openings, deadline.remaining() + _GRACE, _OPENED_AT_ONCE)):
             if isinstance(result, PulsarError):
                 raise result
-        return self
 
     def write(self, messages: OutgoingMessages, locate: Locate = int) -> None:
         """Write messages given as columns; `locate` returns the row of the one with an index.
@@ -220,11 +224,13 @@ class PartitionedProducer(Closing):
         partition: int | None = None,
         *,
         at_once: bool = False,
+        waits: bool = True,
     ) -> None:
         """Write one message, to `partition` if given; with `at_once` send its batch too.
 
         If this raises, the callback is not called. Raises InvalidRow for fields that no message
-        can have.
+        can have. Unless it `waits`, this never blocks: what is full is sent as soon as there is
+        room, and ProducerQueueFull is raised if the client's memory limit is reached.
         """
         self._check_usable()
         if partition is None:
@@ -232,7 +238,8 @@ class PartitionedProducer(Closing):
         key, fields = encode_fields(message)
         batcher = self._batcher(partition)
         payload, own_id = message.payload or b"", message.sequence_id
-        batcher.add(payload, key, fields, own_id, callback, alone=message.goes_alone)
+        alone = message.goes_alone
+        batcher.add(payload, key, fields, own_id, callback, alone=alone, waits=waits)
         if at_once:
             batcher.flush()
         elif self._waits and batcher.count:
@@ -292,6 +299,12 @@ class PartitionedProducer(Closing):
         for batcher in self._all_batchers():
             batcher.flush()
 
+    def flush_batches_soon(self) -> None:
+        """Send the current batches as soon as there is room, without blocking."""
+        self._check_usable()
+        for batcher in self._all_batchers():
+            batcher.trigger_flush()
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything written so far is acknowledged.
 
@@ -320,7 +333,15 @@ class PartitionedProducer(Closing):
 
     def abort(self) -> None:
         """Leave the brokers without waiting: unacknowledged messages fail with ClosedError."""
-        abort_together([self])
+        in_steps(self.aborting())
+
+    def aborting(self) -> Steps[None]:
+        """Return the steps of `abort`."""
+        return _leaving([self], lambda producer: producer.abort_operation, _ABORT_SECONDS)
+
+    def leaving(self) -> Steps[None]:
+        """Return steps that leave the brokers when all is acknowledged. They never raise."""
+        return _leaving([self], lambda producer: producer.close_operation)
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -586,19 +607,19 @@ def open_together(pairs: Sequence[tuple[PartitionedProducer, OutgoingMessages]])
 
 def close_together(writers: Sequence[PartitionedProducer]) -> None:
     """Leave the brokers, of one client's writers that are flushed. Never raises."""
-    _leave(writers, lambda producer: producer.close_operation)
+    in_steps(_leaving(writers, lambda producer: producer.close_operation))
 
 
 def abort_together(writers: Sequence[PartitionedProducer]) -> None:
     """As `PartitionedProducer.abort`, of one client's writers."""
-    _leave(writers, lambda producer: producer.abort_operation, _ABORT_SECONDS)
+    in_steps(_leaving(writers, lambda producer: producer.abort_operation, _ABORT_SECONDS))
 
 
-def _leave(
+def _leaving(
     writers: Sequence[PartitionedProducer],
     operation: Callable[[TopicProducer], OperationFactory[None]],
     timeout: float | None = None,
-) -> None:
+) -> Steps[None]:
     leaving: list[TopicProducer] = []
     for writer in writers:
         with writer._lock:
@@ -607,7 +628,7 @@ def _leave(
             leaving += writer.producers
     if leaving:
         seconds = timeout or writers[0]._context.options.operation_timeout
-        run_many([operation(producer) for producer in leaving], seconds)
+        yield AllOf([operation(producer) for producer in leaving], seconds)
 
 
 class RowLog:

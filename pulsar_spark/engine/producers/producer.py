@@ -52,6 +52,7 @@ from pulsar_spark.engine.producers.submission import Submission
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
+    ConnectionLost,
     DroppedAsDuplicate,
     MessageTooLarge,
     NotAllowed,
@@ -177,6 +178,7 @@ class TopicProducer:
         self._session: ProducerSession | None = None
         # The one before, until there is another: its last receipts may still come.
         self._lost_session: ProducerSession | None = None
+        self._cluster: int | None = None
         self._sessions = 0
         self._next_sequence_id = 0
         self._receipt_log = ReceiptLog(self._topic, resumes=self._options.resumes)
@@ -309,6 +311,22 @@ class TopicProducer:
         callbacks raises MessageTooLarge, the producer's permanent error, and OperationTimeout.
         """
         self.submit(Submission(messages, per_entry=per_entry))
+
+    def send_soon(self, messages: OutgoingMessages) -> None:
+        """As `send`, as soon as there is room: never blocks.
+
+        Raises ProducerQueueFull if there is no memory for them. Callbacks get other errors.
+        """
+        self._check_process()
+        size = messages.size(0, len(messages))
+        if not self.budget.try_reserve(size):
+            self.make_due()
+            raise self.budget.full(self.topic)
+        submission = Submission(messages, per_entry=1)
+        submission.owned, submission.held = False, size
+        with self.changed:
+            self.enqueue(submission)
+        self.make_due(only_full=True)
 
     def submit(self, submission: Submission) -> None:
         """As `send`; after an error `submission.failed_at` says how many messages were sent."""
@@ -704,6 +722,7 @@ class TopicProducer:
                 raise session.error.with_context()
             error = self._check_stored(success.last_sequence_id)
             wanted = not self._window.ended and error is None
+            divided = self._enter(session.connection.address.cluster) if wanted else []
             if wanted:
                 if not self._sessions:
                     self._begin_sequence(success.last_sequence_id)
@@ -719,6 +738,8 @@ class TopicProducer:
                 self._window.changed.notify_all()
         if not wanted:
             session.close_quietly()
+        if divided:
+            self._window.finish(divided)
         if error is not None:
             self._fail(error)
         elif wanted:
@@ -726,6 +747,25 @@ class TopicProducer:
             if not self._opened.done():
                 self._opened.set_result(None)
             self.send_due()
+
+    def _enter(self, cluster: int) -> list[PendingSends]:
+        """Register at a cluster; return sends that cannot go there. `changed` is held.
+
+        Chunks of one message in two clusters are a message in none.
+        """
+        before, self._cluster = self._cluster, cluster
+        if before in (None, cluster):
+            return []
+        error = ConnectionLost(
+            "the client switched to another cluster when some chunks of the message were stored",
+            "Send it again.",
+            **self._where(),
+        )
+        lost = self._window.take_begun(error)
+        for send in lost:
+            send.refused = error
+            self._gate.drop(send)
+        return lost
 
     def _forget_lost(self) -> None:
         lost, self._lost_session = self._lost_session, None

@@ -717,6 +717,7 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         self._opening: ProducerSession | None = None
         # A lost session that the broker still holds.
         self._held: ProducerSession | None = None
+        self._cluster: int | None = None
 
     @property
     def attached(self) -> bool:
@@ -778,6 +779,10 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[tuple[ProducerSession, pb.CommandProducerSuccess]]:
         session = ProducerSession(self._owner, connection)
+        if self._cluster not in (None, connection.address.cluster):
+            # Each cluster counts by itself who had exclusive access.
+            self.identity.topic_epoch = None
+        self._cluster = connection.address.cluster
         with self._lock:
             self._check_open()
             self._opening = session
