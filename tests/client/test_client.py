@@ -78,12 +78,25 @@ def test_what_cannot_be_is_said_before_anything_is_sent() -> None:
             client.get_topic_partitions("a/b")
 
 
-def test_where_topics_are_not_created_both_ends_say_so() -> None:
-    with EmbeddedBroker(auto_create=False) as broker, PulsarClient(broker.service_url) as client:
-        with pytest.raises(TopicNotFound):
-            client.create_producer("t")
-        with pytest.raises(TopicNotFound):
-            client.create_reader("t", MessageId.earliest)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda client: client.create_producer("t"),
+        lambda client: client.create_producer("t-partition-3"),
+        lambda client: client.create_reader("t", MessageId.earliest),
+        lambda client: client.create_table_view("t"),
+        lambda client: client.subscribe("t", "s"),
+        lambda client: client.subscribe(["t", "other"], "s"),
+    ],
+)
+def test_where_topics_are_not_created_a_missing_one_is_told_at_once(
+    make: Callable[[PulsarClient], object],
+) -> None:
+    with EmbeddedBroker(auto_create=False) as broker:
+        # Attempts until the timeout would outlast the test.
+        client = PulsarClient(broker.service_url, operation_timeout_seconds=3600)
+        with client, pytest.raises(TopicNotFound):
+            make(client)
 
 
 def test_topics_are_created_as_the_broker_wants_them() -> None:
