@@ -22,6 +22,9 @@ _INT32, _INT64, _UINT64 = pa.int32(), pa.int64(), pa.uint64()
 _SMALL = 1 << 14
 
 
+_BYTES = [bytes([value]) for value in range(128)]
+
+
 def varint(value: int) -> bytes:
     """Encode an unsigned number of at most 64 bits."""
     out = bytearray()
@@ -34,7 +37,8 @@ def varint(value: int) -> bytes:
 
 def zigzag(value: int) -> bytes:
     """Encode a signed number with zigzag."""
-    return varint((value << 1) ^ (value >> 63))
+    number = (value << 1) ^ (value >> 63)
+    return _BYTES[number] if number < len(_BYTES) else varint(number)
 
 
 def zigzags(values: pa.Array) -> pa.Array:

@@ -10,14 +10,15 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Callable
-from datetime import date
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal
+from struct import Struct
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from pulsar_spark.schema.arrow.arrays import build_array
 from pulsar_spark.schema.avro import definition as avro
-from pulsar_spark.schema.avro.types import TOO_LATE, day_of, sole_type
+from pulsar_spark.schema.avro.types import TOO_LATE, sole_type
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
 from pulsar_spark.schema.json.writing import OF_PYTHON, writer
@@ -26,7 +27,7 @@ WriteText: TypeAlias = Callable[[Any], str]
 """Returns a value's JSON; raises Mismatch for one that the type cannot hold."""
 
 _LONGS = range(-(2**63), 2**63)
-_quoted: WriteText = json.JSONEncoder(ensure_ascii=False).encode
+_quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def value_writer(node: avro.Node, dialect: Dialect, path: str = "") -> WriteText:
@@ -58,11 +59,7 @@ def _present(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
 def _record(node: avro.Record, dialect: Dialect, path: str) -> WriteText:
     prefix = f"{path}." if path else ""
     fields = [
-        (
-            field.name,
-            f"{_quoted(field.name)}:",
-            value_writer(field.type, dialect, prefix + field.name),
-        )
+        (f"{_quote(field.name)}:", value_writer(field.type, dialect, prefix + field.name))
         for field in node.fields
     ]
     leaves_out = dialect.leaves_out_nulls
@@ -70,9 +67,9 @@ def _record(node: avro.Record, dialect: Dialect, path: str) -> WriteText:
         "{"
         + ",".join(
             [
-                start + write(value[name])
-                for name, start, write in fields
-                if not leaves_out or value[name] is not None
+                start + write(cell)
+                for (start, write), cell in zip(fields, value, strict=True)
+                if not leaves_out or cell is not None
             ]
         )
         + "}"
@@ -86,25 +83,25 @@ def _pairs(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
     def write(pairs: Any) -> str:
         texts = []
         for pair in pairs:
-            if pair is None or pair["key"] is None:
+            if pair is None or pair[0] is None:
                 raise Mismatch("a key is null, and JSON's are not", path)
-            name = key(pair["key"])
+            name = key(pair[0])
             quoted = name if name.startswith('"') else f'"{name}"'
-            texts.append(f"{quoted}:{value(pair['value'])}")
+            texts.append(f"{quoted}:{value(pair[1])}")
         return "{" + ",".join(texts) + "}"
 
     return write
 
 
 def _union(node: avro.UnionOf, dialect: Dialect, path: str) -> WriteText:
-    members = {
-        f"member{place}": _present(member, dialect, f"{path}.member{place}")
+    members = [
+        _present(member, dialect, f"{path}.member{place}")
         for place, member in enumerate(node.present)
-    }
+    ]
 
-    def write(value: dict[str, Any]) -> str:
-        ((name, own),) = value.items()
-        return members[name](own)
+    def write(value: list[Any]) -> str:
+        place = next(place for place, own in enumerate(value) if own is not None)
+        return members[place](value[place])
 
     return write
 
@@ -127,17 +124,15 @@ def _leaf(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
 
 
 _UUID = avro.Logical("uuid")
+_DOUBLE = Struct("<d")
+_EXACT = Context(prec=MAX_PREC)
 
 
 def _by_column(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> WriteText:
     write = writer(node, kind, dialect, path)
 
     def one(value: Any) -> str:
-        try:
-            column = pa.array([value], kind)
-        except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-            raise Mismatch(f"it cannot be written: {error}", path) from None
-        found: str = write(column)[0].as_py()
+        found: str = write(build_array([value], kind))[0].as_py()
         return found
 
     return one
@@ -146,6 +141,8 @@ def _by_column(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) 
 def _leaf_of(shape: Shape) -> WriteText | None:
     if shape.rule in (JsonRule.MOMENT, JsonRule.TIME):
         return _scaled(shape)
+    if shape.rule is JsonRule.DECIMAL:
+        return _decimal(shape.kind.scale)
     return _LEAVES.get(shape.rule)
 
 
@@ -161,7 +158,8 @@ def _scaled(shape: Shape) -> WriteText:
     return write
 
 
-def _float(value: float) -> str:
+def _float(data: bytes) -> str:
+    (value,) = _DOUBLE.unpack(data)
     if math.isfinite(value):
         return repr(value)
     return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
@@ -171,21 +169,20 @@ def _base64(value: bytes) -> str:
     return f'"{b64encode(value).decode()}"'
 
 
-def _decimal(value: Decimal) -> str:
-    return f"{value:f}"
+def _decimal(scale: int) -> WriteText:
+    return lambda value: f"{Decimal(value).scaleb(-scale, _EXACT):f}"
 
 
-def _day(value: date | int) -> str:
-    return str(day_of(value))
+def _quoted(value: bytes) -> str:
+    return _quote(value.decode())
 
 
 _LEAVES: dict[JsonRule, WriteText] = {
     JsonRule.BOOLEAN: lambda value: "true" if value else "false",
     JsonRule.INTEGER: str,
     JsonRule.FLOAT: _float,
-    JsonRule.DECIMAL: _decimal,
     JsonRule.TEXT: _quoted,
     JsonRule.ENUM: _quoted,
     JsonRule.BASE64: _base64,
-    JsonRule.DATE: _day,
+    JsonRule.DATE: str,
 }

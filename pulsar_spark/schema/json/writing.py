@@ -18,6 +18,7 @@ from pulsar_spark.schema.arrow.arithmetic import all_within, number, scaled
 from pulsar_spark.schema.arrow.arrays import binaries, offsets_of, spread, strings
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
+from pulsar_spark.schema.avro.fitting import plan_for_columns
 from pulsar_spark.schema.avro.types import (
     NOT_A_UUID,
     TOO_LATE,
@@ -26,7 +27,6 @@ from pulsar_spark.schema.avro.types import (
     is_nullable,
     sole_type,
 )
-from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.reference import check_json
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
@@ -40,7 +40,7 @@ class JsonEncoder:
 
     def __init__(self, node: Node, columns: pa.Schema, dialect: Dialect) -> None:
         self._arguments = node, columns, dialect
-        AvroEncoder(node, columns)
+        plan_for_columns(node, columns)
         self._is_record = isinstance(node, Record)
         if isinstance(node, Record):
             types = {field.name: field.type for field in node.fields}
@@ -242,7 +242,7 @@ def _fitting(members: Sequence[avro.Node], kind: pa.DataType) -> avro.Node:
     for member in members[:-1]:
         record = avro.Record("r", (avro.RecordField("f", member),))
         try:
-            AvroEncoder(record, pa.schema([("f", kind)]))
+            plan_for_columns(record, pa.schema([("f", kind)]))
         except SchemaMismatch:
             continue
         return member

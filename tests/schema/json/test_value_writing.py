@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,7 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.arrays import build_array
 from pulsar_spark.schema.codec import Mismatch, codec_of
 from pulsar_spark.schema.json.codec import parse_json_definition
 from pulsar_spark.schema.json.types import Dialect
@@ -34,9 +37,9 @@ def as_json(tree: Any, client: str = "") -> SchemaInfo:
     return found
 
 
-def by_column(schema: SchemaInfo, value: dict[str, Any]) -> Any:
+def by_column(schema: SchemaInfo, cells: list[Any]) -> Any:
     columns = codec_of(schema).arrow_schema(schema)
-    arrays = [pa.array([value[field.name]], field.type) for field in columns]
+    arrays = [build_array([c], field.type) for c, field in zip(cells, columns, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=columns)
     return json.loads(codec_of(schema).encoder(schema, columns).encode(batch)[0].as_py())
 
@@ -68,9 +71,9 @@ def outcome(make: Callable[[], Any]) -> Any:
 def test_text_is_escaped_as_json_asks() -> None:
     tree = {"type": "record", "name": "R", "fields": [{"name": "a_b", "type": "string"}]}
     write = value_writer(parse_json_definition(as_json(tree)), Dialect())
-    value = {"a_b": 'é\n\\"\u2028\x00'}
-    assert write(value) == '{"a_b":"é\\n\\\\\\"\u2028\\u0000"}'
-    assert json.loads(write(value)) == value
+    value = 'é\n\\"\u2028\x00'
+    assert write([value.encode()]) == '{"a_b":"é\\n\\\\\\"\u2028\\u0000"}'
+    assert json.loads(write([value.encode()])) == {"a_b": value}
 
 
 def test_maps_with_other_keys_than_text_and_values_of_enums() -> None:
@@ -86,7 +89,6 @@ def test_maps_with_other_keys_than_text_and_values_of_enums() -> None:
     ]
     schema = as_json({"type": "record", "name": "R", "fields": fields}, "python")
     write = value_writer(parse_json_definition(schema), Dialect.of(schema))
-    value: dict[str, Any] = {"m": [{"key": 1, "value": float("inf")}], "e": "5"}
-    assert write(value) == '{"m":{"1":Infinity},"e":5}'
+    assert write([[(1, struct.pack("<d", math.inf))], b"5"]) == '{"m":{"1":Infinity},"e":5}'
     with pytest.raises(Mismatch, match="a key is null"):
-        write({"m": [None], "e": "A"})
+        write([[None], b"A"])
