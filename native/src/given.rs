@@ -74,6 +74,15 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// A signed number of any size.
+    #[inline]
+    pub fn integer(&self, row: usize) -> Result<i128> {
+        match self.number(row) {
+            Ok(bytes) => Ok(i128::from_le_bytes(bytes)),
+            Err(_) => self.whole(row).map(i128::from),
+        }
+    }
+
     #[inline]
     pub fn bytes(&self, row: usize) -> Result<&'a [u8]> {
         let Values::Binary { offsets, data } = self.values else { return Err(Unusual) };

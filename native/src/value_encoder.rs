@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 use crate::avro_writing::{self as avro, Step};
 use crate::columns::Binary;
 use crate::given::{columns_of, Array, Kind};
+use crate::protobuf_writing as protobuf;
 use crate::python::{lent, Object};
 use crate::python_values::{at, each, name_of, power, unknown};
 use crate::wire::Unusual;
@@ -30,6 +31,7 @@ pub struct ValueEncoder {
 
 enum AnyPlan {
     Avro(avro::Plan),
+    Protobuf(protobuf::Message),
 }
 
 /// Bytes of memory that are kept for the next values.
@@ -43,6 +45,7 @@ impl ValueEncoder {
         let own = plan.get_item(1)?;
         let plan = match name_of(plan)?.as_str() {
             "avro" => AnyPlan::Avro(avro_plan_of(own.cast()?)?),
+            "protobuf" => AnyPlan::Protobuf(message_of(own.cast()?, 0)?),
             other => return Err(unknown(other)),
         };
         Ok(ValueEncoder { kinds, plan, values: Mutex::default() })
@@ -79,6 +82,7 @@ fn write_rows(plan: &AnyPlan, columns: &Array, out: &mut Binary) -> Result<Vec<u
         let start = out.data.len();
         let written = match plan {
             AnyPlan::Avro(plan) => plan.write(columns, row, &mut out.data),
+            AnyPlan::Protobuf(plan) => plan.write(columns, row, &mut out.data),
         };
         if written.is_err() {
             out.data.truncate(start);
@@ -129,11 +133,7 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
         "double" => Plan::Double(at(fields, 1)?),
         "bytes" => Plan::Bytes,
         "fixed" => Plan::Fixed(at(fields, 1)?),
-        "enum" => {
-            let mut names: Vec<(Vec<u8>, Vec<u8>)> = at(fields, 1)?;
-            names.sort_unstable();
-            Plan::Enum(names)
-        }
+        "enum" => Plan::Enum(names_of(fields)?),
         "uuid text" => Plan::UuidText,
         "uuid" => Plan::Uuid,
         "duration" => Plan::Duration,
@@ -161,4 +161,68 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
         "refused" => Plan::Refused,
         other => return Err(unknown(other)),
     })
+}
+
+/// The message whose fields and oneofs are from a place on.
+fn message_of(given: &Bound<'_, PyTuple>, place: usize) -> PyResult<protobuf::Message> {
+    let fields = each(&given.get_item(place)?, |field| {
+        Ok((at(field, 0)?, field_of(field.get_item(1)?.cast()?)?))
+    })?;
+    Ok(protobuf::Message { fields, oneofs: at(given, place + 1)? })
+}
+
+fn field_of(fields: &Bound<'_, PyTuple>) -> PyResult<protobuf::Field> {
+    use protobuf::{Field, Form};
+    Ok(Field {
+        form: match name_of(fields)?.as_str() {
+            "single" => Form::Single,
+            "repeated" => Form::Repeated,
+            "packed" => Form::Packed,
+            other => return Err(unknown(other)),
+        },
+        head: at(fields, 1)?,
+        end: at(fields, 2)?,
+        nullable: at(fields, 3)?,
+        omits_zero: at(fields, 4)?,
+        value: value_of(fields.get_item(5)?.cast()?)?,
+    })
+}
+
+fn value_of(fields: &Bound<'_, PyTuple>) -> PyResult<protobuf::Value> {
+    use protobuf::{Value, Written};
+    let tags = || PyResult::Ok([at(fields, 1)?, at(fields, 2)?]);
+    Ok(match name_of(fields)?.as_str() {
+        "whole" => Value::Whole {
+            written: match at::<String>(fields, 1)?.as_str() {
+                "varint" => Written::Varint,
+                "zigzag" => Written::Zigzag,
+                "fixed32" => Written::Fixed32,
+                "fixed64" => Written::Fixed64,
+                other => return Err(unknown(other)),
+            },
+            low: at::<i64>(fields, 2)?.into(),
+            high: at::<u64>(fields, 3)?.into(),
+        },
+        "boolean" => Value::Boolean,
+        "float" => Value::Float,
+        "double" => Value::Double,
+        "bytes" => Value::Bytes,
+        "enum" => Value::Enum(names_of(fields)?),
+        "message" => Value::Message(message_of(fields, 1)?),
+        "field" => Value::Field(Box::new(field_of(fields.get_item(1)?.cast()?)?)),
+        "empty" => Value::Empty,
+        "truth" => Value::Truth,
+        "message bytes" => Value::MessageBytes,
+        "timestamp" => Value::Timestamp(tags()?),
+        "duration" => Value::Duration(tags()?),
+        "refused" => Value::Refused,
+        other => return Err(unknown(other)),
+    })
+}
+
+/// Names with the bytes of their numbers, sorted.
+fn names_of(fields: &Bound<'_, PyTuple>) -> PyResult<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names: Vec<(Vec<u8>, Vec<u8>)> = at(fields, 1)?;
+    names.sort_unstable();
+    Ok(names)
 }

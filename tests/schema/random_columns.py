@@ -16,8 +16,10 @@ from pulsar_spark.schema.arrow.arrays import build_array, list_array, pair_type,
 from pulsar_spark.schema.codec import Encoder, Mismatch
 
 UUID = "6f1f2a52-9d0e-4B4C-a0cb-0e4b8e1d0000"
-TEXTS = ("", "a", "Zürich", "日本", "😀" * 9, "S0", "S1", "A", "0", "-7", "x" * 200, '"\\\n\t\x01/',
-         UUID, f"{{{UUID}}}", UUID.replace("-", ""), '{"a":1}', "[1,2]")  # fmt: skip
+TEXTS = (
+    "", "a", "Zürich", "日本", "😀" * 9, "S0", "S1", "A", "ZERO", "ONE", "0", "-7", "x" * 200,
+    '"\\\n\t\x01/', UUID, f"{{{UUID}}}", UUID.replace("-", ""), '{"a":1}', "[1,2]",
+)  # fmt: skip
 _SIZES = (0, 1, 2, 3, 7, 12, 16, 90)
 _DAY = 86_400 * 10**9
 _NUMBERS = (0, 1, -1, 127, 128, -129, 10**18, _DAY - 1, _DAY)
