@@ -27,6 +27,8 @@ _BYTES = [bytes([value]) for value in range(128)]
 
 def varint(value: int) -> bytes:
     """Encode an unsigned number of at most 64 bits."""
+    if value < len(_BYTES):
+        return _BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -37,8 +39,7 @@ def varint(value: int) -> bytes:
 
 def zigzag(value: int) -> bytes:
     """Encode a signed number with zigzag."""
-    number = (value << 1) ^ (value >> 63)
-    return _BYTES[number] if number < len(_BYTES) else varint(number)
+    return varint((value << 1) ^ (value >> 63))
 
 
 def zigzags(values: pa.Array) -> pa.Array:

@@ -74,59 +74,50 @@ def field_writer(part: WriteField) -> Write:
     field = part.field
     if field.repeated:
         return _map(part) if field.message and field.message.is_entry else _list(part)
-    null = _null_of(part)
     if field.message is not None and field.message.form is Form.EMPTY:
-        present = _framed(field, b"")
+        present = _frame(field)(b"")
         return lambda value: present if value else b""
-    write = _record(part)
+    if field.message is None:
+        wire_type, write = scalar(part)
+        head = tag(field.number, wire_type)
+        # With a default other than zero, zero must be written.
+        omits_zero = field.presence is Presence.IMPLICIT and not field.default
+        nullable = field.presence is Presence.EXPLICIT
+        null = "it is null, and the schema does not allow null there"
+    else:
+        head, write, omits_zero = b"", _record(part), False
+        nullable = field.presence is not Presence.REQUIRED
+        null = "it is null, and the schema requires it"
 
     def write_single(value: Any) -> bytes:
-        if value is not None:
-            return write(value)
-        if null is not None:
+        if value is None:
+            if nullable:
+                return b""
             raise Mismatch(null, part.path, remedy=_FILL)
-        return b""
+        data = write(value)
+        # All values but zero, and no text but the empty one, have some bit set.
+        return b"" if omits_zero and not any(data) else head + data
 
     return write_single
 
 
-def _null_of(part: WriteField) -> str | None:
-    """Return what is wrong with null as a field's value, None if it is absent then."""
-    if part.field.message is None:
-        nullable = part.field.presence is Presence.EXPLICIT
-        return None if nullable else "it is null, and the schema does not allow null there"
-    required = part.field.presence is Presence.REQUIRED
-    return "it is null, and the schema requires it" if required else None
-
-
 def _record(part: WriteField) -> Write:
-    """Return the function that writes a value that is not null as a record."""
-    field = part.field
-    if field.message is not None:
-        write_message = _message(part)
-        return lambda value: _framed(field, write_message(value))
-    wire_type, write = scalar(part)
-    head = tag(field.number, wire_type)
-    if field.presence is not Presence.IMPLICIT or field.default:
-        # With a default other than zero, zero must be written.
-        return lambda value: head + write(value)
-
-    def write_said(value: Any) -> bytes:
-        data = write(value)
-        # All values but zero, and no text but the empty one, have some bit set.
-        return head + data if any(data) else b""
-
-    return write_said
+    """Return the function that makes a record of a value that becomes a message."""
+    frame, write = _frame(part.field), _message(part)
+    return lambda value: frame(write(value))
 
 
-def _sized(data: bytes, head: bytes = b"") -> bytes:
-    return head + varint(len(data)) + data
+def _sized(data: bytes) -> bytes:
+    return varint(len(data)) + data
 
 
-def _framed(field: MessageField, message: bytes) -> bytes:
+def _frame(field: MessageField) -> Write:
+    """Return the function that makes a record of a message."""
     if field.type == Type.TYPE_GROUP:
-        return tag(field.number, START_GROUP) + message + tag(field.number, END_GROUP)
-    return _sized(message, tag(field.number, DELIMITED))
+        start, end = tag(field.number, START_GROUP), tag(field.number, END_GROUP)
+        return lambda message: start + message + end
+    head = tag(field.number, DELIMITED)
+    return lambda message: head + varint(len(message)) + message
 
 
 def _list(part: WriteField) -> Write:
@@ -146,13 +137,14 @@ def _list(part: WriteField) -> Write:
         if None in items:
             raise Mismatch("it has an element that is null", part.path, remedy=_FILL)
         data = b"".join(map(write, items))
-        return _sized(data, packed) if packed and data else data
+        return packed + _sized(data) if packed and data else data
 
     return write_list
 
 
 def _map(part: WriteField) -> Write:
     key, value = map(field_writer, part.parts)
+    frame = _frame(part.field)
 
     def write(pairs: list[Any] | None) -> bytes:
         if pairs is None:
@@ -160,7 +152,7 @@ def _map(part: WriteField) -> Write:
             raise Mismatch(reason, part.path, remedy=_FILL)
         if any(each is None for _, each in pairs):
             raise Mismatch("it has a value that is null", part.path, remedy=_FILL)
-        return b"".join([_framed(part.field, key(name) + value(each)) for name, each in pairs])
+        return b"".join([frame(key(name) + value(each)) for name, each in pairs])
 
     return write
 
