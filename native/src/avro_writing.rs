@@ -260,7 +260,7 @@ fn put_decimal(out: &mut Vec<u8>, number: i128, size: Option<usize>) -> Result<(
 }
 
 /// The bytes of a UUID in its usual form: groups of 8, 4, 4, 4 and 12 digits.
-fn uuid(text: &[u8]) -> Result<[u8; 16]> {
+pub fn uuid(text: &[u8]) -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let mut digits = text.iter();
     for (place, byte) in bytes.iter_mut().enumerate() {

@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 use crate::avro_writing::{self as avro, Step};
 use crate::columns::Binary;
 use crate::given::{columns_of, Array, Kind};
+use crate::json_writing as json;
 use crate::protobuf_writing as protobuf;
 use crate::python::{lent, Object};
 use crate::python_values::{at, each, name_of, power, unknown};
@@ -31,6 +32,7 @@ pub struct ValueEncoder {
 
 enum AnyPlan {
     Avro(avro::Plan),
+    Json(json::Plan),
     Protobuf(protobuf::Message),
 }
 
@@ -45,6 +47,7 @@ impl ValueEncoder {
         let own = plan.get_item(1)?;
         let plan = match name_of(plan)?.as_str() {
             "avro" => AnyPlan::Avro(avro_plan_of(own.cast()?)?),
+            "json" => AnyPlan::Json(json_plan_of(own.cast()?)?),
             "protobuf" => AnyPlan::Protobuf(message_of(own.cast()?, 0)?),
             other => return Err(unknown(other)),
         };
@@ -82,6 +85,7 @@ fn write_rows(plan: &AnyPlan, columns: &Array, out: &mut Binary) -> Result<Vec<u
         let start = out.data.len();
         let written = match plan {
             AnyPlan::Avro(plan) => plan.write(columns, row, &mut out.data),
+            AnyPlan::Json(plan) => plan.write(columns, row, &mut out.data).map(drop),
             AnyPlan::Protobuf(plan) => plan.write(columns, row, &mut out.data),
         };
         if written.is_err() {
@@ -159,6 +163,57 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
             apart: at(fields, 3)?,
         },
         "refused" => Plan::Refused,
+        other => return Err(unknown(other)),
+    })
+}
+
+fn json_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<json::Plan> {
+    use json::Plan;
+    let boxed = || PyResult::Ok(Box::new(json_plan_of(fields.get_item(1)?.cast()?)?));
+    let side = |place| {
+        let given = fields.get_item(place)?;
+        let pair = given.cast::<PyTuple>()?;
+        PyResult::Ok((at(pair, 0)?, Box::new(json_plan_of(pair.get_item(1)?.cast()?)?)))
+    };
+    Ok(match name_of(fields)?.as_str() {
+        "null" => Plan::Null,
+        "nullable" => Plan::Nullable(boxed()?),
+        "alone" => Plan::Alone(boxed()?),
+        "record" => Plan::Record {
+            fields: each(&fields.get_item(1)?, |field| {
+                Ok((at(field, 1)?, json_plan_of(field.get_item(2)?.cast()?)?))
+            })?,
+            leaves_out: at(fields, 2)?,
+        },
+        "array" => Plan::Array(boxed()?),
+        "map" => Plan::Map(boxed()?),
+        "pairs" => Plan::Pairs { key: side(1)?, value: side(2)? },
+        "union" => Plan::Union {
+            members: each(&fields.get_item(1)?, json_plan_of)?,
+            nullable: at(fields, 2)?,
+        },
+        "boolean" => Plan::Boolean,
+        "integer" => Plan::Integer,
+        "float" => {
+            Plan::Float { bits: at(fields, 1)?, source: at(fields, 2)?, quoted: at(fields, 3)? }
+        }
+        "decimal" => Plan::Decimal {
+            factor: power(fields, 1)?,
+            divisor: power(fields, 2)?,
+            bound: power(fields, 3)?,
+            scale: at(fields, 4)?,
+        },
+        "text" => Plan::Text,
+        "enum" => Plan::Enum(at(fields, 1)?),
+        "uuid" => Plan::Uuid,
+        "bytes" => Plan::Bytes { base64: at(fields, 1)?, size: at(fields, 2)? },
+        "time" => {
+            Plan::Time { factor: at(fields, 1)?, divisor: at(fields, 2)?, of_day: at(fields, 3)? }
+        }
+        "iso date" => Plan::IsoDate,
+        "iso time" => Plan::IsoTime,
+        "iso moment" => Plan::IsoMoment(at(fields, 1)?),
+        "uuid bytes" | "any" => Plan::Refused,
         other => return Err(unknown(other)),
     })
 }

@@ -95,10 +95,12 @@ def _writer(info: SchemaInfo, node: Node) -> WriteValue:
         return value_writer(plan_for_values(node))
     if info.type == pb.Schema.Json:
         from pulsar_spark.schema.json.types import Dialect
-        from pulsar_spark.schema.json.value_writing import value_writer as text_writer
+        from pulsar_spark.schema.json.value_writing import row_writer
+        from pulsar_spark.schema.json.writing import text_plan
 
-        write = text_writer(node, Dialect.of(info))
-        return lambda value: write(value).encode()
+        columns = arrow_columns(node, all_nullable=True)
+        write = row_writer(text_plan(node, columns, Dialect.of(info), of_python=True))
+        return write if isinstance(node, Record) else lambda value: write([value])
     return _by_column(info)
 
 

@@ -268,9 +268,9 @@ def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
     return packed.take(pc.if_else(present, _ranks(present), pa.nulls(1, pa.int64())[0]))
 
 
-def _ranks(present: pa.BooleanArray, first: int = 0) -> pa.Array:
-    """Return the numbers `first`, `first` + 1, … where `present` is true, anything elsewhere."""
-    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([first - 1], pa.int64())[0])
+def _ranks(present: pa.BooleanArray) -> pa.Array:
+    """Return the numbers 0, 1, … where `present` is true, anything elsewhere."""
+    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([-1], pa.int64())[0])
 
 
 def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
@@ -282,23 +282,6 @@ def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
         return column
     places = integers([row if flag else None for row, flag in enumerate(flags)], pa.int64())
     return column.take(places)
-
-
-def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """Return an array with each part's values where that part is set, and null elsewhere.
-
-    A part is a boolean array, and the values for its true rows.
-    """
-    if not parts:
-        return pa.nulls(count, kind)
-    if len(parts) == 1 and pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
-        return pc.replace_with_mask(pa.nulls(count, kind), *parts[0])
-    index = pa.nulls(count, pa.int64())
-    before = 0
-    for where, values in parts:
-        index = pc.if_else(where, _ranks(where, before), index)
-        before += len(values)
-    return pa.concat_arrays([values for _, values in parts]).take(index)
 
 
 # --- bytes, row by row ------------------------------------------------------------------------
@@ -316,11 +299,3 @@ def joined(parts: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
     """Return, for each of `count` rows, the joined bytes of all parts; scalars repeat."""
     found = pc.binary_join_element_wise(*parts, _NOTHING) if parts else _NOTHING
     return found if isinstance(found, pa.Array) else pa.repeat(found, count)
-
-
-def fixed_width(values: pa.Array) -> pa.Array:
-    """Return the bytes of fixed-width numbers."""
-    width = values.type.bit_width // 8
-    data = values.buffers()[1].slice(values.offset * width, len(values) * width)
-    parts = pa.Array.from_buffers(pa.binary(width), len(values), [None, data])
-    return parts.cast(pa.binary())
