@@ -444,74 +444,43 @@ fn write_float(
         out.extend_from_slice(if number.is_sign_negative() { b"-0.0" } else { b"0" });
         return Ok(());
     }
-    let start = out.len();
     put_shortest(out, number, bits);
-    put_layout(out, start);
     Ok(())
 }
 
-/// Append the fewest digits that tell a number from others of its width, with an exponent.
+/// Append the fewest digits that tell a number from others of its width, laid out as Arrow does.
 fn put_shortest(out: &mut Vec<u8>, number: f64, bits: u32) {
-    let start = out.len();
-    // Writing to memory does not fail.
-    let _ = if bits == 32 { write!(out, "{:e}", number as f32) } else { write!(out, "{number:e}") };
-    // Two numbers of as many digits can be as near: only those that end soon in binary, and have
-    // many digits. Of these others take the even one.
-    let digits = out[start..].iter().take_while(|byte| **byte != b'e').count();
-    if (number * 64.0).fract() != 0.0 || digits < if bits == 32 { 7 } else { 15 } {
+    let mut buffer = ryu::Buffer::new();
+    let text = match bits {
+        32 => buffer.format_finite(number as f32),
+        _ => buffer.format_finite(number),
+    };
+    let (text, exponent) = text.split_once('e').unwrap_or((text, "0"));
+    let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+    let rest = if rest == "0" { "" } else { rest };
+    if exponent == "0" && number.abs() < 1e10 {
+        out.extend_from_slice(whole.as_bytes());
+        if !rest.is_empty() {
+            out.push(b'.');
+            out.extend_from_slice(rest.as_bytes());
+        }
         return;
     }
-    let digits = digits - usize::from(number < 0.0) - 1;
-    let even = format!("{number:.*e}", digits - 1);
-    let is_same = match bits {
-        32 => even.parse() == Ok(number as f32),
-        _ => even.parse() == Ok(number),
-    };
-    if is_same {
-        out.truncate(start);
-        out.extend_from_slice(even.as_bytes());
+    let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
+    // Either there is one digit before the point, or all are.
+    let power = exponent.parse().unwrap_or(0) + whole.len() as i32 - 1;
+    let digits = [whole, rest].concat();
+    let digits = digits.trim_end_matches('0');
+    out.extend_from_slice(sign.as_bytes());
+    if (-6..0).contains(&power) {
+        out.extend_from_slice(&b"0.00000"[..(1 - power) as usize]);
+        out.extend_from_slice(digits.as_bytes());
+        return;
     }
-}
-
-/// Lay a number with an exponent, from a place on, out as Arrow does.
-fn put_layout(out: &mut Vec<u8>, start: usize) {
-    let mut text = [0; 40];
-    let size = out.len() - start;
-    let Some(own) = text.get_mut(..size) else { return };
-    own.copy_from_slice(&out[start..]);
-    let place = own.iter().position(|byte| *byte == b'e').unwrap_or(size);
-    let (number, exponent) = (&own[..place], own.get(place + 1..).unwrap_or_default());
-    let exponent: i32 =
-        std::str::from_utf8(exponent).ok().and_then(|e| e.parse().ok()).unwrap_or(0);
-    out.truncate(start);
-    let (sign, number) = match number.strip_prefix(b"-") {
-        Some(rest) => (&b"-"[..], rest),
-        None => (&b""[..], number),
-    };
-    out.extend_from_slice(sign);
-    let digits = number.iter().filter(|byte| **byte != b'.');
-    match exponent {
-        -6..=-1 => {
-            out.extend_from_slice(b"0.");
-            out.resize(out.len() + (-exponent - 1) as usize, b'0');
-            out.extend(digits);
-        }
-        0..=9 => {
-            let from = out.len();
-            out.extend(digits);
-            let point = from + exponent as usize + 1;
-            if out.len() > point {
-                out.insert(point, b'.');
-            } else {
-                out.resize(point, b'0');
-            }
-        }
-        _ => {
-            out.extend_from_slice(number);
-            // Writing to memory does not fail.
-            let _ = write!(out, "e{exponent:+}");
-        }
-    }
+    let (first, rest) = digits.split_at(1);
+    let point = if rest.is_empty() { "" } else { "." };
+    // Writing to memory does not fail.
+    let _ = write!(out, "{first}{point}{rest}e{power:+}");
 }
 
 /// Append a day of the years 0 to 9999, counted from 1970 on.
@@ -582,11 +551,7 @@ mod tests {
             (-1.5e300, "-1.5e+300"),
             (978_151_217_979_905.3, "9.781512179799052e+14"),
         ] {
-            let found = text(|out| {
-                put_shortest(out, number, 64);
-                put_layout(out, 0);
-            });
-            assert_eq!(found, wanted);
+            assert_eq!(text(|out| put_shortest(out, number, 64)), wanted);
         }
         for (number, scale, wanted) in [
             (15, 1, "1.5"),
