@@ -5,12 +5,12 @@ Values are cells, in the form of `arrays.cells_of`.
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import MAX_PREC, Context, Decimal
+from json.encoder import encode_basestring as quoted
 from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -38,7 +38,6 @@ Plan: TypeAlias = tuple[Any, ...]
 WriteText: TypeAlias = Callable[[Any], "str | None"]
 """Returns a value's JSON, None for null; raises Mismatch for one that the type cannot hold."""
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
 _DOUBLE = Struct("<d")
 _EXACT = Context(prec=MAX_PREC)
 _EPOCH = datetime(1970, 1, 1)
@@ -158,7 +157,7 @@ def _union(path: str, members: Sequence[Plan], nullable: bool) -> WriteText:
 
 
 def _text(value: bytes) -> str:
-    return _quoted(value.decode("utf-8", "surrogateescape"))
+    return quoted(value.decode("utf-8", "surrogateescape"))
 
 
 def _enum(path: str, names: Sequence[bytes] | None) -> WriteText:
@@ -168,7 +167,7 @@ def _enum(path: str, names: Sequence[bytes] | None) -> WriteText:
         if known is None:
             # Numbers are values of an enum's members, other text is their names.
             found = value.decode("utf-8", "surrogateescape")
-            return found if _IS_NUMBER(found) else _quoted(found)
+            return found if _IS_NUMBER(found) else quoted(found)
         if value not in known:
             shown = value.decode(errors="replace")[:100]
             raise Mismatch(f"it is {shown!r}, which is not a symbol of the enum", path)
@@ -190,7 +189,7 @@ def _bytes(path: str, is_base64: bool, size: int | None) -> WriteText:
         if is_base64:
             return f'"{b64encode(value).decode()}"'
         try:
-            return _quoted(value.decode())
+            return quoted(value.decode())
         except UnicodeDecodeError:
             reason = "it is not UTF-8, and schemas of the Python client have bytes as UTF-8"
             raise Mismatch(reason, path) from None
@@ -282,23 +281,19 @@ def _time(path: str, factor: int, divisor: int, of_day: bool) -> WriteText:
     """Write times in the type's unit; finer parts are rounded towards the past."""
 
     def write(value: int) -> str:
-        if of_day:
-            _check_time_of_day(value)
+        if of_day and not 0 <= value < NANOS_PER_DAY:
+            raise Mismatch(NOT_A_TIME, path)
         found = value * factor // divisor
         if not -(2**63) <= found < 2**63:
-            raise ValueError(TOO_LATE)
+            raise Mismatch(TOO_LATE, path)
         return str(found)
 
-    return _refused(path, write)
-
-
-def _check_time_of_day(value: int) -> None:
-    if not 0 <= value < NANOS_PER_DAY:
-        raise ValueError(NOT_A_TIME)
+    return write
 
 
 def _iso_time(value: int) -> str:
-    _check_time_of_day(value)
+    if not 0 <= value < NANOS_PER_DAY:
+        raise ValueError(NOT_A_TIME)
     seconds, nanos = divmod(value, 10**9)
     return f'"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{nanos:09}"'
 

@@ -6,9 +6,9 @@ out, if the schema allows it. A plan is a tuple of its name and its parts, as th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring as quoted
 
 import pyarrow as pa
 
@@ -30,8 +30,6 @@ from pulsar_spark.schema.avro.types import is_nullable, sole_type
 from pulsar_spark.schema.column_encoder import Write
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
 from pulsar_spark.schema.json.value_writing import Plan, row_writer
-
-quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
