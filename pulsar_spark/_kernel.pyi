@@ -10,6 +10,7 @@ __all__ = [
     "Progress",
     "SendEncoder",
     "ValueDecoder",
+    "ValueEncoder",
     "hash_values",
     "scan_messages",
     "scan_receipts",
@@ -113,3 +114,8 @@ class ValueDecoder:
         valid: bytes | None = None,
         versions: bytes | None = None,
     ) -> tuple[_Values, list[int]]: ...
+
+@final
+class ValueEncoder:
+    def __new__(cls, kinds: Sequence[Any], plan: tuple[Any, ...]) -> ValueEncoder: ...
+    def encode(self, message: bytes) -> tuple[_Values, _Values, list[int]]: ...

@@ -364,7 +364,7 @@ fn put_float(bits: u32, into: Option<&mut Column>) -> Result<()> {
 }
 
 /// The bits of a double with a float's value. Of what is no number, processors keep the bits too.
-fn widened(bits: u32) -> u64 {
+pub fn widened(bits: u32) -> u64 {
     let float = f32::from_bits(bits);
     if !float.is_nan() {
         return f64::from(float).to_bits();

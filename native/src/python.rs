@@ -17,10 +17,11 @@ use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
 use crate::frame;
 use crate::hashes;
 use crate::python_values::ValueDecoder;
+use crate::value_encoder::ValueEncoder;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 14;
+const CONTRACT: u32 = 15;
 
 pub(crate) type Object = Py<PyAny>;
 
@@ -709,6 +710,7 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add("Progress", progress_type(module.py())?)?;
     module.add_class::<ValueDecoder>()?;
+    module.add_class::<ValueEncoder>()?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
     module.add_class::<Memory>()?;

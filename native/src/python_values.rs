@@ -339,25 +339,28 @@ fn number_of(given: &Bound<'_, PyAny>, enums: &Enums) -> PyResult<protobuf::Numb
 }
 
 /// A power of ten, given its exponent; one beyond all decimals makes every value unusual.
-fn power(fields: &Bound<'_, PyTuple>, place: usize) -> PyResult<i128> {
+pub(crate) fn power(fields: &Bound<'_, PyTuple>, place: usize) -> PyResult<i128> {
     Ok(10i128.checked_pow(at(fields, place)?).unwrap_or(i128::MAX))
 }
 
-fn each<T>(
+pub(crate) fn each<T>(
     given: &Bound<'_, PyAny>,
     make: impl Fn(&Bound<'_, PyTuple>) -> PyResult<T>,
 ) -> PyResult<Vec<T>> {
     given.try_iter()?.map(|item| make(item?.cast::<PyTuple>()?)).collect()
 }
 
-fn at<'py, T: FromPyObjectOwned<'py>>(fields: &Bound<'py, PyTuple>, place: usize) -> PyResult<T> {
+pub(crate) fn at<'py, T: FromPyObjectOwned<'py>>(
+    fields: &Bound<'py, PyTuple>,
+    place: usize,
+) -> PyResult<T> {
     fields.get_item(place)?.extract().map_err(|error: T::Error| error.into())
 }
 
-fn name_of(fields: &Bound<'_, PyTuple>) -> PyResult<String> {
+pub(crate) fn name_of(fields: &Bound<'_, PyTuple>) -> PyResult<String> {
     fields.get_item(0)?.extract()
 }
 
-fn unknown(name: &str) -> PyErr {
+pub(crate) fn unknown(name: &str) -> PyErr {
     PyValueError::new_err(format!("{name} is not known"))
 }

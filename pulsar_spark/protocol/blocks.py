@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 14
+CONTRACT: Final = 15
 """Version of this contract, of `send_encoder.SendEncoder` and of the values' hashes.
 
 Compiled code with another version is refused.

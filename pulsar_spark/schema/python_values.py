@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -22,7 +23,7 @@ import pyarrow as pa
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.schema.arrow.arrays import binaries, build_array
 from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
@@ -38,7 +39,8 @@ from pulsar_spark.schema.avro.definition import (
     is_null,
     parse_definition,
 )
-from pulsar_spark.schema.avro.types import arrow_columns, sole_type
+from pulsar_spark.schema.avro.fitting import plan_for_values
+from pulsar_spark.schema.avro.types import arrow_columns, day_of, sole_type
 from pulsar_spark.schema.avro.value_writing import WriteValue, value_writer
 from pulsar_spark.schema.codec import (
     PLAIN,
@@ -50,10 +52,10 @@ from pulsar_spark.schema.codec import (
     key_value_parts,
 )
 from pulsar_spark.schema.key_value import join_pairs, split_pairs
-from pulsar_spark.schema.table.names import VALUE, is_unicode
+from pulsar_spark.schema.table.names import VALUE
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Converts a Python value for an Arrow column; raises Mismatch."""
+"""Converts a Python value to a column's cell, as `build_array` takes it; raises Mismatch."""
 
 Restore: TypeAlias = Callable[[Any], Any]
 """Converts a value of an Arrow column to Python."""
@@ -61,6 +63,7 @@ Restore: TypeAlias = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
 _MAX_FLOAT = 3.4028235677973366e38
 _NANOS_PER_DAY = 86_400 * 10**9
 
@@ -89,29 +92,25 @@ class PythonEncoder:
 def _writer(info: SchemaInfo, node: Node) -> WriteValue:
     """Return the function that encodes one converted value."""
     if info.type == pb.Schema.Avro:
-        return value_writer(node)
+        return value_writer(plan_for_values(node))
     if info.type == pb.Schema.Json:
         from pulsar_spark.schema.json.types import Dialect
-        from pulsar_spark.schema.json.value_writing import value_writer as text_writer
+        from pulsar_spark.schema.json.value_writing import row_writer
+        from pulsar_spark.schema.json.writing import text_plan
 
-        write = text_writer(node, Dialect.of(info))
-        return lambda value: write(value).encode()
-    return _by_column(info, node)
+        columns = arrow_columns(node, all_nullable=True)
+        write = row_writer(text_plan(node, columns, Dialect.of(info), of_python=True))
+        return write if isinstance(node, Record) else lambda value: write([value])
+    return _by_column(info)
 
 
-def _by_column(info: SchemaInfo, node: Node) -> WriteValue:
+def _by_column(info: SchemaInfo) -> WriteValue:
     codec = codec_of(info)
     columns = codec.arrow_schema(info)
     encoder = codec.encoder(info, columns)
 
     def write(value: Any) -> bytes:
-        cells = [value.get(n) for n in columns.names] if isinstance(node, Record) else [value]
-        arrays = []
-        for column, cell in zip(columns, cells, strict=True):
-            try:
-                arrays.append(pa.array([cell], column.type))
-            except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-                raise Mismatch(f"it cannot be written: {error}", column.name) from None
+        arrays = [build_array([value], column.type) for column in columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=columns)
         payload: bytes = encoder.encode(batch)[0].as_py()
         return payload
@@ -277,20 +276,20 @@ def _record(node: Record) -> Convert:
     fields = [(field.name, converter(field.type), _default(field)) for field in node.fields]
     known = frozenset(field.name for field in node.fields)
 
-    def convert(value: Any) -> dict[str, Any]:
+    def convert(value: Any) -> list[Any]:
         found = _fields_of(value)
         unknown = found.keys() - known
         if unknown:
             name = min(map(str, unknown))
             remedy = "Leave it out, or add it to the schema."
             raise Mismatch("the definition has no such field", name, remedy=remedy)
-        out = {}
+        out = []
         for name, convert_field, default in fields:
             try:
                 if name in found:
-                    out[name] = convert_field(found[name])
+                    out.append(convert_field(found[name]))
                 elif default is not NO_DEFAULT:
-                    out[name] = default
+                    out.append(default)
                 else:
                     raise Mismatch("it is missing, and the definition has no default for it")
             except Mismatch as mismatch:
@@ -370,7 +369,7 @@ def _array(convert_item: Convert) -> Convert:
 
 
 def _map(convert_item: Convert) -> Convert:
-    def convert(value: Any) -> list[tuple[str, Any]]:
+    def convert(value: Any) -> list[tuple[bytes, Any]]:
         if not isinstance(value, Mapping):
             raise _wrong(value, "a dict")
         out = []
@@ -387,13 +386,13 @@ def _map(convert_item: Convert) -> Convert:
 def _enum(node: Enum) -> Convert:
     symbols = frozenset(node.symbols)
 
-    def convert(value: Any) -> str:
+    def convert(value: Any) -> bytes:
         found = value.name if isinstance(value, enum.Enum) else value
         if not isinstance(found, str):
             raise _wrong(value, "a symbol of the enum")
         if found not in symbols:
             raise Mismatch(f"it is none of the enum's symbols: {', '.join(node.symbols[:20])}")
-        return found
+        return found.encode()
 
     return convert
 
@@ -416,9 +415,10 @@ def _union(node: UnionOf) -> Convert:
                 if isinstance(value, int) and floats != _is_float(member):
                     continue
                 try:
-                    return {f"member{place}": convert_member(value)}
+                    cell = convert_member(value)
                 except Mismatch:
                     continue
+                return [cell if at == place else None for at in range(len(members))]
         raise Mismatch(f"it is a {type(value).__name__} that fits none of the union's types")
 
     convert_sole = converter(sole) if sole is not None and not is_null(sole) else _null
@@ -462,7 +462,7 @@ def _integer(bits: int) -> Convert:
     return convert
 
 
-def _double(value: Any) -> float:
+def _number(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(value, "a float")
     try:
@@ -471,11 +471,15 @@ def _double(value: Any) -> float:
         raise Mismatch("it is a whole number beyond what a double holds") from None
 
 
-def _float(value: Any) -> float:
-    found = _double(value)
+def _double(value: Any) -> bytes:
+    return _DOUBLE.pack(_number(value))
+
+
+def _float(value: Any) -> bytes:
+    found = _number(value)
     if math.isfinite(found) and abs(found) >= _MAX_FLOAT:
         raise Mismatch(f"it is {found!r}, which is beyond what a float of 32 bits holds")
-    return found
+    return _FLOAT.pack(found)
 
 
 def _bytes(value: Any) -> bytes:
@@ -484,25 +488,26 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> bytes:
     if not isinstance(value, str):
         raise _wrong(value, "a str")
-    if not value.isascii() and not is_unicode(value):
-        raise Mismatch("it is text that UTF-8 cannot express")
-    return value
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise Mismatch("it is text that UTF-8 cannot express") from None
 
 
-def _uuid(value: Any) -> str:
+def _uuid(value: Any) -> bytes:
     if not isinstance(value, str | UUID):
         raise _wrong(value, "a UUID")
-    return str(value)
+    return _text(str(value))
 
 
 def _decimal(logical: Logical) -> Convert:
     context = Context(prec=logical.precision)
     unit = Decimal(1).scaleb(-logical.scale)
 
-    def convert(value: Any) -> Decimal:
+    def convert(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             raise _wrong(value, "a Decimal")
         given = Decimal(value)
@@ -514,27 +519,28 @@ def _decimal(logical: Logical) -> Convert:
             raise Mismatch(
                 f"it is {value}, which does not fit decimal({logical.precision},{logical.scale})"
             )
-        return found
+        sign, digits, _ = found.as_tuple()
+        return int("".join(map(str, digits))) * (-1 if sign else 1)
 
     return convert
 
 
-def _duration(value: Any) -> dict[str, int]:
+def _duration(value: Any) -> list[int]:
     names = ("months", "days", "milliseconds")
     if not isinstance(value, Mapping) or set(value) != set(names):
         raise _wrong(value, "a dict of months, days and milliseconds")
-    return {name: _LEAVES["long"](value[name]) for name in names}
+    return [_LEAVES["long"](value[name]) for name in names]
 
 
 # --- times --------------------------------------------------------------------------------
 
 
-def _day(value: Any) -> Any:
+def _day(value: Any) -> int:
     if isinstance(value, datetime) or not isinstance(value, date):
         if isinstance(value, int) and not isinstance(value, bool):
-            return _LEAVES["int"](value)
+            return int(_LEAVES["int"](value))
         raise _wrong(value, "a date")
-    return value
+    return day_of(value)
 
 
 def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:

@@ -1,4 +1,4 @@
-"""Both ways of decoding values."""
+"""Both ways of reading and writing values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tests.schema.kernel import choose
 
 @pytest.fixture(params=["kernel", "reference"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decode values in the kernel, then by the reference."""
+    """Read and write values in the kernel, then by the reference."""
     choose(monkeypatch, kernel=request.param == "kernel")
     return str(request.param)

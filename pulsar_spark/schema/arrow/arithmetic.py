@@ -44,21 +44,9 @@ def numbers(count: int) -> pa.Array:
     return pc.cumulative_sum(pa.concat_arrays([zeros(1), pa.repeat(ONE, count - 1)]))
 
 
-def even_numbers(count: int) -> pa.Array:
-    """Return the first even numbers from 0."""
-    if count <= _KEPT:
-        return _even_numbers().slice(0, count)
-    return pc.shift_left(numbers(count), ONE)
-
-
 @cache
 def _numbers() -> pa.Array:
     return integers(range(_KEPT), _INT64)
-
-
-@cache
-def _even_numbers() -> pa.Array:
-    return integers(range(0, 2 * _KEPT, 2), _INT64)
 
 
 def floor_divide(dividends: pa.Array, divisor: int) -> pa.Array:
@@ -88,9 +76,3 @@ def scaled(values: pa.Array, times: int, divided: int) -> pa.Array:
 def outside(values: pa.Array, low: int, high: int) -> pa.Array:
     """Return where numbers are not from `low` to `high`."""
     return pc.or_(pc.less(values, number(low)), pc.greater(values, number(high)))
-
-
-def all_within(values: pa.Array, low: int, high: int) -> bool:
-    """Return whether all numbers, besides nulls, are from `low` to `high`."""
-    least, most = (found.as_py() for found in pc.min_max(values).values())
-    return least is None or low <= least <= most <= high

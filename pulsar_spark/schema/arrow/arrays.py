@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -41,13 +41,16 @@ def widest_item(kind: pa.DataType) -> int:
     return 0
 
 
+_CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
+
+
 def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    """Return an array of 32 or 64-bit integers, or of a type stored as such, like timestamps."""
+    """Return an array of signed integers, or of a type stored as such, like timestamps."""
     there = validity(values)
     present: Any = values
     if there is not None:
         present = [0 if value is None else value for value in values]
-    numbers: array[int] = array("i" if kind.bit_width == 32 else "q", present)
+    numbers: array[int] = array(_CODES[kind.bit_width], present)
     return pa.Array.from_buffers(kind, len(values), [there, pa.py_buffer(numbers)])
 
 
@@ -180,6 +183,25 @@ def offsets_of(sizes: pa.Array) -> pa.Array:
 _START = integers([0], pa.int32())
 
 
+def usual_type(kind: pa.DataType) -> pa.DataType:
+    """Convert types with 64-bit offsets, which Spark may be set to use, to 32-bit offsets."""
+    if pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_usual_field(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_usual_field(kind.key_field), _usual_field(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_usual_field(field) for field in kind])
+    return kind
+
+
+def _usual_field(field: pa.Field) -> pa.Field:
+    return field.with_type(usual_type(field.type))
+
+
 def pair_type(kind: pa.DataType) -> pa.DataType:
     """Return the struct type of a map's entries."""
     return pa.struct([kind.key_field, kind.item_field])
@@ -203,14 +225,52 @@ def _nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return list_array(offsets, build_array(flat, inner), kind, len(values), present)
 
 
+def cells_of(column: pa.Array) -> list[Any]:
+    """Return an array's values in the form that `build_array` takes, but structs as tuples."""
+    kind = column.type
+    found: list[Any]
+    if pa.types.is_struct(kind):
+        parts = [cells_of(part) for part in column.flatten()]
+        found = list(zip(*parts, strict=True)) if parts else [()] * len(column)
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        edges = as_words(column.offsets, "i")
+        items = cells_of(column.values.slice(edges[0], edges[-1] - edges[0]))
+        edges = array("i", [edge - edges[0] for edge in edges])
+        found = [items[start:end] for start, end in pairwise(edges)]
+    elif pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    else:
+        found = _flat_cells(column)
+    if not column.null_count:
+        return found
+    valid = column.is_valid().to_pylist()
+    return [cell if there else None for cell, there in zip(found, valid, strict=True)]
+
+
+def _flat_cells(column: pa.Array) -> list[Any]:
+    kind, buffers = column.type, column.buffers()
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        data = b"" if buffers[2] is None else buffers[2].to_pybytes()
+        edges = memoryview(buffers[1]).cast("i")[column.offset :][: len(column) + 1]
+        return [data[start:end] for start, end in pairwise(edges)]
+    if not (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return as_words(column, _CODES[kind.bit_width]).tolist()
+    width = kind.bit_width // 8
+    data = buffers[1].slice(column.offset * width, len(column) * width).to_pybytes()
+    found = [data[start : start + width] for start in range(0, len(data), width)]
+    if pa.types.is_floating(kind):
+        return found
+    return [int.from_bytes(each, "little", signed=True) for each in found]
+
+
 def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
     """Return a column with the values of `packed`, in order, where `present` is true."""
     return packed.take(pc.if_else(present, _ranks(present), pa.nulls(1, pa.int64())[0]))
 
 
-def _ranks(present: pa.BooleanArray, first: int = 0) -> pa.Array:
-    """Return the numbers `first`, `first` + 1, … where `present` is true, anything elsewhere."""
-    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([first - 1], pa.int64())[0])
+def _ranks(present: pa.BooleanArray) -> pa.Array:
+    """Return the numbers 0, 1, … where `present` is true, anything elsewhere."""
+    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([-1], pa.int64())[0])
 
 
 def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
@@ -222,23 +282,6 @@ def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
         return column
     places = integers([row if flag else None for row, flag in enumerate(flags)], pa.int64())
     return column.take(places)
-
-
-def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """Return an array with each part's values where that part is set, and null elsewhere.
-
-    A part is a boolean array, and the values for its true rows.
-    """
-    if not parts:
-        return pa.nulls(count, kind)
-    if len(parts) == 1 and pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
-        return pc.replace_with_mask(pa.nulls(count, kind), *parts[0])
-    index = pa.nulls(count, pa.int64())
-    before = 0
-    for where, values in parts:
-        index = pc.if_else(where, _ranks(where, before), index)
-        before += len(values)
-    return pa.concat_arrays([values for _, values in parts]).take(index)
 
 
 # --- bytes, row by row ------------------------------------------------------------------------
@@ -256,11 +299,3 @@ def joined(parts: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
     """Return, for each of `count` rows, the joined bytes of all parts; scalars repeat."""
     found = pc.binary_join_element_wise(*parts, _NOTHING) if parts else _NOTHING
     return found if isinstance(found, pa.Array) else pa.repeat(found, count)
-
-
-def fixed_width(values: pa.Array) -> pa.Array:
-    """Return the bytes of fixed-width numbers."""
-    width = values.type.bit_width // 8
-    data = values.buffers()[1].slice(values.offset * width, len(values) * width)
-    parts = pa.Array.from_buffers(pa.binary(width), len(values), [None, data])
-    return parts.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""Columns that the compiled kernel makes of typed values, as Arrow's arrays."""
+"""Arrow's arrays that the compiled kernel makes of typed values, and makes typed values of."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def read_in_kernel(
         None if versions is None else _bytes_of(versions),
     )
     return columns_of(schema, message), refused
+
+
+def write_in_kernel(kernel: Any, columns: pa.RecordBatch) -> tuple[pa.Array, list[int]]:
+    """Return the values of rows, and the rows that an encoder of the kernel refused.
+
+    The types are those of the encoder.
+    """
+    offsets, data, refused = kernel.encode(columns.serialize().to_pybytes())
+    buffers = [None, arrow_buffer(offsets), arrow_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), columns.num_rows, buffers), refused
 
 
 def with_rows(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from pulsar_spark.schema.arrow.arithmetic import ONE, ZERO, number
+from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.arrow.arrays import binaries, offsets_of
 
 _INT32, _INT64, _UINT64 = pa.int32(), pa.int64(), pa.uint64()
@@ -22,8 +22,13 @@ _INT32, _INT64, _UINT64 = pa.int32(), pa.int64(), pa.uint64()
 _SMALL = 1 << 14
 
 
+_BYTES = [bytes([value]) for value in range(128)]
+
+
 def varint(value: int) -> bytes:
     """Encode an unsigned number of at most 64 bits."""
+    if value < len(_BYTES):
+        return _BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -35,13 +40,6 @@ def varint(value: int) -> bytes:
 def zigzag(value: int) -> bytes:
     """Encode a signed number with zigzag."""
     return varint((value << 1) ^ (value >> 63))
-
-
-def zigzags(values: pa.Array) -> pa.Array:
-    """Encode 64-bit numbers with zigzag."""
-    # All bits are set for negative numbers; Arrow cannot shift by 63.
-    signs = pc.negate(pc.less(values, ZERO).cast(_INT64))
-    return varints(pc.bit_wise_xor(pc.shift_left(values, ONE), signs))
 
 
 def varints(values: pa.Array) -> pa.Array:

@@ -10,12 +10,14 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import parse_definition
+from pulsar_spark.schema.avro.fitting import plan_for_columns
 from pulsar_spark.schema.avro.reading import AvroPlan
 from pulsar_spark.schema.avro.resolution import losses_of, resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
-from pulsar_spark.schema.avro.writing import AvroEncoder
+from pulsar_spark.schema.avro.writing import AvroWritingPlan
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
@@ -63,7 +65,8 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     Raises SchemaMismatch that lists all mismatches. Nullable columns match fields that are not
     nullable; `encode` raises Mismatch if it finds a null there.
     """
-    return AvroEncoder(parse_definition(info.schema_data), columns)
+    plan = plan_for_columns(parse_definition(info.schema_data), columns)
+    return ColumnEncoder(columns, AvroWritingPlan(plan))
 
 
 def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:

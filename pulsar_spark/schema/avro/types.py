@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.arrow.arrays import usual_type
 from pulsar_spark.schema.avro.definition import (
     MAX_PRECISION,
     Array,
@@ -45,6 +46,10 @@ NOT_A_UUID = "it is not a UUID"
 TOO_LATE = "the time is beyond what 64 bits hold in the schema's unit"
 WRONG_SIZE = "it does not have the {} bytes that the topic's schema asks for"
 WRONG_DURATION = "a part of the duration is not between 0 and 4294967295"
+NOT_NULL = "it is null, and the topic's schema does not allow null there"
+NOT_A_TIME = "it is not a time of day in nanoseconds"
+SEVERAL_MEMBERS = "more than one member of the union is not null"
+WITHOUT_MEMBER = "no member of the union is set, and it does not allow null"
 _EPOCH = date(1970, 1, 1).toordinal()
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -81,6 +86,16 @@ _LOGICAL = {
 def day_of(value: date | int) -> int:
     """Return a date as days since 1970; a number is that already."""
     return value if isinstance(value, int) else value.toordinal() - _EPOCH
+
+
+def unknown_symbol(symbols: Sequence[str]) -> str:
+    """Return what is wrong with a text that is none of an enum's symbols."""
+    return f"it is not one of the enum's symbols: {', '.join(symbols[:20])}"
+
+
+def unfit_decimal(precision: int, scale: int) -> str:
+    """Return what is wrong with a decimal of more digits."""
+    return f"it does not fit decimal({precision},{scale})"
 
 
 def arrow_columns(node: Node, *, all_nullable: bool = False) -> pa.Schema:
@@ -175,25 +190,6 @@ def sole_type(union: UnionOf) -> Node | None:
             if present in (pair, pair[::-1]):
                 return pair[1]
     return None
-
-
-def usual_type(kind: pa.DataType) -> pa.DataType:
-    """Convert types with 64-bit offsets, which Spark may be set to use, to 32-bit offsets."""
-    if pa.types.is_large_string(kind):
-        kind = pa.string()
-    elif pa.types.is_large_binary(kind):
-        kind = pa.binary()
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        kind = pa.list_(_usual_field(kind.value_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_usual_field(kind.key_field), _usual_field(kind.item_field))
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_usual_field(field) for field in kind])
-    return kind
-
-
-def _usual_field(field: pa.Field) -> pa.Field:
-    return field.with_type(usual_type(field.type))
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -43,10 +43,11 @@ from pulsar_spark.schema.avro.definition import (
 from pulsar_spark.schema.avro.types import arrow_columns, is_nullable, record_definition
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder
 from pulsar_spark.schema.json.reading import JsonPlan
 from pulsar_spark.schema.json.resolution import losses_of
 from pulsar_spark.schema.json.types import Dialect, field_shapes, is_java_map, shape_of
-from pulsar_spark.schema.json.writing import JsonEncoder
+from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
 from pulsar_spark.schema.table.names import VALUE
 
 _REMEDY = "Read the topic with valueFormat=raw."
@@ -97,7 +98,8 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     Raises SchemaMismatch that lists all mismatches. Nullable columns match fields that are not
     nullable; `encode` raises Mismatch if it finds a null there.
     """
-    return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
+    plan = text_plan(parse_json_definition(info), columns, Dialect.of(info))
+    return ColumnEncoder(columns, JsonWritingPlan(plan))
 
 
 def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:

@@ -1,191 +1,351 @@
-"""One value at a time → text of a JSON topic, for clients without Spark.
+"""One row at a time → text of a JSON topic: the reference, and the only way without the kernel.
 
-Values have the form of the columns' cells (`python_values.converter`), and have been checked
-against the definition. What is rare is written as a column of one.
+Values are cells, in the form of `arrays.cells_of`.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import re
 from base64 import b64encode
-from collections.abc import Callable
-from datetime import date
-from decimal import Decimal
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from decimal import MAX_PREC, Context, Decimal
+from json.encoder import encode_basestring as quoted
+from struct import Struct
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
-from pulsar_spark.schema.avro import definition as avro
-from pulsar_spark.schema.avro.types import TOO_LATE, day_of, sole_type
+from pulsar_spark.schema.arrow.arrays import build_array
+from pulsar_spark.schema.avro.types import (
+    NOT_A_TIME,
+    NOT_A_UUID,
+    NOT_NULL,
+    SEVERAL_MEMBERS,
+    TOO_LATE,
+    UUID_TEXT,
+    WITHOUT_MEMBER,
+    WRONG_SIZE,
+)
+from pulsar_spark.schema.avro.value_writing import NANOS_PER_DAY
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
-from pulsar_spark.schema.json.writing import OF_PYTHON, writer
+from pulsar_spark.schema.json.reference import check_json
 
-WriteText: TypeAlias = Callable[[Any], str]
-"""Returns a value's JSON; raises Mismatch for one that the type cannot hold."""
+Plan: TypeAlias = tuple[Any, ...]
+"""How values are written: a name, and what it takes (`json/writing.py`)."""
 
-_LONGS = range(-(2**63), 2**63)
-_quoted: WriteText = json.JSONEncoder(ensure_ascii=False).encode
+WriteText: TypeAlias = Callable[[Any], "str | None"]
+"""Returns a value's JSON, None for null; raises Mismatch for one that the type cannot hold."""
 
-
-def value_writer(node: avro.Node, dialect: Dialect, path: str = "") -> WriteText:
-    """Return the function that writes values of a type, also if they are None."""
-    write = _present(node, dialect, path)
-    return lambda value: "null" if value is None else write(value)
-
-
-def _present(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
-    if isinstance(node, avro.UnionOf):
-        sole = sole_type(node)
-        return _union(node, dialect, path) if sole is None else _present(sole, dialect, path)
-    match node:
-        case avro.Record():
-            return _record(node, dialect, path)
-        case avro.Array() if is_java_map(node):
-            return _pairs(node.items, dialect, f"{path}[]")
-        case avro.Array():
-            item = value_writer(node.items, dialect, f"{path}[]")
-            return lambda items: f"[{','.join(map(item, items))}]"
-        case avro.Map():
-            write = value_writer(node.values, dialect, f"{path}{{}}")
-            return lambda pairs: (
-                "{" + ",".join(f"{_quoted(key)}:{write(value)}" for key, value in pairs) + "}"
-            )
-    return _leaf(node, dialect, path)
+_DOUBLE = Struct("<d")
+_EXACT = Context(prec=MAX_PREC)
+_EPOCH = datetime(1970, 1, 1)
+_IS_UUID = re.compile(UUID_TEXT.replace(r"\z", r"\Z").encode()).match
+_IS_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})").fullmatch
 
 
-def _record(node: avro.Record, dialect: Dialect, path: str) -> WriteText:
+def row_writer(plan: Plan) -> Callable[[Sequence[Any]], bytes]:
+    """Return the function that writes rows by a plan."""
+    is_alone = plan[0] == "alone"
+    write = _writer(plan[1] if is_alone else plan, "")
+
+    def write_row(cells: Sequence[Any]) -> bytes:
+        text = write(cells[0] if is_alone else cells)
+        return (text or "null").encode("utf-8", "surrogateescape")
+
+    return write_row
+
+
+def _writer(plan: Plan, path: str) -> WriteText:
+    """Return the function that writes values by a plan, at a path."""
+    nullable = plan[0] == "nullable"
+    name, *parts = plan[1] if nullable else plan
+    write = _PARTS[name](path, *parts)
+
+    def write_present(value: Any) -> str | None:
+        if value is None:
+            if nullable:
+                return None
+            raise Mismatch(NOT_NULL, path)
+        return write(value)
+
+    return write_present
+
+
+def _refused(path: str, write: Callable[[Any], str]) -> WriteText:
+    """Return a function whose ValueErrors are mismatches at a path."""
+
+    def convert(value: Any) -> str:
+        try:
+            return write(value)
+        except (ValueError, OverflowError) as error:
+            raise Mismatch(str(error), path) from None
+
+    return convert
+
+
+# --- types with parts ---------------------------------------------------------------------
+
+
+def _record(path: str, fields: Sequence[tuple[str, bytes, Plan]], leaves_out: bool) -> WriteText:
     prefix = f"{path}." if path else ""
-    fields = [
-        (
-            field.name,
-            f"{_quoted(field.name)}:",
-            value_writer(field.type, dialect, prefix + field.name),
-        )
-        for field in node.fields
-    ]
-    leaves_out = dialect.leaves_out_nulls
-    return lambda value: (
-        "{"
-        + ",".join(
-            [
-                start + write(value[name])
-                for name, start, write in fields
-                if not leaves_out or value[name] is not None
-            ]
-        )
-        + "}"
+    writers = [(start.decode(), _writer(plan, prefix + name)) for name, start, plan in fields]
+
+    def write(cells: Sequence[Any]) -> str:
+        texts = [
+            start + (write_field(cell) or "null")
+            for (start, write_field), cell in zip(writers, cells, strict=True)
+        ]
+        return "{" + ",".join(texts) + "}"
+
+    def write_present(cells: Sequence[Any]) -> str:
+        texts = []
+        for (start, write_field), cell in zip(writers, cells, strict=True):
+            text = write_field(cell)
+            if text is not None:
+                texts.append(start + text)
+        return "{" + ",".join(texts) + "}"
+
+    return write_present if leaves_out else write
+
+
+def _array(path: str, items: Plan) -> WriteText:
+    write = _writer(items, f"{path}[]")
+    return lambda cells: "[" + ",".join([write(cell) or "null" for cell in cells]) + "]"
+
+
+def _map(path: str, values: Plan) -> WriteText:
+    write = _writer(values, f"{path}{{}}")
+    return lambda pairs: (
+        "{" + ",".join([f"{_text(key)}:{write(cell) or 'null'}" for key, cell in pairs]) + "}"
     )
 
 
-def _pairs(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
-    assert isinstance(node, avro.Record)
-    key, value = (value_writer(each.type, dialect, f"{path}.{each.name}") for each in node.fields)
+def _pairs(path: str, key: tuple[int, Plan], value: tuple[int, Plan]) -> WriteText:
+    """Write pairs of keys that are not text as an object, as Jackson does."""
+    write_key, write_value = _writer(key[1], f"{path}[].key"), _writer(value[1], f"{path}[].value")
 
-    def write(pairs: Any) -> str:
+    def write(pairs: Sequence[Any]) -> str:
         texts = []
         for pair in pairs:
-            if pair is None or pair["key"] is None:
+            name = write_key(None if pair is None else pair[key[0]])
+            if name is None:
                 raise Mismatch("a key is null, and JSON's are not", path)
-            name = key(pair["key"])
-            quoted = name if name.startswith('"') else f'"{name}"'
-            texts.append(f"{quoted}:{value(pair['value'])}")
+            shown = name if name.startswith('"') else f'"{name}"'
+            texts.append(f"{shown}:{write_value(pair[value[0]]) or 'null'}")
         return "{" + ",".join(texts) + "}"
 
     return write
 
 
-def _union(node: avro.UnionOf, dialect: Dialect, path: str) -> WriteText:
-    members = {
-        f"member{place}": _present(member, dialect, f"{path}.member{place}")
-        for place, member in enumerate(node.present)
-    }
+def _union(path: str, members: Sequence[Plan], nullable: bool) -> WriteText:
+    writers = [_writer(member, f"{path}.member{i}") for i, member in enumerate(members)]
 
-    def write(value: dict[str, Any]) -> str:
-        ((name, own),) = value.items()
-        return members[name](own)
+    def write(cells: Sequence[Any]) -> str | None:
+        there = [place for place, cell in enumerate(cells) if cell is not None]
+        if len(there) > 1:
+            raise Mismatch(SEVERAL_MEMBERS, path)
+        if not there and not nullable:
+            raise Mismatch(WITHOUT_MEMBER, path)
+        return writers[there[0]](cells[there[0]]) if there else None
 
     return write
 
 
-def _leaf(node: avro.Node, dialect: Dialect, path: str) -> WriteText:
-    shape = shape_of(node, node, dialect)
-    write = _leaf_of(shape)
-    is_checked = isinstance(node, avro.Fixed) or getattr(node, "logical", None) == _UUID
-    is_other = dialect.is_python and shape.rule in OF_PYTHON
-    if write is None or shape.java or is_checked or is_other or pa.types.is_float32(shape.kind):
-        return _by_column(node, shape.kind, dialect, path)
+# --- types without parts ------------------------------------------------------------------
 
-    def checked(value: Any) -> str:
+
+def _text(value: bytes) -> str:
+    return quoted(value.decode("utf-8", "surrogateescape"))
+
+
+def _enum(path: str, names: Sequence[bytes] | None) -> WriteText:
+    known = None if names is None else frozenset(names)
+
+    def write(value: bytes) -> str:
+        if known is None:
+            # Numbers are values of an enum's members, other text is their names.
+            found = value.decode("utf-8", "surrogateescape")
+            return found if _IS_NUMBER(found) else quoted(found)
+        if value not in known:
+            shown = value.decode(errors="replace")[:100]
+            raise Mismatch(f"it is {shown!r}, which is not a symbol of the enum", path)
+        return _text(value)
+
+    return write
+
+
+def _uuid(value: bytes) -> str:
+    if _IS_UUID(value) is None:
+        raise ValueError(NOT_A_UUID)
+    return _text(value)
+
+
+def _bytes(path: str, is_base64: bool, size: int | None) -> WriteText:
+    def write(value: bytes) -> str:
+        if size is not None and len(value) != size:
+            raise Mismatch(WRONG_SIZE.format(size), path)
+        if is_base64:
+            return f'"{b64encode(value).decode()}"'
         try:
-            return write(value)
-        except Mismatch as mismatch:
-            raise mismatch.within(path) from None
+            return quoted(value.decode())
+        except UnicodeDecodeError:
+            reason = "it is not UTF-8, and schemas of the Python client have bytes as UTF-8"
+            raise Mismatch(reason, path) from None
 
-    return checked
-
-
-_UUID = avro.Logical("uuid")
+    return write
 
 
-def _by_column(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> WriteText:
-    write = writer(node, kind, dialect, path)
-
-    def one(value: Any) -> str:
+def _any(path: str) -> WriteText:
+    def write(value: bytes) -> str:
+        text = value.decode("utf-8", "surrogateescape")
         try:
-            column = pa.array([value], kind)
-        except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-            raise Mismatch(f"it cannot be written: {error}", path) from None
-        found: str = write(column)[0].as_py()
-        return found
+            check_json(text)
+        except Mismatch as error:
+            raise Mismatch(error.reason, path) from None
+        return text
 
-    return one
-
-
-def _leaf_of(shape: Shape) -> WriteText | None:
-    if shape.rule in (JsonRule.MOMENT, JsonRule.TIME):
-        return _scaled(shape)
-    return _LEAVES.get(shape.rule)
+    return write
 
 
-def _scaled(shape: Shape) -> WriteText:
+def _float(path: str, bits: int, source: int, is_quoted: bool) -> WriteText:
+    words = {text: f'"{word}"' if is_quoted else word for text, word in _WORDS.items()}
+    # Without a point it would be read as an integer, which has no negative zero.
+    words["-0"] = "-0.0"
+    if source == 64 and bits == 64:
+
+        def write_double(value: bytes) -> str:
+            (number,) = _DOUBLE.unpack(value)
+            if 1e-4 <= abs(number) < 1e10:
+                return repr(number).removesuffix(".0")
+            text = float_text(number)
+            return words.get(text, text)
+
+        return write_double
+
+    def write(value: Any) -> str:
+        cell = value if source else _DOUBLE.pack(value)
+        column = build_array([cell], _KINDS[source]).cast(_KINDS[bits])
+        text: str = column.cast(pa.string())[0].as_py()
+        return words.get(text, text)
+
+    return write
+
+
+_KINDS = {0: pa.float64(), 32: pa.float32(), 64: pa.float64()}
+_WORDS = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def float_text(value: float) -> str:
+    """Return a number with as few digits as tell it from others, as Arrow writes it."""
+    if value == 0 or value - value != 0 or 1e-4 <= abs(value) < 1e10:
+        return repr(value).removesuffix(".0")
+    _, digits, exponent = Decimal(repr(value)).normalize(_EXACT).as_tuple()
+    assert isinstance(exponent, int)
+    sign = "-" if value < 0 else ""
+    shown = "".join(map(str, digits))
+    power = exponent + len(digits) - 1
+    if power in (-5, -6):
+        return f"{sign}0.{'0' * (-power - 1)}{shown}"
+    point = f".{shown[1:]}" if shown[1:] else ""
+    return f"{sign}{shown[0]}{point}e{power:+d}"
+
+
+def _python_float(path: str) -> WriteText:
+    def write(value: bytes) -> str:
+        (found,) = _DOUBLE.unpack(value)
+        text = repr(found)
+        return f'"{_WORDS[text]}"' if text in _WORDS else text
+
+    return write
+
+
+def _decimal(path: str, factor: int, divisor: int, precision: int, scale: int) -> WriteText:
+    times, parts, bound = 10**factor, 10**divisor, 10**precision
+
+    def write(value: int) -> str:
+        found, rest = divmod(value * times, parts)
+        if rest or not -bound < found < bound:
+            reason = "it does not fit the precision and scale of the topic's schema"
+            raise Mismatch(reason, path)
+        return str(Decimal(found).scaleb(-scale, _EXACT))
+
+    return write
+
+
+# --- times --------------------------------------------------------------------------------
+
+
+def _time(path: str, factor: int, divisor: int, of_day: bool) -> WriteText:
     """Write times in the type's unit; finer parts are rounded towards the past."""
 
     def write(value: int) -> str:
-        found = value * shape.divided // shape.times
-        if found not in _LONGS:
-            raise Mismatch(TOO_LATE)
+        if of_day and not 0 <= value < NANOS_PER_DAY:
+            raise Mismatch(NOT_A_TIME, path)
+        found = value * factor // divisor
+        if not -(2**63) <= found < 2**63:
+            raise Mismatch(TOO_LATE, path)
         return str(found)
 
     return write
 
 
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
+def _iso_time(value: int) -> str:
+    if not 0 <= value < NANOS_PER_DAY:
+        raise ValueError(NOT_A_TIME)
+    seconds, nanos = divmod(value, 10**9)
+    return f'"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{nanos:09}"'
 
 
-def _base64(value: bytes) -> str:
-    return f'"{b64encode(value).decode()}"'
+def _iso(value: int, unit: timedelta, timespec: str) -> str:
+    """Return a time of the years 0 to 9999 in ISO 8601; Python has no year 0."""
+    try:
+        days, rest = divmod(value * unit, timedelta(1))
+        if not _FIRST_DAY <= days <= _LAST_DAY:
+            raise OverflowError
+        # 400 years have always the same days.
+        shift = 0 if days >= _FIRST_DAY + 366 else 400
+        found = _EPOCH + timedelta(days + (146_097 if shift else 0)) + rest
+    except OverflowError:
+        reason = "it is not in the years 0 to 9999, which ISO 8601 has"
+        raise ValueError(reason) from None
+    text = found.isoformat(timespec=timespec)
+    return f"{found.year - shift:04}{text[4:]}"
 
 
-def _decimal(value: Decimal) -> str:
-    return f"{value:f}"
+_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
 
 
-def _day(value: date | int) -> str:
-    return str(day_of(value))
+def _iso_date(value: int) -> str:
+    return f'"{_iso(value, timedelta(1), "hours")[:10]}"'
 
 
-_LEAVES: dict[JsonRule, WriteText] = {
-    JsonRule.BOOLEAN: lambda value: "true" if value else "false",
-    JsonRule.INTEGER: str,
-    JsonRule.FLOAT: _float,
-    JsonRule.DECIMAL: _decimal,
-    JsonRule.TEXT: _quoted,
-    JsonRule.ENUM: _quoted,
-    JsonRule.BASE64: _base64,
-    JsonRule.DATE: _day,
+def _iso_moment(path: str, zone: bytes) -> WriteText:
+    unit, end = timedelta(microseconds=1), zone.decode()
+    return _refused(path, lambda value: f'"{_iso(value, unit, "microseconds")}{end}"')
+
+
+_PARTS: dict[str, Callable[..., WriteText]] = {
+    "null": lambda path: lambda value: None,
+    "record": _record,
+    "array": _array,
+    "map": _map,
+    "pairs": _pairs,
+    "union": _union,
+    "text": lambda path: _text,
+    "enum": _enum,
+    "uuid": lambda path: _refused(path, _uuid),
+    "uuid bytes": lambda path: _refused(path, lambda value: f'"{UUID(bytes=value)}"'),
+    "bytes": _bytes,
+    "any": _any,
+    "boolean": lambda path: lambda value: "true" if value else "false",
+    "integer": lambda path: str,
+    "float": _float,
+    "python float": _python_float,
+    "decimal": _decimal,
+    "time": _time,
+    "iso date": lambda path: _refused(path, _iso_date),
+    "iso time": lambda path: _refused(path, _iso_time),
+    "iso moment": _iso_moment,
 }

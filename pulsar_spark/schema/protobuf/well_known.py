@@ -7,15 +7,10 @@ as in Java's and Python's own conversions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from google.protobuf import json_format, struct_pb2
 
-from pulsar_spark.schema.arrow.arithmetic import all_within, floor_divide, number
-from pulsar_spark.schema.arrow.arrays import binaries
 from pulsar_spark.schema.codec import Mismatch
 
 # The years 0001 to 9999, and a Duration's range of 10,000 years.
@@ -23,7 +18,6 @@ FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 LAST_DURATION = 315_576_000_000
 _NANOS = 10**9
 _MICROS = 1_000_000
-_INT64 = pa.int64()
 
 
 def timestamp(seconds: int, nanos: int, path: str) -> int:
@@ -56,48 +50,35 @@ def json_text(message: Any, path: str) -> bytes:
 
 # --- writing ------------------------------------------------------------------------------
 
-Refuse = Callable[[int, str], Mismatch]
-"""Returns the error for the value at an index, given its description."""
+
+def split_timestamp(micros: int, path: str, remedy: str) -> tuple[int, int]:
+    """Return the seconds and nanoseconds of a timestamp; nanoseconds are never negative."""
+    _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, path, remedy)
+    return micros // _MICROS, micros % _MICROS * 1000
 
 
-def split_timestamp(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
-    """Return the seconds and nanoseconds of timestamps; nanoseconds are never negative."""
-    micros = values.view(_INT64)
-    _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, refuse)
-    seconds = floor_divide(micros, _MICROS)
-    rest = pc.subtract(micros, pc.multiply(seconds, number(_MICROS)))
-    return [seconds, pc.multiply(rest, number(1000)).cast(pa.int32())]
+def split_duration(micros: int, path: str, remedy: str) -> tuple[int, int]:
+    """Return the seconds and nanoseconds of a duration, both with the duration's sign."""
+    _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, path, remedy)
+    sign = -1 if micros < 0 else 1
+    return sign * (abs(micros) // _MICROS), sign * (abs(micros) % _MICROS) * 1000
 
 
-def split_duration(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
-    """Return the seconds and nanoseconds of durations, both with the duration's sign."""
-    micros = values.view(_INT64)
-    _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, refuse)
-    million = number(_MICROS)
-    seconds = pc.divide(micros, million)
-    rest = pc.subtract(micros, pc.multiply(seconds, million))
-    return [seconds, pc.multiply(rest, number(1000)).cast(pa.int32())]
+def _check_range(micros: int, first: int, end: int, path: str, remedy: str) -> None:
+    """Refuse a time before the second `first`, or from `end` on."""
+    if not first * _MICROS <= micros < end * _MICROS:
+        reason = f"it is {micros} microseconds, more than protobuf's type has"
+        raise Mismatch(reason, path, remedy=remedy)
 
 
-def _check_range(micros: pa.Array, first: int, end: int, refuse: Refuse) -> None:
-    """Refuse times before the second `first`, and from `end` on."""
-    if all_within(micros, first * _MICROS, end * _MICROS - 1):
-        return
-    for index, value in enumerate(micros.to_pylist()):
-        if not first * _MICROS <= value < end * _MICROS:
-            raise refuse(index, f"is {value} microseconds, more than protobuf's type has")
-
-
-def json_messages(name: str, values: pa.Array, refuse: Refuse) -> pa.Array:
-    """Return Structs, Values or ListValues parsed from JSON; `name` is the message's."""
-    kind = _JSON_CLASSES[name]
-    messages = []
-    for index, text in enumerate(values.to_pylist()):
-        try:
-            messages.append(json_format.Parse(text, kind()).SerializeToString())
-        except (json_format.Error, ValueError, TypeError, RecursionError):
-            raise refuse(index, f"is not the JSON of a {name}") from None
-    return binaries(messages)
+def json_message(name: str, text: bytes, path: str, remedy: str) -> bytes:
+    """Return a Struct, Value or ListValue parsed from JSON; `name` is the message's."""
+    try:
+        message = json_format.Parse(text, _JSON_CLASSES[name]())
+        data: bytes = message.SerializeToString()
+    except (json_format.Error, ValueError, TypeError, RecursionError):
+        raise Mismatch(f"it is not the JSON of a {name}", path, remedy=remedy) from None
+    return data
 
 
 _JSON_CLASSES = {

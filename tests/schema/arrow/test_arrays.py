@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 from typing import Any
@@ -16,7 +15,6 @@ from pulsar_spark.schema.arrow.arrays import (
     binaries,
     booleans,
     constant,
-    fixed_width,
     integers,
     joined,
     make,
@@ -105,13 +103,6 @@ def test_bytes_are_joined_row_by_row() -> None:
     assert joined([constant(b"x")], 2).to_pylist() == [b"x", b"x"]
     rows = pa.array([b"a", b""], pa.binary())
     assert joined([constant(b"<"), rows, constant(b">")], 2).to_pylist() == [b"<a>", b"<>"]
-
-
-@pytest.mark.parametrize("kind, code", [(pa.int32(), "i"), (pa.uint64(), "Q"), (pa.float64(), "d")])
-def test_numbers_of_a_fixed_width_are_their_bytes(kind: pa.DataType, code: str) -> None:
-    array = pa.array([9, 1, 2, 3], kind).slice(1, 2)
-    assert fixed_width(array).to_pylist() == [struct.pack(f"<{code}", value) for value in (1, 2)]
-    assert fixed_width(array.slice(0, 0)).to_pylist() == []
 
 
 def test_offsets_are_those_of_sizes_or_of_parts_that_are_there() -> None:

@@ -8,10 +8,9 @@ from google.protobuf import wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.arrow.varints import varint, varints, zigzag, zigzags
+from pulsar_spark.schema.arrow.varints import varint, varints, zigzag
 
 UINT64 = st.integers(0, 2**64 - 1) | st.integers(0, 20_000)
-INT64 = st.integers(-(2**63), 2**63 - 1)
 EDGES = [0, 1, 127, 128, 16_383, 16_384, 2**21, 2**28, 2**63 - 1, 2**63, 2**64 - 1]
 
 
@@ -41,18 +40,6 @@ def check(numbers: list[int]) -> None:
     found = varints(pa.array([5, *numbers, 5], pa.uint64()).slice(1, len(numbers)))
     found.validate(full=True)
     assert found.to_pylist() == [protobuf_varint(number) for number in numbers]
-
-
-@given(
-    st.lists(INT64)
-    | st.lists(st.integers(-64, 63))
-    | st.lists(st.integers(-(2**55), 2**55 - 1))
-    | st.lists(st.sampled_from([-(2**63), 2**63 - 1, 2**55, -(2**55) - 1, 2**62, -1, 0]))
-)
-def test_numbers_with_a_sign(values: list[int]) -> None:
-    found = zigzags(pa.array(values, pa.int64()))
-    found.validate(full=True)
-    assert found.to_pylist() == [zigzag(value) for value in values]
 
 
 @pytest.mark.parametrize("value,data", [(0, "00"), (-1, "01"), (1, "02"), (-65, "8101")])

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import struct
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.arrow.arrays import build_array
+from pulsar_spark.schema.arrow.arrays import build_array, cells_of
+from tests.schema.random_columns import Columns
 
 DOUBLES = [0.1, None, float("inf")]
+RICH = pa.struct(
+    [
+        ("a", pa.list_(pa.list_(pa.int64()))),
+        ("b", pa.map_(pa.string(), pa.struct([("x", pa.int8()), ("y", pa.decimal128(30, 2))]))),
+        ("c", pa.timestamp("us")),
+        ("d", pa.binary()),
+        ("e", pa.bool_()),
+        ("f", pa.int16()),
+        ("g", pa.null()),
+        ("n", pa.float32()),
+    ]
+)
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 
 
@@ -44,6 +58,17 @@ def test_values_become_arrays(kind: pa.DataType, values: list[Any], shown: Any) 
         found.validate(full=True)
         assert found.type == kind
         assert found.to_pylist() == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_become_values_and_back(seed: int) -> None:
+    kind = RICH
+    found = Columns(Random(seed), nulls=0.1).column(kind, 30).slice(3)
+    again = build_array(cells_of(found), kind)
+    again.validate(full=True)
+    # Equal bits: NaN is unlike itself.
+    plain = pa.struct([*list(RICH)[:-1], pa.field("n", pa.int32())])
+    assert again.view(plain) == found.view(plain)
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])

@@ -14,6 +14,8 @@ from pulsar_spark.schema.avro import codec as avro_codec
 from pulsar_spark.schema.codec import Mismatch
 from tests.schema.avro.random_values import decoded, info
 
+pytestmark = pytest.mark.usefixtures("way")
+
 UTC = pa.timestamp("us", tz="UTC")
 LOCAL = pa.timestamp("us")
 FIXED = {"type": "fixed", "name": "F", "size": 2}

@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.arrow.arrays import usual_type
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.avro.types import arrow_columns, arrow_type, usual_type
+from pulsar_spark.schema.avro.types import arrow_columns, arrow_type
 from pulsar_spark.spark import compat
 
 

@@ -11,13 +11,17 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.column_encoder import ColumnEncoder
 from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.writing import JsonEncoder
+from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
 from tests.schema.json.cases import nullable, record
 
+pytestmark = pytest.mark.usefixtures("way")
 
-def encoder(definition: Any, columns: pa.Schema) -> JsonEncoder:
-    return JsonEncoder(parse_definition(json.dumps(definition).encode()), columns, Dialect())
+
+def encoder(definition: Any, columns: pa.Schema) -> ColumnEncoder:
+    node = parse_definition(json.dumps(definition).encode())
+    return ColumnEncoder(columns, JsonWritingPlan(text_plan(node, columns, Dialect())))
 
 
 def encode(definition: Any, batch: pa.RecordBatch) -> list[Any]:

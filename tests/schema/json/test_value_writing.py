@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,13 +15,13 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Mismatch, codec_of
-from pulsar_spark.schema.json.codec import parse_json_definition
-from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.value_writing import value_writer
-from pulsar_spark.schema.python_values import PythonDecoder, converter
+from pulsar_spark.schema.avro import codec as avro_codec
+from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.json import codec as json_codec
+from pulsar_spark.schema.python_values import PythonDecoder, PythonEncoder
 from tests.schema.avro.random_values import Schemas, Values, encoded, info
 
+VALUE = {"name": "value", "type": "double"}
 JAVA = {"__jsr310ConversionEnabled": "true"}
 
 
@@ -34,13 +35,6 @@ def as_json(tree: Any, client: str = "") -> SchemaInfo:
     return found
 
 
-def by_column(schema: SchemaInfo, value: dict[str, Any]) -> Any:
-    columns = codec_of(schema).arrow_schema(schema)
-    arrays = [pa.array([value[field.name]], field.type) for field in columns]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=columns)
-    return json.loads(codec_of(schema).encoder(schema, columns).encode(batch)[0].as_py())
-
-
 @pytest.mark.parametrize("client", ["", "java", "python"])
 @pytest.mark.parametrize("seed", range(30))
 def test_a_value_is_written_as_a_column_of_one_is(seed: int, client: str) -> None:
@@ -49,35 +43,50 @@ def test_a_value_is_written_as_a_column_of_one_is(seed: int, client: str) -> Non
     values = Values(rng)
     raw = pa.array(encoded(tree, (values.of(tree) for _ in range(5))), pa.binary())
     schema = as_json(tree, client)
-    node = parse_json_definition(schema)
-    convert, write = converter(node), value_writer(node, Dialect.of(schema))
-    for value in PythonDecoder(info(tree), info(tree)).decode(raw):
-        found = convert(value)
-        expected = outcome(partial(by_column, schema, found))
-        assert outcome(lambda: json.loads(write(found))) == expected  # noqa: B023
+    columns = json_codec.arrow_schema(schema)
+    rows = avro_codec.decoder(info(tree), info(tree), columns.names).decode(raw).columns
+    batch = pa.RecordBatch.from_arrays(
+        [c.cast(f.type) for c, f in zip(rows, columns, strict=True)], schema=columns
+    )
+    encoder = json_codec.encoder(schema, columns)
+    python = PythonEncoder(schema)
+
+    def by_row(row: int) -> bytes:
+        found: bytes = encoder.encode(batch.slice(row, 1))[0].as_py()
+        return found
+
+    for row, value in enumerate(PythonDecoder(info(tree), info(tree)).decode(raw)):
+        expected = outcome(partial(by_row, row))
+        assert outcome(partial(python.encode, value)) == expected
 
 
-def outcome(make: Callable[[], Any]) -> Any:
-    """Return what was made, or the field that was refused."""
+def outcome(make: Callable[[], bytes]) -> Any:
+    """Return the JSON that was made, or the field that was refused."""
     try:
-        return make()
+        return json.loads(make())
     except Mismatch as mismatch:
         return mismatch.field
 
 
-def test_text_is_escaped_as_json_asks() -> None:
-    tree = {"type": "record", "name": "R", "fields": [{"name": "a_b", "type": "string"}]}
-    write = value_writer(parse_json_definition(as_json(tree)), Dialect())
-    value = {"a_b": 'é\n\\"\u2028\x00'}
-    assert write(value) == '{"a_b":"é\\n\\\\\\"\u2028\\u0000"}'
-    assert json.loads(write(value)) == value
+def test_text_is_escaped_and_doubles_have_points() -> None:
+    fields = [
+        {"name": "a_b", "type": "string"},
+        {"name": "d", "type": {"type": "map", "values": "double"}},
+    ]
+    encoder = PythonEncoder(as_json({"type": "record", "name": "R", "fields": fields}))
+    numbers = {"a": 1.0, "b": -0.0, "c": 1e-7, "d": -math.inf, "e": 1e16}
+    value: dict[str, Any] = {"a_b": 'é\n\\"\u2028\x00', "d": numbers}
+    assert encoder.encode(value).decode() == (
+        '{"a_b":"é\\n\\\\\\"\u2028\\u0000","d":'
+        '{"a":1.0,"b":-0.0,"c":1e-07,"d":"-Infinity","e":1e+16}}'
+    )
 
 
 def test_maps_with_other_keys_than_text_and_values_of_enums() -> None:
     pair = {
         "type": "record",
         "name": "org.apache.avro.reflect.PairX",
-        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "double"}],
+        "fields": [{"name": "key", "type": "int"}, VALUE],
     }
     symbols = {"type": "enum", "name": "E", "symbols": ["A"]}
     fields = [
@@ -85,8 +94,26 @@ def test_maps_with_other_keys_than_text_and_values_of_enums() -> None:
         {"name": "e", "type": symbols},
     ]
     schema = as_json({"type": "record", "name": "R", "fields": fields}, "python")
-    write = value_writer(parse_json_definition(schema), Dialect.of(schema))
-    value: dict[str, Any] = {"m": [{"key": 1, "value": float("inf")}], "e": "5"}
-    assert write(value) == '{"m":{"1":Infinity},"e":5}'
-    with pytest.raises(Mismatch, match="a key is null"):
-        write({"m": [None], "e": "A"})
+    encoder = PythonEncoder(schema)
+    value: dict[str, Any] = {"m": [{"key": 1, "value": math.inf}], "e": "A"}
+    assert encoder.encode(value) == b'{"m":{"1":Infinity},"e":"A"}'
+
+
+def test_values_of_enums_of_python_are_numbers() -> None:
+    symbols = {"type": "enum", "name": "E", "symbols": ["A"]}
+    tree = {"type": "record", "name": "R", "fields": [{"name": "e", "type": symbols}]}
+    columns = pa.schema([("e", pa.string())])
+    batch = pa.record_batch([pa.array(["A", "5", "-7", "05", "x" * 3])], schema=columns)
+    texts = json_codec.encoder(as_json(tree, "python"), columns).encode(batch).to_pylist()
+    assert texts == [b'{"e":"A"}', b'{"e":5}', b'{"e":-7}', b'{"e":"05"}', b'{"e":"xxx"}']
+
+
+def test_the_keys_of_pairs_are_not_null() -> None:
+    key = {"name": "key", "type": ["null", "int"]}
+    pair = {"type": "record", "name": "org.apache.avro.reflect.PairX", "fields": [key, VALUE]}
+    fields = [{"name": "m", "type": {"type": "array", "items": pair}}]
+    schema = as_json({"type": "record", "name": "R", "fields": fields})
+    columns = json_codec.arrow_schema(schema)
+    batch = pa.RecordBatch.from_pylist([{"m": [{"key": None, "value": 1.5}]}], schema=columns)
+    with pytest.raises(Mismatch, match="m: a key is null"):
+        json_codec.encoder(schema, columns).encode(batch)

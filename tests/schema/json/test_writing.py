@@ -18,25 +18,39 @@ from hypothesis import strategies as st
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.avro.definition import parse_definition
+from pulsar_spark.schema.avro.definition import Record, RecordField, parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
 from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.column_encoder import ColumnEncoder
 from pulsar_spark.schema.json import codec as json_codec
 from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.writing import quote, writer
+from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
 from pulsar_spark.schema.python_values import PythonEncoder
 from tests.schema.bits import assert_same_bits
 from tests.schema.json.cases import info, logical, nullable, record
+from tests.schema.kernel import choose
+from tests.schema.random_columns import outcome
 
 JAVA, PYTHON = Dialect(), Dialect(is_python=True)
 
 
 def write(kind: Any, column: pa.Array, dialect: Dialect = JAVA) -> list[Any]:
-    node = parse_definition(json.dumps(kind).encode())
-    found = writer(node, column.type, dialect, "f")(column)
-    found.validate(full=True)
-    assert found.type == pa.string()
-    return list(found.to_pylist())
+    """Return the texts of a field, which the kernel and the reference write alike."""
+    node = Record("R", (RecordField("f", parse_definition(json.dumps(kind).encode())),))
+    batch = pa.RecordBatch.from_arrays([column], names=["f"])
+    plan = JsonWritingPlan(text_plan(node, batch.schema, dialect))
+    found = []
+    for kernel in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            choose(patch, kernel=kernel)
+            found.append(outcome(ColumnEncoder(batch.schema, plan), batch))
+    assert found[0] == found[1]
+    if isinstance(found[0], tuple):
+        row, field, reason = found[0]
+        raise Mismatch(reason, field, row)
+    assert all(text.startswith(b'{"f":') for text in found[0])
+    texts = [text[5:-1].decode() for text in found[0]]
+    return [None if text == "null" else text for text in texts]
 
 
 def write_all(kind: Any, values: list[Any], dialect: Dialect = JAVA) -> list[Any]:
@@ -46,7 +60,7 @@ def write_all(kind: Any, values: list[Any], dialect: Dialect = JAVA) -> list[Any
 
 @given(st.lists(st.none() | st.text()))
 def test_strings_are_quoted(values: list[str | None]) -> None:
-    found = quote(pa.array(values, pa.string())).to_pylist()
+    found = write(nullable("string"), pa.array(values, pa.string()))
     assert [text if text is None else json.loads(text) for text in found] == values
 
 

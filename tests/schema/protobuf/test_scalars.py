@@ -10,9 +10,11 @@ import pytest
 
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
+from pulsar_spark.schema.protobuf.fitting import accepts
 from pulsar_spark.schema.protobuf.types import MessageField, Type, type_name
-from pulsar_spark.schema.protobuf.writing import accepts
 from tests.schema.protobuf.cases import add, class_of, info_of, new_file
+
+pytestmark = pytest.mark.usefixtures("way")
 
 SHORT: tuple[int, ...] = (Type.TYPE_INT32, Type.TYPE_SINT32, Type.TYPE_SFIXED32)
 LONG: tuple[int, ...] = (Type.TYPE_INT64, Type.TYPE_SINT64, Type.TYPE_SFIXED64)

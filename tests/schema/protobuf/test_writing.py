@@ -9,10 +9,15 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from pulsar_spark.schema.codec import Mismatch
+from pulsar_spark.schema.column_encoder import ColumnEncoder
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf.types import Type
-from pulsar_spark.schema.protobuf.writing import chosen
+from pulsar_spark.schema.protobuf.fitting import plan_for_columns
+from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Type
+from pulsar_spark.schema.protobuf.writing import ProtobufWritingPlan
 from tests.schema.protobuf.cases import add, add_map, info_of, new_file
+from tests.schema.random_columns import outcome
+
+pytestmark = pytest.mark.usefixtures("way")
 
 REPEATED = Type.LABEL_REPEATED
 PRESENT = {
@@ -175,6 +180,16 @@ def test_an_error_in_a_nested_value_names_its_row() -> None:
         write(file, values)
 
 
-def test_rows_are_found_through_those_that_were_left_out() -> None:
-    row = chosen(lambda index: index + 100, pa.array([False, True, False, True]))
-    assert [row(0), row(1)] == [101, 103]
+def test_messages_whose_fields_are_not_known_are_checked() -> None:
+    message = MessageType("N", (), Form.BYTES)
+    field = MessageField(1, "a", Type.TYPE_MESSAGE, message=message)
+    columns = pa.schema([("a", pa.binary())])
+    for value, is_message in (
+        (b"", True), (b"\x08\x01", True), (b"\x0b\x08\x01\x0c", True), (b"\x08", False),
+        (b"\x0f", False),
+    ):  # fmt: skip
+        plan = plan_for_columns(MessageType("M", (field,)), columns)
+        encoder = ColumnEncoder(columns, ProtobufWritingPlan(plan))
+        found = outcome(encoder, pa.RecordBatch.from_arrays([pa.array([value])], schema=columns))
+        good = [b"\x0a" + bytes([len(value)]) + value]
+        assert found == (good if is_message else (0, "a", "it is not a protobuf message"))
