@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.namespaces import partitions_of
 from pulsar_spark.testing.options import OPTION_NAMES, BrokerOptions
 
 
@@ -33,7 +34,7 @@ def test_values_out_of_range_are_named(option: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value,partitions", [(True, 0), (False, None), (1, 1), (5, 5)])
 def test_auto_creation_is_plain_off_or_a_number(value: int, partitions: int | None) -> None:
-    assert BrokerOptions(auto_create=value).auto_partitions == partitions
+    assert partitions_of(value) == partitions
 
 
 def test_the_broker_takes_every_option() -> None:

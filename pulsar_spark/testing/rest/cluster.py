@@ -1,0 +1,130 @@
+"""The cluster, its brokers and tenants, and lookups of topics."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.testing.namespaces import is_name
+from pulsar_spark.testing.rest.request import Answer, Failure, Request
+from pulsar_spark.testing.topic_store import topic_name
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.server import Server
+
+VERSION = "4.0.8"
+"""The Pulsar whose answers these are."""
+
+
+def health(server: Server, asked: Request) -> Answer:
+    """Say that the broker runs."""
+    return Answer(HTTPStatus.OK, "ok")
+
+
+def version(server: Server, asked: Request) -> Answer:
+    """The Pulsar whose behaviour this is."""
+    return Answer(HTTPStatus.OK, VERSION)
+
+
+def clusters(server: Server, asked: Request) -> list[str]:
+    """The one cluster's name."""
+    return [server.options.name]
+
+
+def cluster(server: Server, asked: Request) -> dict[str, Any]:
+    """Where the cluster is."""
+    if asked.named["cluster"] != server.options.name:
+        raise Failure(HTTPStatus.NOT_FOUND, "Cluster does not exist")
+    rest, url = str(server.rest_url()), server.service_url()
+    if server.options.tls is not None:
+        return {"serviceUrlTls": rest, "brokerServiceUrlTls": url}
+    return {"serviceUrl": rest, "brokerServiceUrl": url}
+
+
+def brokers(server: Server, asked: Request) -> list[str]:
+    """The brokers by the addresses of their admin REST, which they share."""
+    cluster(server, asked)
+    return [str(server.rest_url()).partition("://")[2]]
+
+
+def lookup(server: Server, asked: Request) -> dict[str, Any]:
+    """The broker that serves a topic."""
+    name = asked.topic
+    server.topics.namespaces.check(name)
+    listener = asked.query.get("listenerName")
+    if listener and listener not in server.options.listeners:
+        text = f"the broker do not have {listener} listener"
+        raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+    url = server.service_url(server.topics.owner(str(name)))
+    tls = server.options.tls is not None
+    return {
+        "brokerUrl": None if tls else url,
+        "httpUrl": None if tls else server.rest_url(),
+        "nativeUrl": None if tls else url,
+        "brokerUrlSsl": url if tls else "",
+    }
+
+
+def tenants(server: Server, asked: Request) -> list[str]:
+    """The names of the tenants."""
+    return sorted(server.topics.namespaces.tenants)
+
+
+def tenant(server: Server, asked: Request) -> dict[str, Any]:
+    """A tenant's roles and clusters."""
+    return _tenant(server, asked, "Tenant does not exist")
+
+
+def _tenant(server: Server, asked: Request, missing: str) -> dict[str, Any]:
+    found = server.topics.namespaces.tenants.get(asked.named["tenant"])
+    if found is None:
+        raise Failure(HTTPStatus.NOT_FOUND, missing)
+    return dict(found)
+
+
+def create_tenant(server: Server, asked: Request) -> None:
+    """Create a tenant."""
+    name = asked.named["tenant"]
+    if not is_name(name):
+        raise Failure(HTTPStatus.PRECONDITION_FAILED, "Tenant name is not valid")
+    _check_info(server, asked)
+    if name in server.topics.namespaces.tenants:
+        raise Failure(HTTPStatus.CONFLICT, "Tenant already exist")
+    _set(server, asked)
+
+
+def change_tenant(server: Server, asked: Request) -> None:
+    """Change a tenant."""
+    _check_info(server, asked)
+    _tenant(server, asked, f"Tenant {asked.named['tenant']} not found")
+    _set(server, asked)
+
+
+def _check_info(server: Server, asked: Request) -> None:
+    allowed: Any = None
+    if asked.json() is None:
+        wrong = "TenantInfo is null"
+    elif (allowed := asked.record().get("allowedClusters")) is None:
+        wrong = "Clusters cannot be null"
+    elif not allowed:
+        wrong = "Clusters cannot be empty or blank"
+    elif allowed != [server.options.name]:
+        wrong = "Clusters do not exist"
+    else:
+        return
+    raise Failure(HTTPStatus.PRECONDITION_FAILED, wrong)
+
+
+def _set(server: Server, asked: Request) -> None:
+    info = asked.record()
+    roles, allowed = info.get("adminRoles") or [], info["allowedClusters"]
+    server.topics.namespaces.add_tenant(asked.named["tenant"], list(roles), list(allowed))
+
+
+def delete_tenant(server: Server, asked: Request) -> None:
+    """Delete a tenant that has no namespaces."""
+    _tenant(server, asked, "Tenant doesn't exist")
+    name = asked.named["tenant"]
+    if server.topics.namespaces.of_tenant(name, map(topic_name, server.topics.topics)):
+        raise Failure(HTTPStatus.CONFLICT, "The tenant still has active namespaces")
+    del server.topics.namespaces.tenants[name]

@@ -1,0 +1,168 @@
+"""Requests and answers of the admin REST."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.testing.topic_store import parse_topic
+
+MAX_HEAD = 32 * 1024
+"""Bytes of a request's first line and headers."""
+MAX_BODY = 1024 * 1024
+"""Bytes of a request's body: a schema is the largest."""
+
+_HEAD_END = b"\r\n\r\n"
+
+
+class Failure(Exception):
+    """Raised to answer with an error, in the form of Pulsar's web service."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status and a body; `text` is JSON."""
+
+    status: int
+    text: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> Answer:
+        """The usual answer with a value: none for None."""
+        if isinstance(value, Answer):
+            return value
+        return cls(HTTPStatus.NO_CONTENT) if value is None else cls(HTTPStatus.OK, encoded(value))
+
+    def encode(self, *, keep: bool) -> bytes:
+        """Return the answer's bytes. `keep`: more requests may follow on the connection."""
+        body = self.text.encode()
+        lines = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"Content-Length: {len(body)}",
+            f"Connection: {'keep-alive' if keep else 'close'}",
+        ]
+        if body:
+            lines.append("Content-Type: application/json")
+        return "\r\n".join(lines).encode() + _HEAD_END + body
+
+
+def encoded(value: Any) -> str:
+    """Return a value as JSON, as Pulsar writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: `path` has its parts, `named` those that its route has names for."""
+
+    method: str
+    path: tuple[str, ...]
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes = b""
+    named: dict[str, str] = field(default_factory=dict)
+
+    def flag(self, name: str) -> bool:
+        """Whether a parameter of the query is true."""
+        return self.query.get(name, "").lower() == "true"
+
+    def json(self) -> Any:
+        """Return the body's value, None without one; raises Failure."""
+        if not self.body.strip():
+            return None
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise Failure(HTTPStatus.BAD_REQUEST, "The body is no JSON") from None
+
+    def whole(self, name: str | None = None) -> int:
+        """Return the body's number, or that of a named part; raises Failure."""
+        try:
+            return int(self.json() if name is None else self.named[name])
+        except (TypeError, ValueError):
+            status = HTTPStatus.BAD_REQUEST if name is None else HTTPStatus.NOT_FOUND
+            raise Failure(status, "A whole number is expected") from None
+
+    def record(self) -> dict[str, Any]:
+        """Return the body's object; raises Failure."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise Failure(HTTPStatus.BAD_REQUEST, "A JSON object is expected")
+        return value
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the path: ``tenant/namespace``."""
+        return f"{self.named['tenant']}/{self.named['namespace']}"
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic in the path; raises Refusal."""
+        domain = self.named.get("domain", "persistent")
+        return parse_topic(f"{domain}://{self.namespace}/{self.named['topic']}")
+
+    @property
+    def credentials(self) -> tuple[str, bytes]:
+        """The authentication method and credentials, as CONNECT has them."""
+        scheme, _, value = self.headers.get("authorization", "").partition(" ")
+        if scheme == "Bearer":
+            return "token", value.encode()
+        if scheme == "Basic":
+            try:
+                return "basic", base64.b64decode(value, validate=True)
+            except binascii.Error:
+                return "basic", b""
+        return "", b""
+
+
+def take(buffer: bytearray) -> Request | None:
+    """Remove a whole request from the front of what was received; None if it is not whole yet.
+
+    Raises Failure for what is too long, or no request.
+    """
+    end = buffer.find(_HEAD_END)
+    if end > MAX_HEAD or (end < 0 and len(buffer) > MAX_HEAD):
+        raise Failure(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"At most {MAX_HEAD} bytes")
+    if end < 0:
+        return None
+    first, *lines = bytes(buffer[:end]).decode("latin-1").split("\r\n")
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
+    length = _length(headers)
+    start = end + len(_HEAD_END)
+    if len(buffer) < start + length:
+        return None
+    body = bytes(buffer[start : start + length])
+    del buffer[: start + length]
+    try:
+        method, target, _ = first.split(" ")
+        parts = urlsplit(target)
+    except ValueError:
+        raise Failure(HTTPStatus.BAD_REQUEST, "This is no request") from None
+    path = tuple(unquote(part) for part in parts.path.strip("/").split("/"))
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return Request(method, path, query, headers, body)
+
+
+def _length(headers: dict[str, str]) -> int:
+    if "transfer-encoding" in headers:
+        raise Failure(HTTPStatus.LENGTH_REQUIRED, "A body needs its Content-Length")
+    text = headers.get("content-length", "0")
+    if not (text.isascii() and text.isdecimal()):
+        raise Failure(HTTPStatus.BAD_REQUEST, "Content-Length is no number")
+    if len(text) > len(str(MAX_BODY)) or int(text) > MAX_BODY:
+        raise Failure(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"At most {MAX_BODY} bytes")
+    return int(text)
