@@ -43,7 +43,7 @@ def type_name(kind: int) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
-class Kept(NamedTuple):
+class KeptSchema(NamedTuple):
     """A stored version, and when it was stored, in ms since 1970."""
 
     schema: pb.Schema
@@ -57,12 +57,12 @@ class SchemaHistory:
     """
 
     def __init__(self) -> None:
-        self._versions: list[Kept | None] = []
+        self._versions: list[KeptSchema | None] = []
 
     def __len__(self) -> int:
         return len(self.kept())
 
-    def kept(self) -> dict[int, Kept]:
+    def kept(self) -> dict[int, KeptSchema]:
         """The versions that count, by number."""
         numbered = list(enumerate(self._versions))
         deleted = max((number for number, found in numbered if found is None), default=-1)
@@ -97,7 +97,7 @@ class SchemaHistory:
             raise Refusal(pb.IncompatibleSchema, f"the topic has {MAX_VERSIONS} schema versions")
         stored = pb.Schema()
         stored.CopyFrom(schema)
-        self._versions.append(Kept(stored, time.time_ns() // 1_000_000))
+        self._versions.append(KeptSchema(stored, time.time_ns() // 1_000_000))
         return _version(len(self._versions) - 1)
 
     def delete(self, *, force: bool) -> int:

@@ -26,7 +26,7 @@ _INTERCEPTORS = "org.apache.pulsar.common.intercept"
 
 @pytest.fixture(scope="session")
 def _embedded_broker() -> Iterator[Embedded]:
-    with EmbeddedBroker() as own:
+    with EmbeddedBroker(rest=True) as own:
         yield Embedded(own)
         assert own.internal_errors == ()
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.namespaces import is_name
-from pulsar_spark.testing.rest.request import Answer, Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest
 from pulsar_spark.testing.topic_store import topic_name
 
 if TYPE_CHECKING:
@@ -16,22 +16,22 @@ VERSION = "4.0.8"
 """The Pulsar whose answers these are."""
 
 
-def health(server: Server, asked: Request) -> Answer:
+def health(server: Server, asked: RestRequest) -> RestAnswer:
     """Say that the broker runs."""
-    return Answer(HTTPStatus.OK, "ok")
+    return RestAnswer(HTTPStatus.OK, "ok")
 
 
-def version(server: Server, asked: Request) -> Answer:
+def version(server: Server, asked: RestRequest) -> RestAnswer:
     """The Pulsar whose behaviour this is."""
-    return Answer(HTTPStatus.OK, VERSION)
+    return RestAnswer(HTTPStatus.OK, VERSION)
 
 
-def clusters(server: Server, asked: Request) -> list[str]:
+def clusters(server: Server, asked: RestRequest) -> list[str]:
     """The one cluster's name."""
     return [server.options.name]
 
 
-def cluster(server: Server, asked: Request) -> dict[str, Any]:
+def cluster(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Where the cluster is."""
     if asked.named["cluster"] != server.options.name:
         raise Failure(HTTPStatus.NOT_FOUND, "Cluster does not exist")
@@ -41,13 +41,13 @@ def cluster(server: Server, asked: Request) -> dict[str, Any]:
     return {"serviceUrl": rest, "brokerServiceUrl": url}
 
 
-def brokers(server: Server, asked: Request) -> list[str]:
+def brokers(server: Server, asked: RestRequest) -> list[str]:
     """The brokers by the addresses of their admin REST, which they share."""
     cluster(server, asked)
     return [str(server.rest_url()).partition("://")[2]]
 
 
-def lookup(server: Server, asked: Request) -> dict[str, Any]:
+def lookup(server: Server, asked: RestRequest) -> dict[str, Any]:
     """The broker that serves a topic."""
     name = asked.topic
     server.topics.namespaces.check(name)
@@ -65,24 +65,24 @@ def lookup(server: Server, asked: Request) -> dict[str, Any]:
     }
 
 
-def tenants(server: Server, asked: Request) -> list[str]:
+def tenants(server: Server, asked: RestRequest) -> list[str]:
     """The names of the tenants."""
     return sorted(server.topics.namespaces.tenants)
 
 
-def tenant(server: Server, asked: Request) -> dict[str, Any]:
+def tenant(server: Server, asked: RestRequest) -> dict[str, Any]:
     """A tenant's roles and clusters."""
     return _tenant(server, asked, "Tenant does not exist")
 
 
-def _tenant(server: Server, asked: Request, missing: str) -> dict[str, Any]:
+def _tenant(server: Server, asked: RestRequest, missing: str) -> dict[str, Any]:
     found = server.topics.namespaces.tenants.get(asked.named["tenant"])
     if found is None:
         raise Failure(HTTPStatus.NOT_FOUND, missing)
     return dict(found)
 
 
-def create_tenant(server: Server, asked: Request) -> None:
+def create_tenant(server: Server, asked: RestRequest) -> None:
     """Create a tenant."""
     name = asked.named["tenant"]
     if not is_name(name):
@@ -93,14 +93,14 @@ def create_tenant(server: Server, asked: Request) -> None:
     _set(server, asked)
 
 
-def change_tenant(server: Server, asked: Request) -> None:
+def change_tenant(server: Server, asked: RestRequest) -> None:
     """Change a tenant."""
     _check_info(server, asked)
     _tenant(server, asked, f"Tenant {asked.named['tenant']} not found")
     _set(server, asked)
 
 
-def _check_info(server: Server, asked: Request) -> None:
+def _check_info(server: Server, asked: RestRequest) -> None:
     allowed: Any = None
     if asked.json() is None:
         wrong = "TenantInfo is null"
@@ -115,13 +115,13 @@ def _check_info(server: Server, asked: Request) -> None:
     raise Failure(HTTPStatus.PRECONDITION_FAILED, wrong)
 
 
-def _set(server: Server, asked: Request) -> None:
+def _set(server: Server, asked: RestRequest) -> None:
     info = asked.record()
     roles, allowed = info.get("adminRoles") or [], info["allowedClusters"]
     server.topics.namespaces.add_tenant(asked.named["tenant"], list(roles), list(allowed))
 
 
-def delete_tenant(server: Server, asked: Request) -> None:
+def delete_tenant(server: Server, asked: RestRequest) -> None:
     """Delete a tenant that has no namespaces."""
     _tenant(server, asked, "Tenant doesn't exist")
     name = asked.named["tenant"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.rest.request import Answer, Failure, Request, encoded, take
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, encoded, take
 from pulsar_spark.testing.rest.table import handler_of
 from pulsar_spark.testing.wire import Wire
 
@@ -55,7 +55,7 @@ class RestConnection(Wire):
         self._server.rest_connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Answer the requests that are whole."""
+        """RestAnswer the requests that are whole."""
         self._received += data
         try:
             while self.open and (asked := take(self._received)) is not None:
@@ -74,19 +74,19 @@ class RestConnection(Wire):
             self._deadline.cancel()
         self._deadline = self.loop.call_later(_IDLE_SECONDS, self.disconnect)
 
-    def _say(self, answer: Answer, *, keep: bool) -> None:
+    def _say(self, answer: RestAnswer, *, keep: bool) -> None:
         self.write(answer.encode(keep=keep))
         self.pause(not self.writable)
         if not keep:
             self.disconnect()
 
-    def _answer(self, asked: Request) -> Answer:
+    def _answer(self, asked: RestRequest) -> RestAnswer:
         authenticate = self._server.options.authenticate
         try:
             if authenticate is not None and not authenticate(*asked.credentials):
                 return _refused(HTTPStatus.UNAUTHORIZED, "Authentication required")
             handler, request = handler_of(asked)
-            return Answer.of(handler(self._server, request))
+            return RestAnswer.of(handler(self._server, request))
         except Failure as failure:
             return _refused(failure.status, failure.reason)
         except Refusal as refusal:
@@ -97,9 +97,9 @@ class RestConnection(Wire):
             return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 
-def _keeps(asked: Request) -> bool:
+def _keeps(asked: RestRequest) -> bool:
     return asked.headers.get("connection", "").lower() != "close"
 
 
-def _refused(status: int, reason: str) -> Answer:
-    return Answer(status, encoded({"reason": reason}))
+def _refused(status: int, reason: str) -> RestAnswer:
+    return RestAnswer(status, encoded({"reason": reason}))

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 from pulsar_spark.testing.subscription import Subscription
 from pulsar_spark.testing.topic import Topic
 from pulsar_spark.testing.topic_control import TopicControl
@@ -28,7 +28,7 @@ class Control(TopicControl):
         return function(self._server)
 
 
-def namespace(server: Server, asked: Request, missing: str = "Namespace does not exist") -> str:
+def namespace(server: Server, asked: RestRequest, missing: str = "Namespace does not exist") -> str:
     """The namespace that the path names."""
     if asked.namespace not in server.topics.namespaces:
         raise Failure(HTTPStatus.NOT_FOUND, missing)
@@ -56,7 +56,7 @@ def topic(server: Server, name: TopicName) -> Topic:
     return found
 
 
-def subscriptions(server: Server, asked: Request) -> list[Subscription]:
+def subscriptions(server: Server, asked: RestRequest) -> list[Subscription]:
     """A subscription of a topic, in all its partitions that have it."""
     name, wanted = asked.topic, asked.named["subscription"]
     having = [one for one in parts(server, name) if wanted in one.subscriptions]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.namespaces import is_name
 from pulsar_spark.testing.rest import found, policies
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 from pulsar_spark.testing.topic_store import topic_name
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MODE = pb.CommandGetTopicsOfNamespace
 
 
-def namespaces(server: Server, asked: Request) -> list[str]:
+def namespaces(server: Server, asked: RestRequest) -> list[str]:
     """The namespaces of a tenant."""
     known, tenant = server.topics.namespaces, asked.named["tenant"]
     listed = known.of_tenant(tenant, map(topic_name, server.topics.topics))
@@ -26,7 +26,7 @@ def namespaces(server: Server, asked: Request) -> list[str]:
     return listed
 
 
-def create(server: Server, asked: Request) -> None:
+def create(server: Server, asked: RestRequest) -> None:
     """Create a namespace; policies in the body are set."""
     known = server.topics.namespaces
     if not is_name(asked.named["namespace"]):
@@ -38,7 +38,7 @@ def create(server: Server, asked: Request) -> None:
     known.add(asked.namespace)
 
 
-def show(server: Server, asked: Request) -> dict[str, Any]:
+def show(server: Server, asked: RestRequest) -> dict[str, Any]:
     """What is set for a namespace, as far as the broker acts upon it."""
     own = server.topics.namespaces.of_namespace(found.namespace(server, asked))
     return {
@@ -48,7 +48,7 @@ def show(server: Server, asked: Request) -> dict[str, Any]:
     }
 
 
-def delete(server: Server, asked: Request) -> None:
+def delete(server: Server, asked: RestRequest) -> None:
     """Delete a namespace, with its topics if `force` is given."""
     name = found.namespace(server, asked, f"Namespace {asked.namespace} does not exist.")
     listed = server.topics.of_namespace(name)
@@ -61,7 +61,7 @@ def delete(server: Server, asked: Request) -> None:
     server.topics.namespaces.settings.pop(name, None)
 
 
-def topics(server: Server, asked: Request) -> list[str]:
+def topics(server: Server, asked: RestRequest) -> list[str]:
     """The topics of a namespace, with single partitions; `mode` is as in the protocol."""
     mode = asked.query.get("mode", "PERSISTENT")
     try:
@@ -71,20 +71,20 @@ def topics(server: Server, asked: Request) -> list[str]:
     return server.topics.of_namespace(found.namespace(server, asked), number)
 
 
-def topics_of_domain(server: Server, asked: Request) -> list[str]:
+def topics_of_domain(server: Server, asked: RestRequest) -> list[str]:
     """The persistent or the other topics of a namespace, with single partitions."""
     mode = _MODE.PERSISTENT if asked.named["domain"] == "persistent" else _MODE.NON_PERSISTENT
     return server.topics.of_namespace(found.namespace(server, asked), mode)
 
 
-def partitioned(server: Server, asked: Request) -> list[str]:
+def partitioned(server: Server, asked: RestRequest) -> list[str]:
     """The partitioned topics of a namespace."""
     name, domain = found.namespace(server, asked), f"{asked.named['domain']}://"
     known = server.topics.partitioned
     return sorted(text for text in known if _in(text, name) and text.startswith(domain))
 
 
-def unload(server: Server, asked: Request) -> None:
+def unload(server: Server, asked: RestRequest) -> None:
     """Unload all topics of a namespace."""
     name = found.namespace(server, asked, "Namespace not found")
     for text in server.topics.of_namespace(name):

@@ -9,39 +9,39 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.namespaces import AUTO_CREATE
-from pulsar_spark.testing.policies import BacklogQuota
+from pulsar_spark.testing.policies import BacklogQuota, TopicPolicies
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Answer, Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest
 from pulsar_spark.testing.schemas import STRATEGIES
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
 
 
-_NOTHING = Answer(HTTPStatus.OK)
+_NOTHING = RestAnswer(HTTPStatus.OK)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RestPolicy:
     """A policy: its setting's name, and how a body becomes a value and a value a body.
 
     `unset` is shown where nothing is set.
     """
 
     setting: str
-    parse: Callable[[Request], Any]
+    parse: Callable[[RestRequest], Any]
     show: Callable[[Any], Any] = lambda value: value
     unset: Any = _NOTHING
 
 
-def _limit(name: str, asked: Request) -> int:
+def _limit(name: str, asked: RestRequest) -> int:
     number = asked.whole()
     if number < 0:
         raise Failure(HTTPStatus.PRECONDITION_FAILED, f"{name} must be 0 or more")
     return number
 
 
-def _ttl(asked: Request) -> int:
+def _ttl(asked: RestRequest) -> int:
     number = int(asked.query["messageTTL"]) if "messageTTL" in asked.query else asked.whole()
     if number < 0:
         text = "Invalid value for message TTL, message TTL must >= 0"
@@ -49,27 +49,27 @@ def _ttl(asked: Request) -> int:
     return number
 
 
-def _flag(asked: Request) -> bool:
+def _flag(asked: RestRequest) -> bool:
     value = asked.json()
     if not isinstance(value, bool):
         raise Failure(HTTPStatus.BAD_REQUEST, "true or false is expected")
     return value
 
 
-def _types(asked: Request) -> tuple[str, ...]:
+def _types(asked: RestRequest) -> tuple[str, ...]:
     value = asked.json()
     if not isinstance(value, list):
         raise Failure(HTTPStatus.BAD_REQUEST, "A list is expected")
     return tuple(map(str, value))
 
 
-def _strategy(asked: Request) -> str:
+def _strategy(asked: RestRequest) -> str:
     value = asked.json()
     # A broker takes a name that it does not know for none.
     return value if value in STRATEGIES else "UNDEFINED"
 
 
-def _creation(asked: Request) -> bool | int:
+def _creation(asked: RestRequest) -> bool | int:
     value = asked.record()
     if not value.get("allowAutoTopicCreation"):
         return False
@@ -93,24 +93,24 @@ def _shown_creation(value: bool | int) -> dict[str, Any]:
     return shown
 
 
-def _counted(name: str, setting: str, unset: HTTPStatus = HTTPStatus.OK) -> Policy:
-    return Policy(setting, partial(_limit, name), unset=Answer(unset))
+def _counted(name: str, setting: str, unset: HTTPStatus = HTTPStatus.OK) -> RestPolicy:
+    return RestPolicy(setting, partial(_limit, name), unset=RestAnswer(unset))
 
 
-_TTL = Policy("message_ttl", _ttl)
-_DEDUPLICATION = Policy("deduplication", _flag)
-_TYPES = Policy("subscription_types", _types, list, [])
+_TTL = RestPolicy("message_ttl", _ttl)
+_DEDUPLICATION = RestPolicy("deduplication", _flag)
+_TYPES = RestPolicy("subscription_types", _types, list, [])
 
-OF_NAMESPACES: dict[str, Policy] = {
+OF_NAMESPACES: dict[str, RestPolicy] = {
     "messageTTL": _TTL,
     "deduplication": _DEDUPLICATION,
-    "encryptionRequired": Policy("encryption_required", _flag, unset=False),
+    "encryptionRequired": RestPolicy("encryption_required", _flag, unset=False),
     "subscriptionTypesEnabled": _TYPES,
-    "schemaCompatibilityStrategy": Policy("schema_compatibility", _strategy, unset="UNDEFINED"),
-    "isAllowAutoUpdateSchema": Policy("auto_update_schema", _flag, unset=True),
-    "schemaValidationEnforced": Policy("schema_validation_enforced", _flag, unset=False),
-    "autoTopicCreation": Policy(AUTO_CREATE, _creation, _shown_creation),
-    "autoSubscriptionCreation": Policy(
+    "schemaCompatibilityStrategy": RestPolicy("schema_compatibility", _strategy, unset="UNDEFINED"),
+    "isAllowAutoUpdateSchema": RestPolicy("auto_update_schema", _flag, unset=True),
+    "schemaValidationEnforced": RestPolicy("schema_validation_enforced", _flag, unset=False),
+    "autoTopicCreation": RestPolicy(AUTO_CREATE, _creation, _shown_creation),
+    "autoSubscriptionCreation": RestPolicy(
         "auto_subscription_creation",
         lambda asked: bool(asked.record().get("allowAutoSubscriptionCreation")),
         lambda value: {"allowAutoSubscriptionCreation": value},
@@ -124,7 +124,7 @@ OF_NAMESPACES: dict[str, Policy] = {
 }
 """Policies of a namespace, by the last part of their path."""
 
-OF_TOPICS: dict[str, Policy] = {
+OF_TOPICS: dict[str, RestPolicy] = {
     "messageTTL": _TTL,
     "deduplicationEnabled": _DEDUPLICATION,
     "subscriptionTypesEnabled": _TYPES,
@@ -143,7 +143,7 @@ _QUOTAS = {"destination_storage": "backlog_size", "message_age": "backlog_age"}
 _LIMITS = {"destination_storage": "limitSize", "message_age": "limitTime"}
 
 
-def _settings(server: Server, asked: Request) -> dict[str, Any]:
+def _settings(server: Server, asked: RestRequest) -> dict[str, Any]:
     """What is set for the namespace or the topic in the path."""
     known = server.topics.namespaces
     if "topic" not in asked.named:
@@ -152,36 +152,34 @@ def _settings(server: Server, asked: Request) -> dict[str, Any]:
     return known.of_topic(asked.topic)
 
 
-def get(policy: Policy, server: Server, asked: Request) -> Any:
+def get(policy: RestPolicy, server: Server, asked: RestRequest) -> Any:
     """Show what is set."""
     value = _settings(server, asked).get(policy.setting)
     return policy.unset if value is None else policy.show(value)
 
 
-def put(policy: Policy, server: Server, asked: Request) -> None:
+def put(policy: RestPolicy, server: Server, asked: RestRequest) -> None:
     """Set it; topics obey at once."""
     _set(server, _settings(server, asked), policy.setting, policy.parse(asked))
 
 
-def remove(policy: Policy, server: Server, asked: Request) -> None:
+def remove(policy: RestPolicy, server: Server, asked: RestRequest) -> None:
     """Set nothing."""
     _set(server, _settings(server, asked), policy.setting, None)
 
 
 def _set(server: Server, settings: dict[str, Any], name: str, value: Any) -> None:
-    before = settings.pop(name, None)
+    try:
+        TopicPolicies().with_settings({name: value} if value is not None else {})
+    except ValueError as error:
+        raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
+    settings.pop(name, None)
     if value is not None:
         settings[name] = value
-    try:
-        server.topics.apply_policies()
-    except ValueError as error:
-        settings.pop(name, None)
-        if before is not None:
-            settings[name] = before
-        raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
+    server.topics.apply_policies()
 
 
-def quotas(server: Server, asked: Request) -> dict[str, Any]:
+def quotas(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Show the backlog quotas by their kind."""
     return _quotas(_settings(server, asked))
 
@@ -195,7 +193,7 @@ def _quotas(settings: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def set_quota(server: Server, asked: Request) -> None:
+def set_quota(server: Server, asked: RestRequest) -> None:
     """Set a backlog quota, of the kind in the query."""
     kind, settings, given = _kind(asked), _settings(server, asked), asked.record()
     limit = given.get(_LIMITS[kind])
@@ -213,12 +211,12 @@ def set_quota(server: Server, asked: Request) -> None:
     _set(server, settings, _QUOTAS[kind], quota if quota.limit >= 0 else None)
 
 
-def remove_quota(server: Server, asked: Request) -> None:
+def remove_quota(server: Server, asked: RestRequest) -> None:
     """Remove the backlog quota of the kind in the query."""
     _set(server, _settings(server, asked), _QUOTAS[_kind(asked)], None)
 
 
-def _kind(asked: Request) -> str:
+def _kind(asked: RestRequest) -> str:
     kind = asked.query.get("backlogQuotaType", "destination_storage")
     if kind not in _QUOTAS:
         raise Failure(HTTPStatus.NOT_FOUND, f"{kind} is no kind of backlog quota")

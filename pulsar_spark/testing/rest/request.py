@@ -31,16 +31,16 @@ class Failure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RestAnswer:
     """A status and a body; `text` is JSON."""
 
     status: int
     text: str = ""
 
     @classmethod
-    def of(cls, value: Any) -> Answer:
+    def of(cls, value: Any) -> RestAnswer:
         """The usual answer with a value: none for None."""
-        if isinstance(value, Answer):
+        if isinstance(value, RestAnswer):
             return value
         return cls(HTTPStatus.NO_CONTENT) if value is None else cls(HTTPStatus.OK, encoded(value))
 
@@ -63,7 +63,7 @@ def encoded(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestRequest:
     """A request: `path` has its parts, `named` those that its route has names for."""
 
     method: str
@@ -126,7 +126,7 @@ class Request:
         return "", b""
 
 
-def take(buffer: bytearray) -> Request | None:
+def take(buffer: bytearray) -> RestRequest | None:
     """Remove a whole request from the front of what was received; None if it is not whole yet.
 
     Raises Failure for what is too long, or no request.
@@ -154,7 +154,7 @@ def take(buffer: bytearray) -> Request | None:
         raise Failure(HTTPStatus.BAD_REQUEST, "This is no request") from None
     path = tuple(unquote(part) for part in parts.path.strip("/").split("/"))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return Request(method, path, query, headers, body)
+    return RestRequest(method, path, query, headers, body)
 
 
 def _length(headers: dict[str, str]) -> int:

@@ -17,8 +17,8 @@ from pulsar_spark.protocol.schema_info import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.rest.request import Answer, Failure, Request, encoded
-from pulsar_spark.testing.schemas import RECORD_TYPES, Kept
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, encoded
+from pulsar_spark.testing.schemas import RECORD_TYPES, KeptSchema
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 _MISSING = "Schema not found"
 
 
-def latest(server: Server, asked: Request) -> dict[str, Any]:
+def latest(server: Server, asked: RestRequest) -> dict[str, Any]:
     """The latest version of a topic's schema."""
     kept = _kept(server, asked)
     return _shown(server, asked, max(kept, default=-1))
 
 
-def version(server: Server, asked: Request) -> dict[str, Any]:
+def version(server: Server, asked: RestRequest) -> dict[str, Any]:
     """One version of a topic's schema."""
     return _shown(server, asked, asked.whole("version"))
 
 
-def versions(server: Server, asked: Request) -> dict[str, Any]:
+def versions(server: Server, asked: RestRequest) -> dict[str, Any]:
     """All versions of a topic's schema."""
     shown = [_shown(server, asked, number) for number in _kept(server, asked)]
     return {"getSchemaResponses": shown}
 
 
-def _kept(server: Server, asked: Request) -> dict[int, Kept]:
+def _kept(server: Server, asked: RestRequest) -> dict[int, KeptSchema]:
     history = server.topics.schemas_if_any(_topic(asked))
     return {} if history is None else history.kept()
 
 
-def _shown(server: Server, asked: Request, number: int) -> dict[str, Any]:
+def _shown(server: Server, asked: RestRequest, number: int) -> dict[str, Any]:
     found = _kept(server, asked).get(number)
     if found is None:
         raise Failure(HTTPStatus.NOT_FOUND, _MISSING)
@@ -62,26 +62,26 @@ def _shown(server: Server, asked: Request, number: int) -> dict[str, Any]:
     }
 
 
-def store(server: Server, asked: Request) -> dict[str, Any]:
+def store(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Store a schema as a new version, unless it is known."""
     strategy = server.topics.namespaces.policies(_topic(asked)).schema_compatibility
     added = server.topics.schemas(_topic(asked)).add(_schema(asked), strategy)
     return {"version": {"version": int.from_bytes(added, "big")}}
 
 
-def delete(server: Server, asked: Request) -> dict[str, Any]:
+def delete(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Delete all versions of a topic's schema."""
     gone = server.topics.schemas(_topic(asked)).delete(force=asked.flag("force"))
     return {"version": gone}
 
 
-def find(server: Server, asked: Request) -> dict[str, Any]:
+def find(server: Server, asked: RestRequest) -> dict[str, Any]:
     """The version of the schema in the body, -1 if it is unknown."""
     number = server.topics.schemas(_topic(asked)).find(_schema(asked))
     return {"version": -1 if number is None else number}
 
 
-def compatibility(server: Server, asked: Request) -> Answer:
+def compatibility(server: Server, asked: RestRequest) -> RestAnswer:
     """Whether the schema in the body could be stored."""
     strategy = server.topics.namespaces.policies(_topic(asked)).schema_compatibility
     try:
@@ -89,15 +89,15 @@ def compatibility(server: Server, asked: Request) -> Answer:
     except Refusal as refusal:
         raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, refusal.message) from None
     told = {"schemaCompatibilityStrategy": strategy, "compatibility": True}
-    return Answer(HTTPStatus.ACCEPTED, encoded(told))
+    return RestAnswer(HTTPStatus.ACCEPTED, encoded(told))
 
 
-def _topic(asked: Request) -> TopicName:
+def _topic(asked: RestRequest) -> TopicName:
     """The topic in the path, which is decoded twice in these paths."""
     return replace(asked, named={**asked.named, "topic": unquote(asked.named["topic"])}).topic
 
 
-def _schema(asked: Request) -> pb.Schema:
+def _schema(asked: RestRequest) -> pb.Schema:
     """The schema in the body."""
     given = asked.record()
     kind = type_of_name(str(given.get("type")))

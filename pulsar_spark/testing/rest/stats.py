@@ -12,7 +12,7 @@ from pulsar_spark.testing.entry_log import Place
 from pulsar_spark.testing.producers import Producer
 from pulsar_spark.testing.quotas import backlog_bytes, backlog_of
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 from pulsar_spark.testing.subscription import SingleSubscription, Subscription
 from pulsar_spark.testing.topic import Topic
 
@@ -24,12 +24,12 @@ _SUMMED = ("msgInCounter", "storageSize", "backlogSize", "waitingPublishers")
 _SUMMED_OF_SUBSCRIPTIONS = ("msgBacklog", "backlogSize", "unackedMessages", "msgOutCounter")
 
 
-def stats(server: Server, asked: Request) -> dict[str, Any]:
+def stats(server: Server, asked: RestRequest) -> dict[str, Any]:
     """The statistics of a topic or a partition."""
     return _of_topic(found.topic(server, asked.topic))
 
 
-def partitioned_stats(server: Server, asked: Request) -> dict[str, Any]:
+def partitioned_stats(server: Server, asked: RestRequest) -> dict[str, Any]:
     """The sums of a partitioned topic's statistics, and those of its partitions."""
     parts = {one.name: _of_topic(one) for one in _partitions(server, asked)}
     whole: dict[str, Any] = {name: sum(part[name] for part in parts.values()) for name in _SUMMED}
@@ -40,25 +40,25 @@ def partitioned_stats(server: Server, asked: Request) -> dict[str, Any]:
     return whole
 
 
-def internal_stats(server: Server, asked: Request) -> dict[str, Any]:
+def internal_stats(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Ledgers and cursors of a topic or a partition."""
     return _internal(found.topic(server, asked.topic))
 
 
-def partitioned_internal_stats(server: Server, asked: Request) -> dict[str, Any]:
+def partitioned_internal_stats(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Ledgers and cursors of a topic's partitions."""
     parts = {one.name: _internal(one) for one in _partitions(server, asked)}
     return {"metadata": _metadata(server, asked), "partitions": parts}
 
 
-def _partitions(server: Server, asked: Request) -> list[Topic]:
+def _partitions(server: Server, asked: RestRequest) -> list[Topic]:
     if found.partitions(server, asked.topic) is None:
         text = f"Partitioned Topic {asked.topic} not found"
         raise Failure(HTTPStatus.NOT_FOUND, text)
     return server.topics.parts(asked.topic)
 
 
-def _metadata(server: Server, asked: Request) -> dict[str, Any]:
+def _metadata(server: Server, asked: RestRequest) -> dict[str, Any]:
     return {"partitions": found.partitions(server, asked.topic), "deleted": False}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageIdAdv
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 from pulsar_spark.testing.subscription import Subscription
 from pulsar_spark.testing.topic import Topic
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
 
 
-def subscriptions(server: Server, asked: Request) -> list[str]:
+def subscriptions(server: Server, asked: RestRequest) -> list[str]:
     """The names of a topic's durable and other subscriptions."""
     parts = found.parts(server, asked.topic)
     return sorted({name for one in parts for name in one.subscriptions})
 
 
-def create(server: Server, asked: Request) -> None:
+def create(server: Server, asked: RestRequest) -> None:
     """Create a durable subscription, and the topic if it may be created."""
     name, wanted = asked.topic, asked.named["subscription"]
     start = _start(asked)
@@ -33,7 +33,7 @@ def create(server: Server, asked: Request) -> None:
     found.Control(server).create_subscription(str(name), wanted, start)
 
 
-def _start(asked: Request) -> MessageIdAdv:
+def _start(asked: RestRequest) -> MessageIdAdv:
     """The message id in the body, the latest one without it."""
     value = asked.json()
     if value is None or value == "latest":
@@ -46,7 +46,7 @@ def _start(asked: Request) -> MessageIdAdv:
         raise Failure(HTTPStatus.BAD_REQUEST, "The body is no message id") from None
 
 
-def delete(server: Server, asked: Request) -> None:
+def delete(server: Server, asked: RestRequest) -> None:
     """Delete a subscription, with its consumers if `force` is given."""
     if any(one.consumers for one in _in_partitions(server, asked)) and not asked.flag("force"):
         text = "Subscription has active connected consumers"
@@ -54,7 +54,7 @@ def delete(server: Server, asked: Request) -> None:
     found.Control(server).remove_subscription(str(asked.topic), asked.named["subscription"])
 
 
-def _in_partitions(server: Server, asked: Request) -> list[Subscription]:
+def _in_partitions(server: Server, asked: RestRequest) -> list[Subscription]:
     if found.partitions(server, asked.topic) is None:
         return found.subscriptions(server, asked)
     try:
@@ -63,7 +63,7 @@ def _in_partitions(server: Server, asked: Request) -> list[Subscription]:
         raise Failure(HTTPStatus.NOT_FOUND, "Subscription not found") from None
 
 
-def skip(server: Server, asked: Request) -> None:
+def skip(server: Server, asked: RestRequest) -> None:
     """Acknowledge the next entries of a subscription, as many as the path says."""
     count = asked.whole("count")
     if found.partitions(server, asked.topic) is not None:
@@ -73,20 +73,20 @@ def skip(server: Server, asked: Request) -> None:
         one.topic.skip(one.name, count)
 
 
-def skip_all(server: Server, asked: Request) -> None:
+def skip_all(server: Server, asked: RestRequest) -> None:
     """Acknowledge everything that a subscription has not."""
     for one in found.subscriptions(server, asked):
         one.topic.skip(one.name, None)
 
 
-def reset_to_time(server: Server, asked: Request) -> None:
+def reset_to_time(server: Server, asked: RestRequest) -> None:
     """Move a subscription to what was published at a time in ms, or later."""
     to = asked.whole("timestamp")
     for one in found.subscriptions(server, asked):
         one.topic.reset(one.name, one.topic.log.first_published_at(to))
 
 
-def reset_to_id(server: Server, asked: Request) -> None:
+def reset_to_id(server: Server, asked: RestRequest) -> None:
     """Move a subscription to the message in the body."""
     if asked.json() is None:
         raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, "The body has no message id")
@@ -98,14 +98,14 @@ def reset_to_id(server: Server, asked: Request) -> None:
         one.topic.reset(one.name, (start.ledger_id, start.entry_id))
 
 
-def expire(server: Server, asked: Request) -> None:
+def expire(server: Server, asked: RestRequest) -> None:
     """Acknowledge for a subscription what is older than some seconds."""
     before = _before(asked)
     for one in found.subscriptions(server, asked):
         _expire(one.topic, one.name, before)
 
 
-def expire_all(server: Server, asked: Request) -> None:
+def expire_all(server: Server, asked: RestRequest) -> None:
     """Acknowledge for all subscriptions what is older than some seconds."""
     before = _before(asked)
     for one in found.parts(server, asked.topic):
@@ -113,7 +113,7 @@ def expire_all(server: Server, asked: Request) -> None:
             _expire(one, name, before)
 
 
-def _before(asked: Request) -> int:
+def _before(asked: RestRequest) -> int:
     return time.time_ns() // 1_000_000 - asked.whole("seconds") * 1000
 
 

@@ -21,12 +21,12 @@ from pulsar_spark.testing.rest import (
     subscriptions,
     topics,
 )
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
 
-Handler = Callable[["Server", Request], Any]
+Handler = Callable[["Server", RestRequest], Any]
 
 _ADMIN = "admin/v2"
 _NAMESPACE = f"{_ADMIN}/namespaces/{{tenant}}/{{namespace}}"
@@ -109,7 +109,7 @@ for (_method, _path), _handler in ROUTES.items():
     _BY_LENGTH.setdefault(len(_parts), []).append((_method, _parts, _handler))
 
 
-def handler_of(asked: Request) -> tuple[Handler, Request]:
+def handler_of(asked: RestRequest) -> tuple[Handler, RestRequest]:
     """Return the function for a request, and the request with the named parts of its path.
 
     Raises Failure for a request that the broker does not have.

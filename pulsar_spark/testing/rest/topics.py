@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.entry_log import NOWHERE
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, Request
+from pulsar_spark.testing.rest.request import Failure, RestRequest
 from pulsar_spark.testing.topic import Topic
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 MAX_PARTITIONS = 10_000
 
 
-def create(server: Server, asked: Request) -> None:
+def create(server: Server, asked: RestRequest) -> None:
     """Create a topic that is not partitioned."""
     _create(server, asked, 0)
 
 
-def create_partitioned(server: Server, asked: Request) -> None:
+def create_partitioned(server: Server, asked: RestRequest) -> None:
     """Create a partitioned topic; the body is the number of partitions."""
     _create(server, asked, _number(asked))
 
 
-def _create(server: Server, asked: Request, count: int) -> None:
+def _create(server: Server, asked: RestRequest, count: int) -> None:
     name = asked.topic
     server.topics.namespaces.check(name)
     if str(name) in server.topics.topics or found.partitions(server, name) is not None:
@@ -34,7 +34,7 @@ def _create(server: Server, asked: Request, count: int) -> None:
     server.topics.create(name, count)
 
 
-def _number(asked: Request) -> int:
+def _number(asked: RestRequest) -> int:
     count = asked.whole()
     if count <= 0:
         text = "Number of partitions should be more than 0"
@@ -45,19 +45,20 @@ def _number(asked: Request) -> int:
     return count
 
 
-def partitions(server: Server, asked: Request) -> dict[str, Any]:
+def partitions(server: Server, asked: RestRequest) -> dict[str, Any]:
     """A topic's number of partitions, 0 for none."""
     name = asked.topic
     count = found.partitions(server, name)
     if count is None and str(name) not in server.topics.topics:
-        if not asked.flag("checkAllowAutoCreation"):
-            server.topics.namespaces.check(name)
+        server.topics.namespaces.check(name)
+        created = server.topics.namespaces.auto_partitions(name) is not None
+        if not (created and asked.flag("checkAllowAutoCreation")):
             raise found.no_topic(name)
         count = server.topics.partitions(name, auto_create=True)
     return {"partitions": count or 0, "deleted": False}
 
 
-def grow(server: Server, asked: Request) -> None:
+def grow(server: Server, asked: RestRequest) -> None:
     """Increase a topic's number of partitions; the body is the number."""
     name, wanted = asked.topic, _number(asked)
     count = found.partitions(server, name)
@@ -70,7 +71,7 @@ def grow(server: Server, asked: Request) -> None:
     server.topics.add_partitions(name, wanted)
 
 
-def delete(server: Server, asked: Request) -> None:
+def delete(server: Server, asked: RestRequest) -> None:
     """Delete a topic or a partition, with clients if `force` is given."""
     name = asked.topic
     if found.partitions(server, name) is not None:
@@ -83,7 +84,7 @@ def delete(server: Server, asked: Request) -> None:
     _delete(server, asked)
 
 
-def delete_partitioned(server: Server, asked: Request) -> None:
+def delete_partitioned(server: Server, asked: RestRequest) -> None:
     """Delete a partitioned topic, with clients if `force` is given."""
     name = asked.topic
     if found.partitions(server, name) is None:
@@ -97,7 +98,7 @@ def delete_partitioned(server: Server, asked: Request) -> None:
     _delete(server, asked)
 
 
-def _delete(server: Server, asked: Request) -> None:
+def _delete(server: Server, asked: RestRequest) -> None:
     for one in server.topics.parts(asked.topic):
         clients = _clients(one)
         if clients and not asked.flag("force"):
@@ -115,13 +116,13 @@ def _clients(topic: Topic) -> int:
     return len(topic.producers) + consumers
 
 
-def unload(server: Server, asked: Request) -> None:
+def unload(server: Server, asked: RestRequest) -> None:
     """Unload a topic or all its partitions."""
     found.parts(server, asked.topic)
     found.Control(server).unload(str(asked.topic))
 
 
-def truncate(server: Server, asked: Request) -> None:
+def truncate(server: Server, asked: RestRequest) -> None:
     """Acknowledge and delete all messages."""
     for one in found.parts(server, asked.topic):
         for name in one.subscriptions:
@@ -130,7 +131,7 @@ def truncate(server: Server, asked: Request) -> None:
         one.trim(one.log.end_place())
 
 
-def terminate(server: Server, asked: Request) -> dict[str, int]:
+def terminate(server: Server, asked: RestRequest) -> dict[str, int]:
     """Take no more messages; returns the last one's id."""
     if found.partitions(server, asked.topic) is not None:
         text = "Termination of a partitioned topic is not allowed"
@@ -140,7 +141,7 @@ def terminate(server: Server, asked: Request) -> dict[str, int]:
     return _last(one)
 
 
-def terminate_partitions(server: Server, asked: Request) -> dict[str, dict[str, int]]:
+def terminate_partitions(server: Server, asked: RestRequest) -> dict[str, dict[str, int]]:
     """Take no more messages in any partition; returns the last ids by partition."""
     if found.partitions(server, asked.topic) is None:
         raise Failure(
@@ -154,25 +155,25 @@ def terminate_partitions(server: Server, asked: Request) -> dict[str, dict[str, 
     return {str(one.partition): {**_last(one), "partitionIndex": -1} for one in parts}
 
 
-def last_message_id(server: Server, asked: Request) -> dict[str, int]:
+def last_message_id(server: Server, asked: RestRequest) -> dict[str, int]:
     """The id of the last message."""
     return _last(found.topic(server, asked.topic))
 
 
-def message_id_at(server: Server, asked: Request) -> dict[str, int]:
+def message_id_at(server: Server, asked: RestRequest) -> dict[str, int]:
     """The id of the first message that was published at a time in ms, or later."""
     one = found.topic(server, asked.topic)
     place = one.log.first_published_at(asked.whole("timestamp"))
     return message_id(place, one.partition)
 
 
-def compact(server: Server, asked: Request) -> None:
+def compact(server: Server, asked: RestRequest) -> None:
     """Compact a topic or all its partitions."""
     for one in found.parts(server, asked.topic):
         one.compact()
 
 
-def compaction(server: Server, asked: Request) -> dict[str, str]:
+def compaction(server: Server, asked: RestRequest) -> dict[str, str]:
     """Say whether the topic is compacted: compaction takes no time here."""
     done = found.topic(server, asked.topic).compacted.horizon != NOWHERE
     return {"status": "SUCCESS" if done else "NOT_RUN", "lastError": ""}
