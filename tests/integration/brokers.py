@@ -262,7 +262,8 @@ class Real(Broker):
         # Whatever is set before a topic is loaded is obeyed from its beginning.
         namespace = self.create_namespace("limited")
         for name, value in _namespace_policies(policies).items():
-            self.own.admin("POST", f"namespaces/{namespace}/{name}", value)
+            method = "PUT" if name == "schemaCompatibilityStrategy" else "POST"
+            self.own.admin(method, f"namespaces/{namespace}/{name}", value)
         return self.create_topic(self.unique_topic(namespace=namespace))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -372,8 +373,22 @@ def _namespace_policies(policies: TopicPolicies) -> dict[str, Any]:
         "maxSubscriptionsPerTopic": policies.max_subscriptions,
         "maxProducersPerTopic": policies.max_producers,
         "encryptionRequired": policies.encryption_required,
+        "messageTTL": policies.message_ttl,
+        "deduplication": policies.deduplication,
+        "schemaValidationEnforced": policies.schema_validation_enforced,
     }
     found: dict[str, Any] = {name: value for name, value in limits.items() if value}
+    for kind, quota in (
+        ("destination_storage", policies.backlog_size),
+        ("message_age", policies.backlog_age),
+    ):
+        if quota is not None:
+            limit = {"limitSize": quota.limit, "limitTime": quota.limit, "policy": quota.policy}
+            found[f"backlogQuota?backlogQuotaType={kind}"] = limit
+    if policies.schema_compatibility != TopicPolicies().schema_compatibility:
+        found["schemaCompatibilityStrategy"] = policies.schema_compatibility
+    if not policies.auto_update_schema:
+        found["isAllowAutoUpdateSchema"] = False
     if not policies.auto_subscription_creation:
         found["autoSubscriptionCreation"] = {"allowAutoSubscriptionCreation": False}
     if set(policies.subscription_types) != set(TopicPolicies().subscription_types):

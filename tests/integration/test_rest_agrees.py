@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client import ConsumerType, InitialPosition, PulsarClient
-from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.client import ConsumerType, InitialPosition, PulsarClient, StringSchema
+from pulsar_spark.errors import IncompatibleSchema
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
@@ -21,9 +22,8 @@ RECEIVE_MS = 60_000
 # of an object the fields that matter, null where it does not matter. {tenant} is a new tenant for
 # each group: all groups but the first have it from the beginning, those after the second also its
 # namespace n.
-ROWS = [
-    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "rest_requests.jsonl").open()
-]
+_DATA = Path(__file__).parents[1] / "data" / "rest_requests.jsonl"
+ROWS = [json.loads(line) for line in _DATA.read_text("utf-8").splitlines()]
 GROUPS = list(dict.fromkeys(row[0] for row in ROWS))
 CLUSTER = {"adminRoles": [], "allowedClusters": ["standalone"]}
 
@@ -172,3 +172,64 @@ def test_a_client_finds_everything_by_http(broker: Broker, topic: str) -> None:
             producer.send(b"found")
         consumer = client.subscribe(topic, "s", initial_position=InitialPosition.Earliest)
         assert consumer.receive(RECEIVE_MS).data() == b"found"
+
+
+def test_policies_of_schemas_are_obeyed(broker: Broker, client: PulsarClient) -> None:
+    fixed = broker.create_limited_topic(TopicPolicies(auto_update_schema=False))
+    with pytest.raises(IncompatibleSchema, match="schema auto updating is disabled"):
+        client.create_producer(fixed, schema=StringSchema())
+    tenant, namespace, local = rest_path(fixed).split("/")[1:]
+    text = {"type": "STRING", "schema": "", "properties": {}}
+    added = broker.ask("POST", f"schemas/{tenant}/{namespace}/{local}/schema", text)
+    assert added == (200, {"version": {"version": 0}})
+    client.create_producer(fixed, schema=StringSchema())
+    enforced = broker.create_limited_topic(TopicPolicies(schema_validation_enforced=True))
+    client.create_producer(enforced)
+    client.create_producer(enforced, schema=StringSchema())
+    with pytest.raises(IncompatibleSchema, match="SchemaValidationEnforced"):
+        client.create_producer(enforced)
+
+
+A = {"name": "a", "type": "int"}
+B = {"name": "b", "type": "int"}
+LONG = {"name": "a", "type": "long"}
+
+
+@pytest.mark.parametrize(
+    "strategy,taken",
+    [
+        ("FULL", ["new with a default"]),
+        ("BACKWARD", ["new with a default", "wider", "fewer"]),
+        ("FORWARD", ["new with a default", "new"]),
+        ("ALWAYS_COMPATIBLE", ["new with a default", "new", "wider", "fewer", "another type"]),
+        ("ALWAYS_INCOMPATIBLE", []),
+    ],
+)
+def test_strategies_take_the_same_schemas(broker: Broker, strategy: str, taken: list[str]) -> None:
+    namespace = broker.create_namespace()
+    asked = broker.ask("PUT", f"namespaces/{namespace}/schemaCompatibilityStrategy", strategy)
+    assert asked == (204, None)
+    changes: dict[str, list[dict[str, Any]] | None] = {
+        "new with a default": [A, {**B, "default": 0}],
+        "new": [A, B],
+        "wider": [LONG],
+        "fewer": [],
+        "another type": None,
+    }
+    found: list[str] = []
+    for number, (what, fields) in enumerate(changes.items()):
+        path = f"schemas/{namespace}/t-{number}/schema"
+        assert broker.ask("POST", path, avro([A]))[0] == 200
+        status, _ = broker.ask("POST", path, avro(fields))
+        assert status in (200, 409)
+        if status == 200:
+            found.append(what)
+    assert found == taken
+
+
+def avro(fields: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """A schema of a record as a request has it, or of numbers for None."""
+    if fields is None:
+        return {"type": "INT64", "schema": "", "properties": {}}
+    record = json.dumps({"type": "record", "name": "R", "fields": fields})
+    return {"type": "AVRO", "schema": record, "properties": {}}
