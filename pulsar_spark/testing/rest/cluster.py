@@ -56,13 +56,10 @@ def lookup(server: Server, asked: RestRequest) -> dict[str, Any]:
         text = f"the broker do not have {listener} listener"
         raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, text)
     url = server.service_url(server.topics.owner(str(name)))
-    tls = server.options.tls is not None
-    return {
-        "brokerUrl": None if tls else url,
-        "httpUrl": None if tls else server.rest_url(),
-        "nativeUrl": None if tls else url,
-        "brokerUrlSsl": url if tls else "",
-    }
+    rest = server.rest_url()
+    if server.options.tls is not None:
+        return {"brokerUrlTls": url, "httpUrlTls": rest, "brokerUrlSsl": url}
+    return {"brokerUrl": url, "httpUrl": rest, "nativeUrl": url, "brokerUrlSsl": ""}
 
 
 def tenants(server: Server, asked: RestRequest) -> list[str]:

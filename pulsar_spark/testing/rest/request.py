@@ -148,11 +148,13 @@ def take(buffer: bytearray) -> RestRequest | None:
     body = bytes(buffer[start : start + length])
     del buffer[: start + length]
     try:
-        method, target, _ = first.split(" ")
+        method, target, protocol = first.split(" ")
         parts = urlsplit(target)
     except ValueError:
         raise Failure(HTTPStatus.BAD_REQUEST, "This is no request") from None
     path = tuple(unquote(part) for part in parts.path.strip("/").split("/"))
+    if protocol == "HTTP/1.0":
+        headers.setdefault("connection", "close")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     return RestRequest(method, path, query, headers, body)
 
