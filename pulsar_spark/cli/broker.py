@@ -30,6 +30,8 @@ read it:     spark.read.format("pulsar")
                  .option("service.url", "{0}")
                  .option("topic", "my-topic").load()
 stop it:     Ctrl-C"""
+_REST = """
+admin REST:  {admin_url}"""
 
 
 # All other commands take them.
@@ -293,15 +295,14 @@ def run(arguments: argparse.Namespace) -> int:
         for topic in arguments.topic:
             name, partitions = _topic(topic)
             broker.create_topic(name, partitions=partitions)
-        rest = {} if arguments.rest is None else {"admin_url": broker.admin_url}
+        told = {"service_url": broker.service_url}
+        if arguments.rest is not None:
+            told["admin_url"] = broker.admin_url
         if arguments.json:
-            print_json_line({"service_url": broker.service_url, **rest})
+            print_json_line(told)
         else:
-            lines = [
-                _RUNNING.format(broker.service_url),
-                *map("admin REST:  {}".format, rest.values()),
-            ]
-            print("\n".join(lines), flush=True)
+            rest = _REST.format(**told) if "admin_url" in told else ""
+            print(_RUNNING.format(broker.service_url) + rest, flush=True)
         stopped.wait()
     return 0
 
