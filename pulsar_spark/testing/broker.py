@@ -33,7 +33,7 @@ class EmbeddedBroker(TopicControl):
 
     Use it as a context manager, or with `start` and `stop`. Any Pulsar client can connect. All
     methods can be called from any thread. Messages are kept, even acknowledged ones, until the
-    topic is deleted or trimmed, up to `memory_limit` bytes.
+    topic is deleted or trimmed, or its policies have a retention, up to `memory_limit` bytes.
 
     port: 0 for any free one. auto_create: True creates topics on first use, a number creates them
     with that many partitions, False creates none. namespaces: the existing ones, or None for all.

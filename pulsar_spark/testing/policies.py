@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.refusals import Refusal
@@ -52,6 +52,17 @@ class BacklogQuota:
             raise ValueError(f"{self.policy!r} is none of {', '.join(QUOTA_POLICIES)}")
 
 
+class Retention(NamedTuple):
+    """How long a topic keeps what all durable subscriptions have acknowledged, and how much of it.
+
+    Both limits count, -1 is none: only where neither is exceeded it stays. Closed ledgers are
+    deleted as a whole.
+    """
+
+    minutes: int
+    megabytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """What a topic allows. A limit of 0 is none; types are names such as "Exclusive".
@@ -59,8 +70,9 @@ class TopicPolicies:
     Consumers and subscriptions count whether they are durable or not. `deduplication` is the
     broker's for None. `backlog_size` is a quota in bytes, `backlog_age` one in seconds since the
     oldest message was published, `message_ttl` a time in seconds after which messages are
-    acknowledged. They are looked at from time to time, see EmbeddedBroker's
-    `policy_check_interval`. `schema_compatibility` names a strategy, such as "FULL".
+    acknowledged. Without a `retention` all messages are kept. They are looked at from time to time,
+    see EmbeddedBroker's `policy_check_interval`. `schema_compatibility` names a strategy, such as
+    "FULL".
     """
 
     max_consumers: int = 0
@@ -74,6 +86,7 @@ class TopicPolicies:
     backlog_size: BacklogQuota | None = None
     backlog_age: BacklogQuota | None = None
     message_ttl: int = 0
+    retention: Retention | None = None
     schema_compatibility: str = "FULL"
     auto_update_schema: bool = True
     schema_validation_enforced: bool = False
@@ -88,7 +101,9 @@ class TopicPolicies:
     @property
     def needs_checks(self) -> bool:
         """Whether there is something to look at from time to time."""
-        return bool(self.message_ttl or self.backlog_size or self.backlog_age)
+        return bool(
+            self.message_ttl or self.backlog_size or self.backlog_age or self.retention is not None
+        )
 
     def with_settings(self, *settings: dict[str, Any]) -> TopicPolicies:
         """These policies with other values for some; names that are no policies do not count."""

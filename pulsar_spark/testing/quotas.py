@@ -1,4 +1,4 @@
-"""What a broker does from time to time because of a topic's policies: expiry, backlog quotas."""
+"""What a broker does from time to time for a topic's policies: expiry, retention, quotas."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 COMPACTION = "__compaction"
 """The subscription that keeps what is not compacted; nothing expires for it."""
 
+_MINUTE_MS = 60_000
 # A backlog that is over its quota is cut to this part of it.
 _KEPT = 0.9
 
 
 def enforce(topic: Topic) -> None:
-    """Acknowledge what expired, then act upon a backlog quota that is exceeded."""
+    """Acknowledge what expired, delete what is not retained, act upon a quota that is exceeded."""
     ttl = topic.policies.message_ttl
     if ttl:
         topic.expire_all(_now() - ttl * 1000)
+    _delete_acknowledged(topic)
     quota = next(_exceeded(topic), None)
     if quota is None:
         return
@@ -38,6 +40,26 @@ def enforce(topic: Topic) -> None:
         for name, found in topic.subscriptions.items():
             if found.durable and name != COMPACTION:
                 topic.expire(name, _now() - int(quota.limit * 1000))
+
+
+def _delete_acknowledged(topic: Topic) -> None:
+    """Delete the closed ledgers that are acknowledged and beyond a limit of the retention."""
+    retention = topic.policies.retention
+    if retention is None:
+        return
+    needed = [topic.log.next_at(_after(cursor)) for cursor in _durable(topic)]
+    first = min((entry.place for entry in needed if entry is not None), default=None)
+    left, start = topic.log.size, None
+    for end, size, last in topic.log.closed_ledgers():
+        if first is not None and first < end:
+            break
+        left -= size
+        old = 0 <= retention.minutes * _MINUTE_MS <= _now() - last
+        if not old and not 0 <= retention.megabytes * 1024**2 <= left:
+            break
+        start = end
+    if start is not None:
+        topic.trim(start)
 
 
 def check_producer(topic: Topic) -> None:

@@ -146,10 +146,11 @@ def test_every_parameter_has_a_switch() -> None:
     assert set(OPTION_NAMES) - set(given) == {"name", "liveness_timeout", "tls"}
     policies = {*module._LIMITS, *module._QUOTAS, "subscription-types", "schema-compatibility"}
     known = {name.replace("-", "_") for name in policies}
-    # These are switches without values; deduplication is a parameter of the class.
+    # These are switches without values; deduplication is a parameter of the class; a command's
+    # broker is not meant to lose messages before it stops.
     assert set(NAMES) - known == {
         *("auto_subscription_creation", "encryption_required", "auto_update_schema"),
-        *("schema_validation_enforced", "deduplication"),
+        *("schema_validation_enforced", "deduplication", "retention"),
     }
 
 

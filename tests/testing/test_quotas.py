@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark.testing import BacklogQuota, EmbeddedBroker, TopicPolicies
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.testing import BacklogQuota, EmbeddedBroker, Retention, TopicPolicies
 from tests.support.waiting import wait_until
 from tests.testing.wire_client import WireClient
 
@@ -100,3 +101,56 @@ def test_what_is_set_for_a_topic_precedes_what_is_set_for_the_broker(
     assert client.request("PRODUCER", topic="t", producer_id=1).name == "ERROR"
     broker.set_policies("t", TopicPolicies())
     assert client.request("PRODUCER", topic="t", producer_id=2).name == "PRODUCER_SUCCESS"
+
+
+def in_four_ledgers(client: WireClient, age: float = 3600) -> None:
+    """Publish 35 messages, ten in a ledger, of 100 kB each."""
+    client.produce("t")
+    for _ in range(35):
+        client.publish(bytes(100_000), publish_time=int((time.time() - age) * 1000))
+
+
+@pytest.mark.parametrize(
+    "retention,left",
+    [
+        (None, 35),
+        (Retention(-1, -1), 35),
+        (Retention(0, 0), 5),
+        (Retention(30, -1), 5),
+        (Retention(90, -1), 35),
+        (Retention(-1, 1), 15),
+        (Retention(-1, 2), 25),
+        (Retention(90, 1), 15),
+    ],
+)
+def test_ledgers_beyond_the_retention_are_deleted(
+    start_broker: Start, dial: Dial, retention: Retention | None, left: int
+) -> None:
+    policies = TopicPolicies(retention=retention)
+    broker = start_broker(policies=policies, policy_check_interval=0.05, max_entries_per_ledger=10)
+    broker.create_topic("t")
+    in_four_ledgers(dial(broker))
+    wait_until(lambda: broker.stats("t").entries <= left, "they are not deleted")
+    time.sleep(0.2)
+    assert broker.stats("t").entries == left
+
+
+def test_what_a_durable_subscription_needs_is_kept_but_not_what_a_reader_does(
+    start_broker: Start, dial: Dial
+) -> None:
+    broker = start_broker(
+        policies=TopicPolicies(retention=Retention(0, 0)),
+        policy_check_interval=0.05,
+        max_entries_per_ledger=10,
+    )
+    broker.create_topic("t")
+    client = dial(broker)
+    client.read("t", consumer_id=1)
+    client.subscribe("t", "s", consumer_id=2)
+    in_four_ledgers(client)
+    time.sleep(0.2)
+    assert broker.stats("t").entries == 35
+    first = broker.stats("t").ledgers[2]
+    broker.reset_subscription("t", "s", MessageIdAdv(first, 5))
+    wait_until(lambda: broker.stats("t").entries == 15, "they are not deleted")
+    assert broker.stats("t").ledgers[0] == first

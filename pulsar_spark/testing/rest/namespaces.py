@@ -35,12 +35,14 @@ def create(server: Server, asked: RestRequest) -> None:
         raise Failure(HTTPStatus.NOT_FOUND, "Tenant does not exist")
     if asked.namespace in known.settings:
         raise Failure(HTTPStatus.CONFLICT, "Namespace already exists")
+    settings = policies.of_body(asked)
     known.add(asked.namespace)
+    known.of_namespace(asked.namespace).update(settings)
 
 
 def show(server: Server, asked: RestRequest) -> dict[str, Any]:
     """What is set for a namespace, as far as the broker acts upon it."""
-    own = server.topics.namespaces.of_namespace(found.namespace(server, asked))
+    own = server.topics.namespaces.settings.get(found.namespace(server, asked), {})
     return {
         "replication_clusters": [server.options.name],
         "deleted": False,

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.namespaces import AUTO_CREATE
-from pulsar_spark.testing.policies import BacklogQuota, TopicPolicies
+from pulsar_spark.testing.policies import BacklogQuota, Retention, TopicPolicies
 from pulsar_spark.testing.rest import found
 from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest
 from pulsar_spark.testing.schemas import STRATEGIES
@@ -69,6 +69,26 @@ def _strategy(asked: RestRequest) -> str:
     return value if value in STRATEGIES else "UNDEFINED"
 
 
+def _retention(asked: RestRequest) -> Retention:
+    given = asked.record()
+    try:
+        found = Retention(int(given["retentionTimeInMinutes"]), int(given["retentionSizeInMB"]))
+    except (KeyError, TypeError, ValueError):
+        raise Failure(HTTPStatus.BAD_REQUEST, "Both limits of a retention are expected") from None
+    if 0 in found and any(found):
+        raise Failure(
+            HTTPStatus.BAD_REQUEST,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when "
+            "one of the limits has a non-zero value. Use the value of -1 instead of 0 to ignore a "
+            "specific limit. To disable retention both limits must be set to 0.",
+        )
+    return found
+
+
+def _shown_retention(value: Retention) -> dict[str, int]:
+    return {"retentionTimeInMinutes": value.minutes, "retentionSizeInMB": value.megabytes}
+
+
 def _creation(asked: RestRequest) -> bool | int:
     value = asked.record()
     if not value.get("allowAutoTopicCreation"):
@@ -98,11 +118,13 @@ def _counted(name: str, setting: str, unset: HTTPStatus = HTTPStatus.OK) -> Rest
 
 
 _TTL = RestPolicy("message_ttl", _ttl)
+_RETENTION = RestPolicy("retention", _retention, _shown_retention)
 _DEDUPLICATION = RestPolicy("deduplication", _flag)
 _TYPES = RestPolicy("subscription_types", _types, list, [])
 
 OF_NAMESPACES: dict[str, RestPolicy] = {
     "messageTTL": _TTL,
+    "retention": _RETENTION,
     "deduplication": _DEDUPLICATION,
     "encryptionRequired": RestPolicy("encryption_required", _flag, unset=False),
     "subscriptionTypesEnabled": _TYPES,
@@ -126,6 +148,7 @@ OF_NAMESPACES: dict[str, RestPolicy] = {
 
 OF_TOPICS: dict[str, RestPolicy] = {
     "messageTTL": _TTL,
+    "retention": _RETENTION,
     "deduplicationEnabled": _DEDUPLICATION,
     "subscriptionTypesEnabled": _TYPES,
     "maxProducers": _counted("maxProducers", "max_producers"),
@@ -143,18 +166,19 @@ _QUOTAS = {"destination_storage": "backlog_size", "message_age": "backlog_age"}
 _LIMITS = {"destination_storage": "limitSize", "message_age": "limitTime"}
 
 
-def _settings(server: Server, asked: RestRequest) -> dict[str, Any]:
-    """What is set for the namespace or the topic in the path."""
+def _settings(server: Server, asked: RestRequest, *, change: bool = True) -> dict[str, Any]:
+    """What is set for the namespace or the topic in the path; perhaps to change it."""
     known = server.topics.namespaces
     if "topic" not in asked.named:
-        return known.of_namespace(found.namespace(server, asked))
+        name = found.namespace(server, asked)
+        return known.of_namespace(name) if change else known.settings.get(name, {})
     found.parts(server, asked.topic)
     return known.of_topic(asked.topic)
 
 
 def get(policy: RestPolicy, server: Server, asked: RestRequest) -> Any:
     """Show what is set."""
-    value = _settings(server, asked).get(policy.setting)
+    value = _settings(server, asked, change=False).get(policy.setting)
     return policy.unset if value is None else policy.show(value)
 
 
@@ -181,7 +205,7 @@ def _set(server: Server, settings: dict[str, Any], name: str, value: Any) -> Non
 
 def quotas(server: Server, asked: RestRequest) -> dict[str, Any]:
     """Show the backlog quotas by their kind."""
-    return _quotas(_settings(server, asked))
+    return _quotas(_settings(server, asked, change=False))
 
 
 def _quotas(settings: dict[str, Any]) -> dict[str, Any]:
@@ -195,20 +219,24 @@ def _quotas(settings: dict[str, Any]) -> dict[str, Any]:
 
 def set_quota(server: Server, asked: RestRequest) -> None:
     """Set a backlog quota, of the kind in the query."""
-    kind, settings, given = _kind(asked), _settings(server, asked), asked.record()
+    kind, settings = _kind(asked), _settings(server, asked)
+    quota = _quota(kind, asked.record(), asked)
+    # A negative limit is none.
+    _set(server, settings, _QUOTAS[kind], quota if quota.limit >= 0 else None)
+
+
+def _quota(kind: str, given: dict[str, Any], asked: RestRequest) -> BacklogQuota:
     limit = given.get(_LIMITS[kind])
     if limit is None and kind == "destination_storage":
         limit = given.get("limit")
     try:
-        quota = BacklogQuota(int(limit if limit is not None else -1), str(given.get("policy")))
-    except ValueError:
+        return BacklogQuota(int(-1 if limit is None else limit), str(given.get("policy")))
+    except (TypeError, ValueError):
         raise Failure(
             HTTPStatus.BAD_REQUEST,
             f"Set namespace[{asked.namespace}] backlog quota failed because the data validation "
             "failed. the attribute policy cannot be null",
         ) from None
-    # A negative limit is none.
-    _set(server, settings, _QUOTAS[kind], quota if quota.limit >= 0 else None)
 
 
 def remove_quota(server: Server, asked: RestRequest) -> None:
@@ -223,20 +251,45 @@ def _kind(asked: RestRequest) -> str:
     return kind
 
 
+# The settings by their names in a namespace's policies; what is shown where they are not set.
+_IN_POLICIES: dict[str, tuple[str, Any]] = {
+    "message_ttl_in_seconds": ("message_ttl", None),
+    "deduplicationEnabled": ("deduplication", None),
+    "encryption_required": ("encryption_required", False),
+    "schema_compatibility_strategy": ("schema_compatibility", "UNDEFINED"),
+    "is_allow_auto_update_schema": ("auto_update_schema", True),
+    "schema_validation_enforced": ("schema_validation_enforced", False),
+    "subscription_types_enabled": ("subscription_types", []),
+    "max_producers_per_topic": ("max_producers", None),
+    "max_consumers_per_topic": ("max_consumers", None),
+    "max_subscriptions_per_topic": ("max_subscriptions", None),
+    "max_consumers_per_subscription": ("max_consumers_per_subscription", None),
+}
+
+
 def summary(settings: dict[str, Any]) -> dict[str, Any]:
     """A namespace's settings, as a broker shows them together."""
-    shown = {
-        "backlog_quota_map": _quotas(settings),
-        "message_ttl_in_seconds": settings.get("message_ttl"),
-        "deduplicationEnabled": settings.get("deduplication"),
-        "encryption_required": settings.get("encryption_required", False),
-        "schema_compatibility_strategy": settings.get("schema_compatibility", "UNDEFINED"),
-        "is_allow_auto_update_schema": settings.get("auto_update_schema", True),
-        "schema_validation_enforced": settings.get("schema_validation_enforced", False),
-        "subscription_types_enabled": list(settings.get("subscription_types", ())),
-        "max_producers_per_topic": settings.get("max_producers"),
-        "max_consumers_per_topic": settings.get("max_consumers"),
-        "max_subscriptions_per_topic": settings.get("max_subscriptions"),
-        "max_consumers_per_subscription": settings.get("max_consumers_per_subscription"),
-    }
+    shown = {name: settings.get(*own) for name, own in _IN_POLICIES.items()}
+    shown["subscription_types_enabled"] = list(shown["subscription_types_enabled"])
+    shown["backlog_quota_map"] = _quotas(settings)
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def of_body(asked: RestRequest) -> dict[str, Any]:
+    """The settings in a new namespace's policies; those that the broker lacks do not count."""
+    given = {} if asked.json() is None else asked.record()
+    settings = {
+        own: given[name]
+        for name, (own, unset) in _IN_POLICIES.items()
+        if given.get(name) is not None and given[name] != unset
+    }
+    if types := settings.get("subscription_types"):
+        settings["subscription_types"] = tuple(map(str, types))
+    for kind, quota in (given.get("backlog_quota_map") or {}).items():
+        if kind in _QUOTAS and isinstance(quota, dict):
+            settings[_QUOTAS[kind]] = _quota(kind, quota, asked)
+    try:
+        TopicPolicies().with_settings(settings)
+    except (TypeError, ValueError) as error:
+        raise Failure(HTTPStatus.BAD_REQUEST, str(error)) from None
+    return settings
