@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.namespaces import is_name
-from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, typed
 from pulsar_spark.testing.topic_store import topic_name
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _check_info(server: Server, asked: RestRequest) -> None:
 
 def _set(server: Server, asked: RestRequest) -> None:
     info = asked.record()
-    roles, allowed = info.get("adminRoles") or [], info["allowedClusters"]
-    server.topics.namespaces.add_tenant(asked.named["tenant"], list(roles), list(allowed))
+    roles = typed(info.get("adminRoles") or [], list)
+    server.topics.namespaces.add_tenant(asked.named["tenant"], roles, info["allowedClusters"])
 
 
 def delete_tenant(server: Server, asked: RestRequest) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, encoded, take
@@ -92,6 +93,10 @@ class RestConnection(Wire):
         except Refusal as refusal:
             status = _STATUS.get(refusal.code, HTTPStatus.INTERNAL_SERVER_ERROR)
             return _refused(status, refusal.message)
+        except PulsarError as error:
+            missing = isinstance(error, TopicNotFound)
+            status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.INTERNAL_SERVER_ERROR
+            return _refused(status, str(error))
         except Exception as error:
             self._server.note_internal_error(error)
             return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.testing.namespaces import AUTO_CREATE
 from pulsar_spark.testing.policies import BacklogQuota, Retention, TopicPolicies
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, typed
 from pulsar_spark.testing.schemas import STRATEGIES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _limit(name: str, asked: RestRequest) -> int:
 
 
 def _ttl(asked: RestRequest) -> int:
-    number = int(asked.query["messageTTL"]) if "messageTTL" in asked.query else asked.whole()
+    number = asked.whole("messageTTL" if "messageTTL" in asked.query else None)
     if number < 0:
         text = "Invalid value for message TTL, message TTL must >= 0"
         raise Failure(HTTPStatus.PRECONDITION_FAILED, text)
@@ -50,17 +50,11 @@ def _ttl(asked: RestRequest) -> int:
 
 
 def _flag(asked: RestRequest) -> bool:
-    value = asked.json()
-    if not isinstance(value, bool):
-        raise Failure(HTTPStatus.BAD_REQUEST, "true or false is expected")
-    return value
+    return typed(asked.json(), bool)
 
 
 def _types(asked: RestRequest) -> tuple[str, ...]:
-    value = asked.json()
-    if not isinstance(value, list):
-        raise Failure(HTTPStatus.BAD_REQUEST, "A list is expected")
-    return tuple(map(str, value))
+    return tuple(map(str, typed(asked.json(), list)))
 
 
 def _strategy(asked: RestRequest) -> str:
@@ -70,11 +64,8 @@ def _strategy(asked: RestRequest) -> str:
 
 
 def _retention(asked: RestRequest) -> Retention:
-    given = asked.record()
-    try:
-        found = Retention(int(given["retentionTimeInMinutes"]), int(given["retentionSizeInMB"]))
-    except (KeyError, TypeError, ValueError):
-        raise Failure(HTTPStatus.BAD_REQUEST, "Both limits of a retention are expected") from None
+    given, names = asked.record(), ("retentionTimeInMinutes", "retentionSizeInMB")
+    found = Retention(*(typed(given.get(name), int) for name in names))
     if 0 in found and any(found):
         raise Failure(
             HTTPStatus.BAD_REQUEST,
@@ -101,7 +92,7 @@ def _creation(asked: RestRequest) -> bool | int:
             "Invalid configuration for autoTopicCreationOverride. the detail is "
             "[defaultNumPartitions] cannot be null when the type is partitioned.",
         )
-    return int(value["defaultNumPartitions"])
+    return typed(value["defaultNumPartitions"], int)
 
 
 def _shown_creation(value: bool | int) -> dict[str, Any]:
@@ -122,13 +113,16 @@ _RETENTION = RestPolicy("retention", _retention, _shown_retention)
 _DEDUPLICATION = RestPolicy("deduplication", _flag)
 _TYPES = RestPolicy("subscription_types", _types, list, [])
 
+STRATEGY = "schemaCompatibilityStrategy"
+"""The policy that is set by PUT; others are by POST."""
+
 OF_NAMESPACES: dict[str, RestPolicy] = {
     "messageTTL": _TTL,
     "retention": _RETENTION,
     "deduplication": _DEDUPLICATION,
     "encryptionRequired": RestPolicy("encryption_required", _flag, unset=False),
     "subscriptionTypesEnabled": _TYPES,
-    "schemaCompatibilityStrategy": RestPolicy("schema_compatibility", _strategy, unset="UNDEFINED"),
+    STRATEGY: RestPolicy("schema_compatibility", _strategy, unset="UNDEFINED"),
     "isAllowAutoUpdateSchema": RestPolicy("auto_update_schema", _flag, unset=True),
     "schemaValidationEnforced": RestPolicy("schema_validation_enforced", _flag, unset=False),
     "autoTopicCreation": RestPolicy(AUTO_CREATE, _creation, _shown_creation),
@@ -230,8 +224,8 @@ def _quota(kind: str, given: dict[str, Any], asked: RestRequest) -> BacklogQuota
     if limit is None and kind == "destination_storage":
         limit = given.get("limit")
     try:
-        return BacklogQuota(int(-1 if limit is None else limit), str(given.get("policy")))
-    except (TypeError, ValueError):
+        return BacklogQuota(typed(-1 if limit is None else limit, int), str(given.get("policy")))
+    except ValueError:
         raise Failure(
             HTTPStatus.BAD_REQUEST,
             f"Set namespace[{asked.namespace}] backlog quota failed because the data validation "
@@ -251,25 +245,25 @@ def _kind(asked: RestRequest) -> str:
     return kind
 
 
-# The settings by their names in a namespace's policies; what is shown where they are not set.
-_IN_POLICIES: dict[str, tuple[str, Any]] = {
-    "message_ttl_in_seconds": ("message_ttl", None),
-    "deduplicationEnabled": ("deduplication", None),
-    "encryption_required": ("encryption_required", False),
-    "schema_compatibility_strategy": ("schema_compatibility", "UNDEFINED"),
-    "is_allow_auto_update_schema": ("auto_update_schema", True),
-    "schema_validation_enforced": ("schema_validation_enforced", False),
-    "subscription_types_enabled": ("subscription_types", []),
-    "max_producers_per_topic": ("max_producers", None),
-    "max_consumers_per_topic": ("max_consumers", None),
-    "max_subscriptions_per_topic": ("max_subscriptions", None),
-    "max_consumers_per_subscription": ("max_consumers_per_subscription", None),
+# The settings by their names in a namespace's policies; the type, and what is shown if unset.
+_IN_POLICIES: dict[str, tuple[str, type, Any]] = {
+    "message_ttl_in_seconds": ("message_ttl", int, None),
+    "deduplicationEnabled": ("deduplication", bool, None),
+    "encryption_required": ("encryption_required", bool, False),
+    "schema_compatibility_strategy": ("schema_compatibility", str, "UNDEFINED"),
+    "is_allow_auto_update_schema": ("auto_update_schema", bool, True),
+    "schema_validation_enforced": ("schema_validation_enforced", bool, False),
+    "subscription_types_enabled": ("subscription_types", list, []),
+    "max_producers_per_topic": ("max_producers", int, None),
+    "max_consumers_per_topic": ("max_consumers", int, None),
+    "max_subscriptions_per_topic": ("max_subscriptions", int, None),
+    "max_consumers_per_subscription": ("max_consumers_per_subscription", int, None),
 }
 
 
 def summary(settings: dict[str, Any]) -> dict[str, Any]:
     """A namespace's settings, as a broker shows them together."""
-    shown = {name: settings.get(*own) for name, own in _IN_POLICIES.items()}
+    shown = {name: settings.get(own, unset) for name, (own, _, unset) in _IN_POLICIES.items()}
     shown["subscription_types_enabled"] = list(shown["subscription_types_enabled"])
     shown["backlog_quota_map"] = _quotas(settings)
     return {name: value for name, value in shown.items() if value is not None}
@@ -278,18 +272,18 @@ def summary(settings: dict[str, Any]) -> dict[str, Any]:
 def of_body(asked: RestRequest) -> dict[str, Any]:
     """The settings in a new namespace's policies; those that the broker lacks do not count."""
     given = {} if asked.json() is None else asked.record()
-    settings = {
-        own: given[name]
-        for name, (own, unset) in _IN_POLICIES.items()
+    settings: dict[str, Any] = {
+        own: typed(given[name], kind)
+        for name, (own, kind, unset) in _IN_POLICIES.items()
         if given.get(name) is not None and given[name] != unset
     }
     if types := settings.get("subscription_types"):
         settings["subscription_types"] = tuple(map(str, types))
-    for kind, quota in (given.get("backlog_quota_map") or {}).items():
-        if kind in _QUOTAS and isinstance(quota, dict):
-            settings[_QUOTAS[kind]] = _quota(kind, quota, asked)
+    for kind, quota in typed(given.get("backlog_quota_map") or {}, dict).items():
+        if kind in _QUOTAS:
+            settings[_QUOTAS[kind]] = _quota(kind, typed(quota, dict), asked)
     try:
         TopicPolicies().with_settings(settings)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise Failure(HTTPStatus.BAD_REQUEST, str(error)) from None
     return settings

@@ -7,7 +7,7 @@ import binascii
 import json
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pulsar_spark.protocol.topic_name import TopicName
@@ -18,6 +18,9 @@ MAX_HEAD = 32 * 1024
 MAX_BODY = 1024 * 1024
 """Bytes of a request's body: a schema is the largest."""
 
+T = TypeVar("T")
+
+_NAMES = {dict: "object", list: "array", int: "whole number", bool: "boolean", str: "string"}
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -28,6 +31,14 @@ class Failure(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """Return a value that came as JSON, or raise Failure if it is not of a type."""
+    # Not isinstance: true and false are whole numbers for Python.
+    if type(value) is not kind:
+        raise Failure(HTTPStatus.BAD_REQUEST, f"A JSON {_NAMES[kind]} is expected")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class RestAnswer:
 
     def encode(self, *, keep: bool) -> bytes:
         """Return the answer's bytes. `keep`: more requests may follow on the connection."""
-        body = self.text.encode()
+        body = self.text.encode("utf-8", "replace")
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Length: {len(body)}",
@@ -87,19 +98,17 @@ class RestRequest:
             raise Failure(HTTPStatus.BAD_REQUEST, "The body is no JSON") from None
 
     def whole(self, name: str | None = None) -> int:
-        """Return the body's number, or that of a named part; raises Failure."""
+        """Return the body's number, or that of a named part or parameter; raises Failure."""
+        if name is None:
+            return typed(self.json(), int)
         try:
-            return int(self.json() if name is None else self.named[name])
-        except (TypeError, ValueError):
-            status = HTTPStatus.BAD_REQUEST if name is None else HTTPStatus.NOT_FOUND
-            raise Failure(status, "A whole number is expected") from None
+            return int({**self.query, **self.named}[name])
+        except ValueError:
+            raise Failure(HTTPStatus.NOT_FOUND, "A whole number is expected") from None
 
     def record(self) -> dict[str, Any]:
         """Return the body's object; raises Failure."""
-        value = self.json()
-        if not isinstance(value, dict):
-            raise Failure(HTTPStatus.BAD_REQUEST, "A JSON object is expected")
-        return value
+        return typed(self.json(), dict)
 
     @property
     def namespace(self) -> str:

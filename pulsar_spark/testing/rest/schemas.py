@@ -17,7 +17,7 @@ from pulsar_spark.protocol.schema_info import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, encoded
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, encoded, typed
 from pulsar_spark.testing.schemas import RECORD_TYPES, KeptSchema
 
 if TYPE_CHECKING:
@@ -104,8 +104,9 @@ def _schema(asked: RestRequest) -> pb.Schema:
     if kind is None:
         text = f"No enum constant {given.get('type')}"
         raise Failure(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-    data = str(given.get("schema", "")).encode()
+    text = typed(given.get("schema", ""), str)
     try:
+        data = text.encode()
         if kind in RECORD_TYPES:
             json.loads(data)
         elif kind == pb.Schema.KeyValue:
@@ -114,9 +115,7 @@ def _schema(asked: RestRequest) -> pb.Schema:
     except (ValueError, RecursionError, AttributeError):
         text = f"Invalid schema definition data for {given['type']} schema"
         raise Failure(HTTPStatus.UNPROCESSABLE_ENTITY, text) from None
-    properties = given.get("properties") or {}
-    if not isinstance(properties, dict):
-        raise Failure(HTTPStatus.BAD_REQUEST, "The properties are no object")
+    properties = typed(given.get("properties") or {}, dict)
     texts = {key: str(value) for key, value in properties.items()}
     return SchemaInfo(kind, "", data, texts).to_pb()
 

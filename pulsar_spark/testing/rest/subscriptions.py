@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageIdAdv
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, RestRequest
+from pulsar_spark.testing.rest.request import Failure, RestRequest, typed
 from pulsar_spark.testing.subscription import Subscription
 from pulsar_spark.testing.topic import Topic
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
+
+
+_PARTS = ("ledger", "entry")
 
 
 def subscriptions(server: Server, asked: RestRequest) -> list[str]:
@@ -40,10 +43,8 @@ def _start(asked: RestRequest) -> MessageIdAdv:
         return LATEST
     if value == "earliest":
         return EARLIEST
-    try:
-        return MessageIdAdv(int(value["ledgerId"]), int(value["entryId"]))
-    except (TypeError, KeyError, ValueError):
-        raise Failure(HTTPStatus.BAD_REQUEST, "The body is no message id") from None
+    ledger_id, entry_id = (typed(typed(value, dict).get(f"{one}Id"), int) for one in _PARTS)
+    return MessageIdAdv(ledger_id, entry_id)
 
 
 def delete(server: Server, asked: RestRequest) -> None:

@@ -98,9 +98,8 @@ for _place, _policies in ((_NAMESPACE, policies.OF_NAMESPACES), (_TOPIC, policie
     ROUTES["DELETE", f"{_place}/backlogQuota"] = policies.remove_quota
     for _name, _policy in _policies.items():
         ROUTES["GET", f"{_place}/{_name}"] = partial(policies.get, _policy)
-        ROUTES["POST", f"{_place}/{_name}"] = partial(policies.put, _policy)
-        # The schemas' strategy has another method.
-        ROUTES["PUT", f"{_place}/{_name}"] = partial(policies.put, _policy)
+        _change = "PUT" if _name == policies.STRATEGY else "POST"
+        ROUTES[_change, f"{_place}/{_name}"] = partial(policies.put, _policy)
         ROUTES["DELETE", f"{_place}/{_name}"] = partial(policies.remove, _policy)
 
 _BY_LENGTH: dict[int, list[tuple[str, list[str], Handler]]] = {}

@@ -99,6 +99,47 @@ def test_what_the_broker_does_not_have_is_said(
     assert asked(http, "GET", path) == status
 
 
+@pytest.mark.parametrize(
+    "method,path,body,status",
+    [
+        ("POST", "namespaces/public/default/messageTTL", "1e999", 400),
+        ("POST", "namespaces/public/default/messageTTL?messageTTL=x", None, 404),
+        ("POST", "namespaces/public/default/messageTTL", '"x"', 400),
+        ("POST", "namespaces/public/default/deduplication", "1", 400),
+        ("POST", "namespaces/public/default/backlogQuota", "[]", 400),
+        ("POST", "namespaces/public/default/backlogQuota", '{"limitSize":{}}', 400),
+        ("POST", "namespaces/public/default/retention", "{}", 400),
+        ("POST", "namespaces/public/default/subscriptionTypesEnabled", "{}", 400),
+        (
+            "PUT",
+            "namespaces/public/new",
+            '{"message_ttl_in_seconds":"x","backlog_quota_map":1}',
+            400,
+        ),
+        ("PUT", "namespaces/public/new", '{"schema_compatibility_strategy":{}}', 400),
+        ("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "{}", 204),
+        ("PUT", "tenants/t", "[]", 400),
+        ("PUT", "tenants/t", '{"allowedClusters":1}', 412),
+        ("PUT", "tenants/t", '{"allowedClusters":["standalone"],"adminRoles":1}', 400),
+        ("PUT", "persistent/public/default/t/subscription/s", "{}", 400),
+        ("POST", "persistent/public/default/t/subscription/s/resetcursor", "7", 400),
+        ("POST", "schemas/public/default/t/schema", "[]", 400),
+        ("POST", "schemas/public/default/t/schema", '{"type":"JSON","schema":{}}', 400),
+        ("POST", "schemas/public/default/t/schema", '{"type":"JSON","schema":"{"}', 422),
+        ("POST", "schemas/public/default/t/schema", r'{"type":"STRING","schema":"\ud800"}', 422),
+        ("POST", "schemas/public/default/t/schema", r'{"type":"\ud800"}', 500),
+        ("POST", "schemas/public/default/t/schema", '{"type":"KEY_VALUE","schema":"1"}', 422),
+        ("POST", "schemas/public/default/t/schema", '{"type":"STRING","properties":1}', 400),
+        ("PUT", "persistent/public/default/t/partitions", "99999999", 406),
+        ("PUT", "persistent/public/default/t/partitions", "1.5", 400),
+    ],
+)
+def test_bodies_that_make_no_sense_are_refused(
+    http: HTTPConnection, method: str, path: str, body: str | None, status: int
+) -> None:
+    assert asked(http, method, f"/admin/v2/{path}", body) == status
+
+
 def test_a_request_that_is_too_large_is_refused_and_ends_the_connection(
     broker: EmbeddedBroker,
 ) -> None:
