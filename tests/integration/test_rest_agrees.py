@@ -107,10 +107,12 @@ def test_clients_are_shown_and_keep_a_topic_from_being_deleted(
         {"producerName": "p", "accessMode": "Shared", "metadata": {"team": "b"}}, publisher
     )
     assert publisher["address"].startswith("/127.0.0.1:")
+    assert publisher["clientVersion"].startswith("pulsar-spark")
     subscription = found["subscriptions"]["s"]
     assert agrees({"type": "Shared", "isDurable": True, "unackedMessages": 3}, subscription)
     (shown,) = subscription["consumers"]
     assert agrees({"consumerName": "c", "metadata": {"team": "a"}, "unackedMessages": 3}, shown)
+    assert shown["clientVersion"] == publisher["clientVersion"]
     internal = broker.ask("GET", f"{path}/internalStats")[1]
     assert internal["numberOfEntries"] == 5
     ledger = internal["lastConfirmedEntry"].partition(":")[0]
@@ -121,7 +123,13 @@ def test_clients_are_shown_and_keep_a_topic_from_being_deleted(
         (f"{path}/subscription/s", "Subscription has active connected consumers"),
     ):
         assert broker.ask("DELETE", request) == (412, {"reason": reason})
+    # A consumer that is disconnected comes back, and makes its subscription again.
     assert broker.ask("DELETE", f"{path}/subscription/s?force=true")[0] == 204
+    client.close()
+    wait_until(
+        lambda: broker.ask("DELETE", f"{path}/subscription/s")[0] in (204, 404),
+        "the consumer does not leave",
+    )
     assert broker.ask("GET", f"{path}/subscriptions") == (200, [])
 
 

@@ -50,7 +50,9 @@ def _ttl(asked: RestRequest) -> int:
 
 
 def _flag(asked: RestRequest) -> bool:
-    return typed(asked.json(), bool)
+    value = asked.json()
+    # As Pulsar does: some clients write all values as texts.
+    return value == "true" if value in ("true", "false") else typed(value, bool)
 
 
 def _types(asked: RestRequest) -> tuple[str, ...]:

@@ -100,7 +100,9 @@ class RestRequest:
     def whole(self, name: str | None = None) -> int:
         """Return the body's number, or that of a named part or parameter; raises Failure."""
         if name is None:
-            return typed(self.json(), int)
+            value = self.json()
+            # As Pulsar does: some clients write numbers as texts.
+            return int(value) if _is_number(value) else typed(value, int)
         try:
             return int({**self.query, **self.named}[name])
         except ValueError:
@@ -166,6 +168,10 @@ def take(buffer: bytearray) -> RestRequest | None:
         headers.setdefault("connection", "close")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     return RestRequest(method, path, query, headers, body)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20
 
 
 def _length(headers: dict[str, str]) -> int:

@@ -95,6 +95,7 @@ def _of_producer(producer: Producer) -> dict[str, Any]:
         "producerId": producer.producer_id,
         "producerName": producer.name,
         "address": producer.session.address,
+        "clientVersion": _client_version(producer),
         "metadata": producer.properties,
     }
 
@@ -123,8 +124,14 @@ def _of_consumer(consumer: Consumer) -> dict[str, Any]:
         "unackedMessages": consumer.unacked,
         "msgOutCounter": consumer.delivered_messages,
         "address": consumer.session.address,
+        "clientVersion": _client_version(consumer),
         "metadata": consumer.properties,
     }
+
+
+def _client_version(client: Producer | Consumer) -> str:
+    connect = client.session.connect
+    return "" if connect is None else connect.client_version
 
 
 def _internal(topic: Topic) -> dict[str, Any]:
