@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.testing.namespaces import AUTO_CREATE
 from pulsar_spark.testing.policies import BacklogQuota, Retention, TopicPolicies
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, typed
+from pulsar_spark.testing.rest.request import Failure, RestAnswer, RestRequest, typed, whole
 from pulsar_spark.testing.schemas import STRATEGIES
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _quota(kind: str, given: dict[str, Any], asked: RestRequest) -> BacklogQuota
     if limit is None and kind == "destination_storage":
         limit = given.get("limit")
     try:
-        return BacklogQuota(typed(-1 if limit is None else limit, int), str(given.get("policy")))
+        return BacklogQuota(whole(-1 if limit is None else limit), str(given.get("policy")))
     except ValueError:
         raise Failure(
             HTTPStatus.BAD_REQUEST,

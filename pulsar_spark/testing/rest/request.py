@@ -41,6 +41,13 @@ def typed(value: Any, kind: type[T]) -> T:
     return value
 
 
+def whole(value: Any) -> int:
+    """Return a whole number that came as JSON; some clients write it as a text. Raises Failure."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return typed(value, int)
+
+
 @dataclass(frozen=True, slots=True)
 class RestAnswer:
     """A status and a body; `text` is JSON."""
@@ -100,9 +107,7 @@ class RestRequest:
     def whole(self, name: str | None = None) -> int:
         """Return the body's number, or that of a named part or parameter; raises Failure."""
         if name is None:
-            value = self.json()
-            # As Pulsar does: some clients write numbers as texts.
-            return int(value) if _is_number(value) else typed(value, int)
+            return whole(self.json())
         try:
             return int({**self.query, **self.named}[name])
         except ValueError:
@@ -168,10 +173,6 @@ def take(buffer: bytearray) -> RestRequest | None:
         headers.setdefault("connection", "close")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     return RestRequest(method, path, query, headers, body)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20
 
 
 def _length(headers: dict[str, str]) -> int:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.entry_log import NOWHERE
 from pulsar_spark.testing.rest import found
-from pulsar_spark.testing.rest.request import Failure, RestRequest
+from pulsar_spark.testing.rest.request import Failure, RestRequest, whole
 from pulsar_spark.testing.topic import Topic
+from pulsar_spark.testing.transactions import COORDINATOR_TOPIC
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.server import Server
 
+_DESCRIBED = "application/vnd.partitioned-topic-metadata+json"
 MAX_PARTITIONS = 10_000
 
 
@@ -35,7 +37,9 @@ def _create(server: Server, asked: RestRequest, count: int) -> None:
 
 
 def _number(asked: RestRequest) -> int:
-    count = asked.whole()
+    # Clients that give a topic properties send both in an object.
+    described = asked.headers.get("content-type", "").startswith(_DESCRIBED)
+    count = whole(asked.record().get("partitions")) if described else asked.whole()
     if count <= 0:
         text = "Number of partitions should be more than 0"
         raise Failure(HTTPStatus.NOT_ACCEPTABLE, text)
@@ -49,7 +53,9 @@ def partitions(server: Server, asked: RestRequest) -> dict[str, Any]:
     """A topic's number of partitions, 0 for none."""
     name = asked.topic
     count = found.partitions(server, name)
-    if count is None and str(name) not in server.topics.topics:
+    if str(name) == COORDINATOR_TOPIC and server.options.transactions:
+        count = 1
+    elif count is None and str(name) not in server.topics.topics:
         server.topics.namespaces.check(name)
         created = server.topics.namespaces.auto_partitions(name) is not None
         if not (created and asked.flag("checkAllowAutoCreation")):

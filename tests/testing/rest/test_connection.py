@@ -234,3 +234,25 @@ def test_with_several_brokers_the_owner_is_named(start_broker: Start) -> None:
                 producer.send(b"%d" % number)
         consumer = client.subscribe("t", "s", initial_position=InitialPosition.Earliest)
         assert len({consumer.receive(60_000).data() for _ in range(12)}) == 12
+
+
+def test_a_topic_can_be_created_with_properties(
+    broker: EmbeddedBroker, http: HTTPConnection
+) -> None:
+    path = "/admin/v2/persistent/public/default/described/partitions"
+    described = {"Content-Type": "application/vnd.partitioned-topic-metadata+json"}
+    http.request("PUT", path, '{"partitions":3,"properties":{"a":"b"}}', described)
+    response = http.getresponse()
+    response.read()
+    assert response.status == 204
+    assert len(broker.topics()) == 3
+
+
+def test_transactions_are_found_by_http(broker: EmbeddedBroker) -> None:
+    with PulsarClient(broker.admin_url) as client:
+        consumer = client.subscribe("t", "s", initial_position=InitialPosition.Earliest)
+        txn = client.new_transaction()
+        with client.create_producer("t") as producer:
+            producer.send(b"committed", txn=txn)
+        txn.commit()
+        assert consumer.receive(60_000).data() == b"committed"
