@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from pulsar_spark.client import ConsumerType, InitialPosition, PulsarClient, StringSchema
+from pulsar_spark.client import (
+    CompressionType,
+    ConsumerType,
+    InitialPosition,
+    PulsarClient,
+    StringSchema,
+)
 from pulsar_spark.errors import IncompatibleSchema
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real
@@ -241,3 +251,39 @@ def avro(fields: list[dict[str, Any]] | None) -> dict[str, Any]:
         return {"type": "INT64", "schema": "", "properties": {}}
     record = json.dumps({"type": "record", "name": "R", "fields": fields})
     return {"type": "AVRO", "schema": record, "properties": {}}
+
+
+SHOWN = ("Message-ID", "PROPERTY", "publish-time", "event-time", "producer-name", "sequence-id")
+
+
+def test_single_messages_are_shown(broker: Broker, client: PulsarClient, topic: str) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    zlib = CompressionType.ZLib
+    with client.create_producer(topic, "p", compression_type=zlib) as producer:
+        producer.send(b"first")
+        sent = producer.send(b"second", properties={"a": "b"}, event_timestamp=5)
+    place = f"{sent.ledger_id()}/entry/{sent.entry_id()}"
+    host = urlsplit(broker.admin_url).netloc
+    found = []
+    for request in (f"ledger/{place}", "subscription/s/position/2"):
+        with closing(HTTPConnection(host, timeout=60)) as http:
+            http.request("GET", f"/admin/v2/{rest_path(topic)}/{request}")
+            answer = http.getresponse()
+            shown = {name: answer.getheader(f"X-Pulsar-{name}") for name in SHOWN}
+            found.append((answer.status, answer.read(), shown))
+    assert found[0] == found[1]
+    status, body, shown = found[0]
+    assert (status, body) == (200, b"second")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,3}Z", shown["publish-time"] or "")
+    assert shown == {
+        "Message-ID": f"{sent.ledger_id()}:{sent.entry_id()}",
+        "PROPERTY": '{"a":"b"}',
+        "publish-time": shown["publish-time"],
+        "event-time": "1970-01-01T00:00:00.005Z",
+        "producer-name": "p",
+        "sequence-id": "1",
+    }
+    missing = broker.ask("GET", f"{rest_path(topic)}/ledger/0/entry/0")
+    assert missing == (404, {"reason": "Message id not found"})
+    missing = broker.ask("GET", f"{rest_path(topic)}/subscription/s/position/3")
+    assert missing == (404, {"reason": "Message not found"})

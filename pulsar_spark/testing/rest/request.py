@@ -50,10 +50,11 @@ def whole(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RestAnswer:
-    """A status and a body; `text` is JSON."""
+    """A status and a body: JSON if it is a text. `headers` are without ``X-Pulsar-``."""
 
     status: int
-    text: str = ""
+    body: str | bytes = ""
+    headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any) -> RestAnswer:
@@ -64,7 +65,9 @@ class RestAnswer:
 
     def encode(self, *, keep: bool) -> bytes:
         """Return the answer's bytes. `keep`: more requests may follow on the connection."""
-        body = self.text.encode("utf-8", "replace")
+        body = self.body
+        if isinstance(body, str):
+            body = body.encode("utf-8", "replace")
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Length: {len(body)}",
@@ -72,7 +75,13 @@ class RestAnswer:
         ]
         if body:
             lines.append("Content-Type: application/json")
-        return "\r\n".join(lines).encode() + _HEAD_END + body
+        lines += [f"X-Pulsar-{name}: {_in_header(text)}" for name, text in self.headers.items()]
+        return "\r\n".join(lines).encode("latin-1", "replace") + _HEAD_END + body
+
+
+def _in_header(text: str) -> str:
+    """Return a text without what would end a header."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def encoded(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.testing.rest import (
     cluster,
+    messages,
     namespaces,
     policies,
     schemas,
@@ -69,6 +70,8 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("POST", f"{_TOPIC}/terminate/partitions"): topics.terminate_partitions,
     ("GET", f"{_TOPIC}/lastMessageId"): topics.last_message_id,
     ("GET", f"{_TOPIC}/messageid/{{timestamp}}"): topics.message_id_at,
+    ("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}"): messages.stored,
+    ("GET", f"{_SUBSCRIPTION}/position/{{number}}"): messages.next_of,
     ("PUT", f"{_TOPIC}/compaction"): topics.compact,
     ("GET", f"{_TOPIC}/compaction"): topics.compaction,
     ("GET", f"{_TOPIC}/stats"): stats.stats,
