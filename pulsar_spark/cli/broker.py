@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.cli.arguments import Commands, add_command, whole_number
 from pulsar_spark.cli.output import print_json_line
 from pulsar_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing import TopicPolicies
 
 _DESCRIPTION = """\
 Run a broker in memory, on 127.0.0.1, for any Pulsar client. It is meant for tests and for trying
@@ -27,6 +30,8 @@ read it:     spark.read.format("pulsar")
                  .option("service.url", "{0}")
                  .option("topic", "my-topic").load()
 stop it:     Ctrl-C"""
+_REST = """
+admin REST:  {admin_url}"""
 
 
 # All other commands take them.
@@ -64,6 +69,7 @@ def add_parser(commands: Commands) -> None:
         help="create a topic at the start; can be repeated",
     )
     _add_switches(parser)
+    _add_policies(parser)
     parser.add_argument(*_OF_CLUSTERS, action=_OfClusters, nargs="?", help=argparse.SUPPRESS)
 
 
@@ -96,10 +102,23 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in _SWITCHES.items():
         group.add_argument(f"--{name}", action="store_true", help=text)
+    for name, text in _NUMBERS.items():
+        group.add_argument(f"--{name}", type=whole_number(0, 2**40), metavar="N", help=text)
+    for name, text in _SECONDS.items():
+        group.add_argument(f"--{name}", type=float, metavar="SECONDS", help=text)
     group.add_argument(
-        "--max-message-size",
-        type=whole_number(1, 256 * 1024**2),
-        help="limit of a message, in bytes",
+        "--listener",
+        action="append",
+        metavar="NAME",
+        help="a listener that clients may ask for; can be repeated",
+    )
+    group.add_argument(
+        "--rest",
+        type=whole_number(0, 65535),
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="with an admin REST at this port on 127.0.0.1, 0 for a free one (%(const)s)",
     )
     group.add_argument("--tls-certificate", metavar="FILE", help="speak TLS: certificate, as PEM")
     group.add_argument("--tls-key", metavar="FILE", help="its key, as PEM")
@@ -110,6 +129,63 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    """Add the policies of topics that a command can give."""
+    group = parser.add_argument_group("what topics allow, as TopicPolicies")
+    for name, text in _LIMITS.items():
+        group.add_argument(f"--{name}", type=whole_number(0, 2**31), metavar="N", help=text)
+    for name, text in _QUOTAS.items():
+        group.add_argument(f"--{name}", type=whole_number(0, 2**40), metavar="N", help=text)
+    group.add_argument(
+        "--backlog-policy",
+        metavar="POLICY",
+        help="what happens beyond a backlog's limit: producer_request_hold (the default), "
+        "producer_exception or consumer_backlog_eviction",
+    )
+    group.add_argument(
+        "--subscription-type",
+        action="append",
+        metavar="TYPE",
+        help="a type of subscription that is allowed, such as Shared; can be repeated",
+    )
+    group.add_argument(
+        "--schema-compatibility",
+        metavar="STRATEGY",
+        help="which new schemas are taken, such as FULL (the default) or BACKWARD_TRANSITIVE",
+    )
+    for name, text in _REQUIREMENTS.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+
+
+_NUMBERS = {
+    "max-message-size": "limit of a message, in bytes",
+    "max-entries-per-ledger": "entries after which a ledger is closed",
+    "memory-limit": "limit of all that is stored, in bytes",
+    "max-unacked-messages": "messages that a consumer of a shared subscription gets unacknowledged",
+    "protocol-version": "the newest version of the protocol that the broker speaks",
+}
+_SECONDS = {
+    "keep-alive-interval": "time between two PINGs",
+    "failover-delay": "how long a Failover consumer waits before it takes over",
+    "policy-check-interval": "how often quotas and the time to live are looked at",
+}
+_LIMITS = {
+    "max-producers": "producers of a topic, 0 for any number, as for the next three",
+    "max-consumers": "consumers of a topic",
+    "max-subscriptions": "subscriptions of a topic",
+    "max-consumers-per-subscription": "consumers of a subscription",
+    "message-ttl": "seconds after which messages are acknowledged, for readers too",
+}
+_QUOTAS = {
+    "backlog-size": "bytes that subscriptions may leave unacknowledged",
+    "backlog-age": "seconds that subscriptions may leave a message unacknowledged",
+}
+_REQUIREMENTS = {
+    "no-auto-subscriptions": "clients create no durable subscriptions",
+    "encryption-required": "producers without encryption are refused",
+    "no-schema-updates": "clients register no schemas",
+    "schema-validation-enforced": "producers without a schema are refused, if the topic has one",
+}
 _SWITCHES = {
     "batch-index-ack": "keep parts of batches that are acknowledged when a topic is unloaded",
     "deduplication": "drop messages with sequence ids that were stored",
@@ -136,15 +212,47 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "expose_entry_metadata": arguments.expose_entry_metadata,
         "precise_flow": arguments.precise_flow,
     }
+    settings |= _given(arguments, *_NUMBERS, *_SECONDS, "rest")
+    settings["policies"] = _policies(arguments)
+    if arguments.listener:
+        settings["listeners"] = tuple(arguments.listener)
     if arguments.namespace:
         settings["namespaces"] = tuple(arguments.namespace)
-    if arguments.max_message_size:
-        settings["max_message_size"] = arguments.max_message_size
     if arguments.tls_certificate or arguments.tls_key:
         settings["tls"] = _tls(arguments.tls_certificate, arguments.tls_key)
     if arguments.require_token:
         settings["authenticate"] = _only(_read(arguments.require_token).strip())
     return settings
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of the arguments that are given, by the names of parameters."""
+    values = {name: getattr(arguments, name) for name in (one.replace("-", "_") for one in names)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _policies(arguments: argparse.Namespace) -> TopicPolicies:
+    """Return what topics allow; raises OptionError."""
+    from pulsar_spark.testing import BacklogQuota, TopicPolicies
+
+    given = _given(arguments, *_LIMITS, "schema-compatibility")
+    if arguments.subscription_type:
+        given["subscription_types"] = tuple(arguments.subscription_type)
+    quotas, policy = _given(arguments, *_QUOTAS), _given(arguments, "backlog-policy")
+    if policy and not quotas:
+        raise OptionError("--backlog-policy goes with --backlog-size or --backlog-age")
+    try:
+        for name, limit in quotas.items():
+            given[name] = BacklogQuota(limit, *policy.values())
+        return TopicPolicies(
+            **given,
+            auto_subscription_creation=not arguments.no_auto_subscriptions,
+            encryption_required=arguments.encryption_required,
+            auto_update_schema=not arguments.no_schema_updates,
+            schema_validation_enforced=arguments.schema_validation_enforced,
+        )
+    except ValueError as error:
+        raise OptionError(f"a policy of topics is wrong: {error}") from None
 
 
 def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext:
@@ -187,10 +295,14 @@ def run(arguments: argparse.Namespace) -> int:
         for topic in arguments.topic:
             name, partitions = _topic(topic)
             broker.create_topic(name, partitions=partitions)
+        told = {"service_url": broker.service_url}
+        if arguments.rest is not None:
+            told["admin_url"] = broker.admin_url
         if arguments.json:
-            print_json_line({"service_url": broker.service_url})
+            print_json_line(told)
         else:
-            print(_RUNNING.format(broker.service_url), flush=True)
+            rest = _REST.format(**told) if "admin_url" in told else ""
+            print(_RUNNING.format(broker.service_url) + rest, flush=True)
         stopped.wait()
     return 0
 

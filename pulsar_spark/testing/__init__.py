@@ -10,6 +10,6 @@
 
 from pulsar_spark.testing.broker import EmbeddedBroker
 from pulsar_spark.testing.faults import Faults
-from pulsar_spark.testing.policies import TopicPolicies
+from pulsar_spark.testing.policies import BacklogQuota, Retention, TopicPolicies
 
-__all__ = ["EmbeddedBroker", "Faults", "TopicPolicies"]
+__all__ = ["BacklogQuota", "EmbeddedBroker", "Faults", "Retention", "TopicPolicies"]

@@ -17,6 +17,7 @@ from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 from pulsar_spark.testing.faults import Faults
 from pulsar_spark.testing.options import BrokerOptions
+from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic_control import TopicControl, translated
 
@@ -32,7 +33,7 @@ class EmbeddedBroker(TopicControl):
 
     Use it as a context manager, or with `start` and `stop`. Any Pulsar client can connect. All
     methods can be called from any thread. Messages are kept, even acknowledged ones, until the
-    topic is deleted or trimmed, up to `memory_limit` bytes.
+    topic is deleted or trimmed, or its policies have a retention, up to `memory_limit` bytes.
 
     port: 0 for any free one. auto_create: True creates topics on first use, a number creates them
     with that many partitions, False creates none. namespaces: the existing ones, or None for all.
@@ -47,8 +48,10 @@ class EmbeddedBroker(TopicControl):
     an old broker it closes the connection of a client that sends newer commands, and sends none
     itself. tls: a server context with its certificate: the broker then accepts only TLS.
     authenticate: called on the broker's thread with a client's authentication method and
-    credentials; returns whether to accept the client. Times in seconds, sizes in bytes. Raises
-    OptionError for invalid values.
+    credentials; returns whether to accept the client. rest: True for an admin REST at any free
+    port, or its port; see `admin_url`. policies: what topics have to obey for which nothing else is
+    set. policy_check_interval: how often backlog quotas and the time to live are looked at. Times
+    in seconds, sizes in bytes. Raises OptionError for invalid values.
     """
 
     def __init__(
@@ -74,6 +77,9 @@ class EmbeddedBroker(TopicControl):
         protocol_version: int = CLIENT_PROTOCOL_VERSION,
         tls: ssl.SSLContext | None = None,
         authenticate: Callable[[str, bytes], bool] | None = None,
+        rest: bool | int = False,
+        policies: TopicPolicies | None = None,
+        policy_check_interval: float = 1.0,
     ) -> None:
         self.options = BrokerOptions(
             port=port,
@@ -96,6 +102,9 @@ class EmbeddedBroker(TopicControl):
             protocol_version=protocol_version,
             tls=tls,
             authenticate=authenticate,
+            rest=rest,
+            policies=policies or TopicPolicies(),
+            policy_check_interval=policy_check_interval,
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -227,6 +236,18 @@ class EmbeddedBroker(TopicControl):
         """The URLs of all brokers."""
         server = self._parts()[1]
         return tuple(server.service_url(number) for number in range(self.options.brokers))
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the admin REST: ``http://127.0.0.1:<port>``, ``https://…`` with TLS.
+
+        It answers a part of Pulsar's paths below ``/admin/v2``, and lookups, to clients that
+        `authenticate` accepts. Raises LocalProtocolError without `rest`.
+        """
+        url = self._parts()[1].rest_url()
+        if url is None:
+            raise LocalProtocolError("this broker has no admin REST", "Start it with rest=True.")
+        return url
 
     @property
     def port(self) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.compression import Codecs, codec_of
-from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM, parse_payload
+from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM, ReceivedEntry, parse_payload
 from pulsar_spark.testing.entry_log import NOWHERE, Entry, Place
 
 _U32 = struct.Struct(">I")
@@ -102,9 +103,17 @@ def _opened(entry: Entry) -> tuple[pb.MessageMetadata, bytes]:
     parts = parse_payload(memoryview(entry.data))
     body = parts.payload
     if _is_open_batch(entry, parts.metadata):
-        size = parts.metadata.uncompressed_size
-        body = memoryview(_CODECS.decompress(codec_of(parts.metadata), body, size, _LIMIT))
+        body = memoryview(body_of(parts))
     return parts.metadata, bytes(body)
+
+
+def body_of(parts: ReceivedEntry) -> Buffer:
+    """Return an entry's content, decompressed unless it is encrypted; raises UnsupportedCodec."""
+    metadata = parts.metadata
+    if metadata.encryption_keys:
+        return parts.payload
+    size = metadata.uncompressed_size
+    return _CODECS.decompress(codec_of(metadata), parts.payload, size, _LIMIT)
 
 
 def _is_open_batch(entry: Entry, metadata: pb.MessageMetadata) -> bool:

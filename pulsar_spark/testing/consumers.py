@@ -41,6 +41,7 @@ class Consumer:
         "pending",
         "permits",
         "priority",
+        "properties",
         "ranges",
         "read_compacted",
         "session",
@@ -59,6 +60,7 @@ class Consumer:
         self.epoch: int | None = body.consumer_epoch if body.HasField("consumer_epoch") else None
         self.ranges = ranges_of(body)
         self.read_compacted = body.read_compacted
+        self.properties = {one.key: one.value for one in body.metadata}
         self.permits = 0
         self.unacked = 0
         self.delivered_messages = 0

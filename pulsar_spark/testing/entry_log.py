@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
@@ -247,6 +248,14 @@ class EntryLog:
         entries = list(self.walk(self.first_place()))
         found = bisect_left(entries, timestamp, key=lambda e: e.broker_timestamp or e.publish_time)
         return entries[found].place if found < len(entries) else self.end_place()
+
+    def closed_ledgers(self) -> Iterator[tuple[Place, int, int]]:
+        """Of each closed ledger, oldest first: its end, its size, its last publish time in ms."""
+        for ledger, following in pairwise(self._ledgers):
+            entries = [entry for entry in ledger.entries if entry is not None]
+            last = entries[-1].publish_time if entries else 0
+            size = sum(len(entry.data) for entry in entries)
+            yield (following.ledger_id, 0), size, last
 
     def trim(self, before: Place) -> int:
         """Drop the entries before a place; return the freed bytes.

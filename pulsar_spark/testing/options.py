@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
+from pulsar_spark.testing.policies import TopicPolicies
 
 HOST = "127.0.0.1"
 """The only address that an embedded broker listens on: it is not built for security."""
@@ -23,7 +24,7 @@ class BrokerOptions:
 
     port: int = 0
     brokers: int = 1
-    name: str = "embedded"
+    name: str = "standalone"
     auto_create: bool | int = True
     namespaces: tuple[str, ...] | None = None
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
@@ -42,6 +43,9 @@ class BrokerOptions:
     protocol_version: int = CLIENT_PROTOCOL_VERSION
     tls: ssl.SSLContext | None = None
     authenticate: Callable[[str, bytes], bool] | None = None
+    rest: bool | int = False
+    policies: TopicPolicies = field(default_factory=TopicPolicies)
+    policy_check_interval: float = 1.0
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -50,11 +54,11 @@ class BrokerOptions:
                 raise OptionError(f"{name} is {value}", f"Give a value from {low} to {high}.")
 
     @property
-    def auto_partitions(self) -> int | None:
-        """Partitions of a topic created on first use: 0 for none, None if it is not created."""
-        if isinstance(self.auto_create, bool):
-            return 0 if self.auto_create else None
-        return self.auto_create
+    def rest_port(self) -> int | None:
+        """The port of the admin REST: 0 for any free one, None without it."""
+        if isinstance(self.rest, bool):
+            return 0 if self.rest else None
+        return self.rest
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
@@ -68,7 +72,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("keep_alive_interval", 0.01, 3600),
     ("liveness_timeout", 0.01, 3600),
     ("failover_delay", 0, 3600),
+    ("rest", 0, 65535),
+    ("policy_check_interval", 0.01, 3600),
     ("protocol_version", 0, CLIENT_PROTOCOL_VERSION),
 )
 
-OPTION_NAMES = tuple(field.name for field in fields(BrokerOptions))
+OPTION_NAMES = tuple(one.name for one in fields(BrokerOptions))

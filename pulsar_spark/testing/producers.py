@@ -26,6 +26,7 @@ class Producer:
         "name",
         "named_by_user",
         "producer_id",
+        "properties",
         "ready",
         "request_id",
         "schema_version",
@@ -44,6 +45,7 @@ class Producer:
         self.named_by_user = bool(body.producer_name) and body.user_provided_producer_name
         self.access_mode = int(body.producer_access_mode)
         self.topic_epoch: int | None = body.topic_epoch if body.HasField("topic_epoch") else None
+        self.properties = {one.key: one.value for one in body.metadata}
         self.schema_version = b""
         self.ready = True
         self.fenced = False

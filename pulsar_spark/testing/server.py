@@ -15,6 +15,8 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing.faults import FaultHost, Faults
 from pulsar_spark.testing.options import HOST, BrokerOptions
+from pulsar_spark.testing.quotas import enforce
+from pulsar_spark.testing.rest.connection import RestConnection
 from pulsar_spark.testing.session import Session
 from pulsar_spark.testing.topic import Clock
 from pulsar_spark.testing.topic_store import TopicStore
@@ -36,7 +38,8 @@ _MAX_KEPT = 1000
 class Server:
     """Everything on the broker's thread; `loop` is that thread's.
 
-    There is one listener per broker in the options; all serve the same topics.
+    There is one listener per broker in the options; all serve the same topics. The last listener
+    is that of the admin REST, if there is one.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Server:
         self.topics = TopicStore(options, clock)
         self.coordinator = Coordinator(clock, self.topics.topics.get)
         self.sessions: set[Session] = set()
+        self.rest_connections: set[RestConnection] = set()
         self.reading = True
         self.internal_errors: list[Exception] = []
         self.notes: list[str] = []
@@ -64,8 +68,11 @@ class Server:
     async def start_listening(self) -> None:
         """Open the listeners; raises ConnectError if a port is not available."""
         self.ports = [self.options.port] + [0] * (self.options.brokers - 1)
-        self._listeners = [None] * self.options.brokers
+        if self.options.rest_port is not None:
+            self.ports.append(self.options.rest_port)
+        self._listeners = [None] * len(self.ports)
         await self.listen()
+        self._check_policies()
 
     async def listen(self) -> None:
         """Listen on all ports that are closed now."""
@@ -95,7 +102,7 @@ class Server:
 
     async def _bind(self, number: int, port: int) -> asyncio.Server:
         return await self.loop.create_server(
-            lambda: Session(self, number),
+            lambda: self._connection(number),
             HOST,
             port,
             family=socket.AF_INET,
@@ -103,6 +110,9 @@ class Server:
             reuse_address=True,
             ssl=self.options.tls,
         )
+
+    def _connection(self, number: int) -> Session | RestConnection:
+        return Session(self, number) if number < self.options.brokers else RestConnection(self)
 
     async def refuse(self) -> None:
         """Close the listeners: the operating system refuses new connections."""
@@ -124,6 +134,12 @@ class Server:
         """The URL of one of the brokers."""
         scheme = "pulsar" if self.options.tls is None else "pulsar+ssl"
         return f"{scheme}://{HOST}:{self.ports[number]}"
+
+    def rest_url(self) -> str | None:
+        """The URL of the admin REST, None without it."""
+        scheme = "http" if self.options.tls is None else "https"
+        with_rest = len(self.ports) > self.options.brokers
+        return f"{scheme}://{HOST}:{self.ports[-1]}" if with_rest else None
 
     def listener_of(self, address: str, default: int) -> int:
         """The number of the broker at ``host:port``."""
@@ -165,8 +181,8 @@ class Server:
     def disconnect_all(self, *, reset: bool = False) -> int:
         """Close all connections; returns how many."""
         sessions = list(self.sessions)
-        for session in sessions:
-            session.disconnect(reset=reset)
+        for connection in [*sessions, *self.rest_connections]:
+            connection.disconnect(reset=reset)
         return len(sessions)
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
@@ -177,6 +193,14 @@ class Server:
             session.flush()
             session.transmit(frame)
         return len(chosen)
+
+    # --- policies ---
+
+    def _check_policies(self) -> None:
+        self.loop.call_later(self.options.policy_check_interval, self._check_policies)
+        for topic in list(self.topics.topics.values()):
+            if topic.policies.needs_checks:
+                enforce(topic)
 
     # --- tasks and notes ---
 
@@ -210,7 +234,9 @@ class Server:
         for task in list(self._tasks):
             task.cancel()
         deadline = time.monotonic() + _STOP_TIMEOUT
-        for session in list(self.sessions):
-            session.abort()
-        while (self.sessions or self._tasks) and time.monotonic() < deadline:
+        for connection in [*self.sessions, *self.rest_connections]:
+            connection.abort()
+        while time.monotonic() < deadline:
+            if not (self.sessions or self.rest_connections or self._tasks):
+                break
             await asyncio.sleep(0.001)

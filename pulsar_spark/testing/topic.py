@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import answers
@@ -19,6 +20,7 @@ from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
 from pulsar_spark.testing.key_shared import KeySharedSubscription
 from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.producers import Producer, TopicProducers
+from pulsar_spark.testing.quotas import COMPACTION
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
 from pulsar_spark.testing.shared import SharedSubscription
@@ -35,8 +37,6 @@ _KINDS: dict[int, type[Subscription]] = {
     _S.Shared: SharedSubscription,
     _S.Key_Shared: KeySharedSubscription,
 }
-
-COMPACTION = "__compaction"
 
 _NO_MORE = (
     "org.apache.bookkeeper.mledger.ManagedLedgerException$ManagedLedgerTerminatedException: "
@@ -92,6 +92,7 @@ class Topic:
         self._expose = options.expose_entry_metadata
         self.has_transactions = options.transactions
         self._batch_index_ack = options.batch_index_ack
+        self._deduplication = options.deduplication
 
     # --- entries ---
 
@@ -173,14 +174,39 @@ class Topic:
 
         Raises Refusal if there is no such subscription.
         """
-        if subscription not in self.subscriptions:
-            raise Refusal(pb.SubscriptionNotFound, f"there is no subscription {subscription}")
-        cursor = self.subscriptions[subscription].cursor
+        cursor = self._subscription(subscription).cursor
         ledger_id, entry_id = cursor.mark_delete
         for entry in self.log.walk((ledger_id, entry_id + 1)):
             if entry.publish_time >= before:
                 break
             cursor.ack_cumulative(entry.place)
+
+    def expire_all(self, before: int) -> None:
+        """As `expire` for all subscriptions, those of readers too."""
+        for name in self.subscriptions:
+            if name != COMPACTION:
+                self.expire(name, before)
+
+    def skip(self, subscription: str, count: int | None = None) -> None:
+        """Acknowledge a subscription's next entries, or all; raises Refusal as `expire`."""
+        cursor = self._subscription(subscription).cursor
+        if count is None or count >= cursor.backlog():
+            cursor.ack_cumulative(self.log.end_place())
+            return
+        ledger_id, entry_id = cursor.mark_delete
+        left = (e for e in self.log.walk((ledger_id, entry_id + 1)) if not cursor.is_acked(e.place))
+        for entry in list(islice(left, count)):
+            cursor.ack(entry.place)
+
+    def reset(self, subscription: str, start: Place, ack_set: Sequence[int] = ()) -> None:
+        """Move a subscription, and close its consumers; raises Refusal as `expire`."""
+        for gone in self._subscription(subscription).seek(start, list(ack_set)):
+            gone.session.close_consumer(gone)
+
+    def _subscription(self, name: str) -> Subscription:
+        if name not in self.subscriptions:
+            raise Refusal(pb.SubscriptionNotFound, f"there is no subscription {name}")
+        return self.subscriptions[name]
 
     def move_readers(self) -> int:
         """Acknowledge everything for the non-durable subscriptions; return how many there are."""
@@ -259,6 +285,13 @@ class Topic:
         self.subscriptions[subscription.name] = subscription
         return subscription
 
+    def add_subscription(self, name: str, start: Place = EARLIEST_PLACE) -> None:
+        """Create a durable subscription that has no consumer yet, unless it exists."""
+        if self.persistent and name not in self.subscriptions:
+            cursor = Cursor(self.log, start, batch_index_ack=self._batch_index_ack)
+            kind = _S.Exclusive
+            self.subscriptions[name] = _KINDS[kind](self, name, kind, cursor, True)
+
     def _start(self, body: pb.CommandSubscribe) -> Place:
         if not body.durable and body.HasField("start_message_id"):
             place = place_of(body.start_message_id)
@@ -331,6 +364,12 @@ class Topic:
         for subscription in list(self.subscriptions.values()):
             if not subscription.durable:
                 del self.subscriptions[subscription.name]
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether messages with sequence ids that were stored are dropped."""
+        own = self.policies.deduplication
+        return self._deduplication if own is None else own
 
     @property
     def is_inactive(self) -> bool:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_spark.errors import TopicNotFound, from_server_error
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frame_parts import parse_payload
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import EARLIEST, MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.testing.policies import TopicPolicies
+from pulsar_spark.testing.policies import NAMES, TopicPolicies
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
 from pulsar_spark.testing.transactions import COORDINATOR
 from pulsar_spark.testing.views import (
@@ -24,6 +23,9 @@ from pulsar_spark.testing.views import (
     subscription_view,
     topic_view,
 )
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.server import Server
 
 T = TypeVar("T")
 
@@ -71,10 +73,13 @@ class TopicControl(ABC):
     def set_policies(self, name: str, policies: TopicPolicies) -> None:
         """Set what a topic allows from now on; what it has already stays."""
 
-        def set_them(topic: Topic) -> None:
-            topic.policies = policies
+        def set_them(server: Server) -> None:
+            self._topics_of(server, name)
+            own = server.topics.namespaces.of_topic(TopicName.parse(name))
+            own.update({field: getattr(policies, field) for field in NAMES})
+            server.topics.apply_policies()
 
-        self._for_each(name, set_them)
+        self._call(set_them)
 
     def terminate_topic(self, name: str) -> None:
         """Terminate a topic; consumers learn that it ends."""
@@ -152,11 +157,36 @@ class TopicControl(ABC):
 
         def expire(server: Server) -> None:
             for topic in self._topics_of(server, name):
-                names = list(topic.subscriptions) if subscription is None else [subscription]
-                for each in names:
-                    topic.expire(each, before)
+                if subscription is None:
+                    topic.expire_all(before)
+                else:
+                    topic.expire(subscription, before)
 
         self._call(lambda server: translated(expire, server))
+
+    def create_subscription(
+        self, name: str, subscription: str, start: MessageIdAdv = EARLIEST
+    ) -> None:
+        """Create a durable subscription at a message, which it gets; does nothing if it exists."""
+
+        def create(topic: Topic) -> None:
+            topic.add_subscription(subscription, (start.ledger_id, start.entry_id))
+
+        self._for_each(name, create)
+
+    def reset_subscription(self, name: str, subscription: str, start: MessageIdAdv | int) -> None:
+        """Move a subscription to a message, or to the first one since a time in ms.
+
+        Its consumers are disconnected, and may reconnect. Raises SubscriptionNotFound.
+        """
+
+        def reset(topic: Topic) -> None:
+            if isinstance(start, int):
+                topic.reset(subscription, topic.log.first_published_at(start))
+            else:
+                topic.reset(subscription, (start.ledger_id, start.entry_id))
+
+        self._for_each(name, reset)
 
     def move_readers(self, name: str) -> int:
         """As `Faults.move_readers`."""

@@ -11,6 +11,7 @@ from pulsar_spark.errors import InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName, topics_hash
 from pulsar_spark.testing.entry_log import Usage
+from pulsar_spark.testing.namespaces import Namespaces
 from pulsar_spark.testing.options import BrokerOptions
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
@@ -47,6 +48,7 @@ class TopicStore:
         self._clock = clock
         self._last_ledger_id = 0
         self.usage = Usage()
+        self.namespaces = Namespaces(options)
         self.topics: dict[str, Topic] = {}
         self.partitioned: dict[str, int] = {}
         self._schemas: dict[str, SchemaHistory] = {}
@@ -60,13 +62,13 @@ class TopicStore:
 
         Without `auto_create` a missing topic raises Refusal (TopicNotFound).
         """
-        self._check_namespace(name)
+        self.namespaces.check(name)
         text = str(name)
         if text in self.partitioned:
             return self.partitioned[text]
         if text in self.topics:
             return 0
-        count = self._options.auto_partitions
+        count = self.namespaces.auto_partitions(name)
         if not auto_create or count is None:
             raise Refusal(pb.TopicNotFound, "")
         if count and name.partition_index < 0:
@@ -80,14 +82,14 @@ class TopicStore:
         As in a real broker, a partitioned topic's name can also be a topic of its own, beside its
         partitions. Raises Refusal (TopicNotFound).
         """
-        self._check_namespace(name)
+        self.namespaces.check(name)
         text = str(name)
         if text in self.topics:
             return self.topics[text]
         known = self.partitioned.get(str(name.partitioned)) if name.partition_index >= 0 else None
         if known is not None and name.partition_index >= known:
             raise Refusal(pb.TopicNotFound, f"Topic {text} is not one of {known} partitions")
-        if not create or self._options.auto_partitions is None:
+        if not create or self.namespaces.auto_partitions(name) is None:
             raise Refusal(pb.TopicNotFound, f"Topic {text} does not exist")
         return self._add(name)
 
@@ -112,7 +114,7 @@ class TopicStore:
 
         `ledger_id` is its first ledger's id; later ids of the whole broker continue from it.
         """
-        self._check_namespace(name)
+        self.namespaces.check(name)
         text = str(name)
         if text in self.topics or text in self.partitioned:
             raise Refusal(pb.NotAllowedError, f"This topic already exists: {text}")
@@ -149,6 +151,7 @@ class TopicStore:
             topic.log.discard()
         if name.partition_index < 0 or str(name.partitioned) not in self.partitioned:
             self._schemas.pop(str(name.partitioned), None)
+            self.namespaces.of_topics.pop(str(name.partitioned), None)
         self._announce([], [topic.name for topic in gone])
         return gone
 
@@ -161,6 +164,7 @@ class TopicStore:
             self._new_ledger_id,
             self.usage,
         )
+        topic.policies = self.namespaces.policies(name)
         self.topics[topic.name] = topic
         self._announce([topic.name], [])
         return topic
@@ -169,10 +173,12 @@ class TopicStore:
         self._last_ledger_id += 1
         return self._last_ledger_id
 
-    def _check_namespace(self, name: TopicName) -> None:
-        known = self._options.namespaces
-        if known is not None and name.namespace_name not in known:
-            raise Refusal(pb.TopicNotFound, "Namespace not found")
+    # --- policies ---
+
+    def apply_policies(self) -> None:
+        """Give all topics the policies that are set for them now."""
+        for text, topic in self.topics.items():
+            topic.policies = self.namespaces.policies(topic_name(text))
 
     # --- listing ---
 

@@ -124,6 +124,12 @@ class Wire(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
+    def address(self) -> str:
+        """The client's address, as brokers show it; empty without a connection."""
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"/{peer[0]}:{peer[1]}" if peer else ""
+
+    @property
     def buffered(self) -> int:
         """Bytes that wait for the client to read, or are held back."""
         if self._transport is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,9 +17,12 @@ import pytest
 from pulsar_spark.cli import broker as module
 from pulsar_spark.cli import main as cli
 from pulsar_spark.client import AuthenticationToken, PulsarClient
-from pulsar_spark.errors import AuthenticationError, OptionError
+from pulsar_spark.errors import AuthenticationError, OptionError, PulsarError
+from pulsar_spark.testing import BacklogQuota, TopicPolicies
 from pulsar_spark.testing.options import OPTION_NAMES
+from pulsar_spark.testing.policies import NAMES
 from tests.support.certificates import Authority
+from tests.support.real_broker import ask
 
 SECONDS = 30.0
 
@@ -77,6 +81,10 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(
     assert "another port" in error
 
 
+def of(**policies: Any) -> TopicPolicies:
+    return TopicPolicies(**policies)
+
+
 def switched(*arguments: str) -> dict[str, Any]:
     parser = cli.parser()
     return module._settings(parser.parse_args(["broker", "--port", "0", *arguments]))
@@ -94,12 +102,56 @@ def switched(*arguments: str) -> dict[str, Any]:
         ("--no-transactions", {"transactions": False}),
         ("--expose-entry-metadata", {"expose_entry_metadata": True}),
         ("--max-message-size 5000", {"max_message_size": 5000}),
+        ("--memory-limit 5000 --max-entries-per-ledger 3", {"memory_limit": 5000}),
+        ("--keep-alive-interval 0.5", {"keep_alive_interval": 0.5}),
+        ("--listener a --listener b", {"listeners": ("a", "b")}),
+        ("--rest", {"rest": 8080}),
+        ("--rest 0", {"rest": 0}),
+        ("", {"policies": TopicPolicies()}),
+        ("--max-producers 2 --message-ttl 9", {"policies": of(max_producers=2, message_ttl=9)}),
+        ("--backlog-size 9", {"policies": of(backlog_size=BacklogQuota(9))}),
+        (
+            "--backlog-age 9 --backlog-policy producer_exception",
+            {"policies": of(backlog_age=BacklogQuota(9, "producer_exception"))},
+        ),
+        ("--subscription-type Shared", {"policies": of(subscription_types=("Shared",))}),
+        (
+            "--no-auto-subscriptions --encryption-required",
+            {"policies": of(auto_subscription_creation=False, encryption_required=True)},
+        ),
+        (
+            "--schema-compatibility FORWARD --no-schema-updates --schema-validation-enforced",
+            {
+                "policies": of(
+                    schema_compatibility="FORWARD",
+                    auto_update_schema=False,
+                    schema_validation_enforced=True,
+                )
+            },
+        ),
     ],
 )
 def test_switches_are_the_parameters_of_the_class(arguments: str, expected: dict[str, Any]) -> None:
     found = switched(*arguments.split())
     assert found == {**found, **expected}
     assert set(found) <= set(OPTION_NAMES)
+
+
+def test_every_parameter_has_a_switch() -> None:
+    given = switched(
+        *("--namespace", "a/b", "--rest", "--listener", "l", "--require-token", __file__),
+        *(word for name in (*module._NUMBERS, *module._SECONDS) for word in (f"--{name}", "1")),
+    )
+    # The cluster's name is fixed, a dead client is not worth a switch, --tls… needs files.
+    assert set(OPTION_NAMES) - set(given) == {"name", "liveness_timeout", "tls"}
+    policies = {*module._LIMITS, *module._QUOTAS, "subscription-types", "schema-compatibility"}
+    known = {name.replace("-", "_") for name in policies}
+    # These are switches without values; deduplication is a parameter of the class; a command's
+    # broker is not meant to lose messages before it stops.
+    assert set(NAMES) - known == {
+        *("auto_subscription_creation", "encryption_required", "auto_update_schema"),
+        *("schema_validation_enforced", "deduplication", "retention"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -109,6 +161,10 @@ def test_switches_are_the_parameters_of_the_class(arguments: str, expected: dict
         ("--tls-certificate a.pem", "--tls-certificate and --tls-key go together"),
         ("--tls-certificate none.pem --tls-key none.pem", "none.pem"),
         ("--require-token none.txt", "--require-token none.txt cannot be read"),
+        ("--backlog-policy producer_exception", "--backlog-size or --backlog-age"),
+        ("--backlog-size 1 --backlog-policy none", "producer_request_hold"),
+        ("--subscription-type Sharded", "Sharded"),
+        ("--schema-compatibility NONE", "FULL_TRANSITIVE"),
     ],
 )
 def test_switches_that_do_not_fit_are_an_error(arguments: str, message: str) -> None:
@@ -140,6 +196,23 @@ def test_a_broker_with_tls_and_a_token_takes_those_who_have_it(tmp_path: Path) -
             producer.send(b"hello")
         with connected("another") as other, pytest.raises(AuthenticationError):
             other.create_producer("orders")
+    finally:
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+
+
+def test_a_command_manages_the_broker_through_its_admin_rest() -> None:
+    process = start("--port", "0", "--rest", "0", "--max-producers", "1", "--json")
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        made = ask(told["admin_url"], "PUT", "persistent/public/default/orders/partitions", 3)
+        assert made == (204, None)
+        with PulsarClient(told["service_url"], operation_timeout_seconds=5) as client:
+            assert len(client.get_topic_partitions("orders")) == 3
+            client.create_producer("plain")
+            with pytest.raises(PulsarError, match="max producers limit"):
+                client.create_producer("plain")
     finally:
         process.terminate()
         process.communicate(timeout=SECONDS)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import PulsarClient
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
-from tests.support.real_broker import KEEP_ALL, AdminError, RealBroker, rest_path
+from tests.support.real_broker import KEEP_ALL, AdminError, RealBroker, ask, rest_path
 from tests.support.waiting import wait_until
 
 # States of a transaction buffer: without transactions so far, and with some.
@@ -32,6 +33,18 @@ class Broker(ABC):
     @abstractmethod
     def service_url(self) -> str:
         """The service URL; the same after a restart."""
+
+    @property
+    @abstractmethod
+    def admin_url(self) -> str:
+        """The URL of the admin REST."""
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send a request to the admin REST; returns its status and its answer.
+
+        `path` as for `RealBroker.admin`. The answer is None if it is no JSON.
+        """
+        return ask(self.admin_url, method, path, body)
 
     def unique_topic(self, prefix: str = "t", namespace: str = "public/default") -> str:
         """Return a full topic name that nobody else uses. The topic is not created."""
@@ -143,6 +156,10 @@ class Embedded(Broker):
     def service_url(self) -> str:
         return self.own.service_url
 
+    @property
+    def admin_url(self) -> str:
+        return self.own.admin_url
+
     def create_namespace(self, prefix: str = "ns", *, retained: bool = True) -> str:
         # Any name will do: this broker has all namespaces.
         return f"public/{prefix}-{uuid.uuid4().hex[:12]}"
@@ -181,9 +198,8 @@ class Embedded(Broker):
         self.own.expire_messages(topic, subscription, older_than)
 
     def reset_subscription(self, topic: str, subscription: str, *, to_end: bool) -> None:
-        # This broker has no way back.
-        if to_end and subscription in self.own.subscriptions(topic):
-            self.own.expire_messages(topic, subscription, -3600)
+        if subscription in self.own.subscriptions(topic):
+            self.own.reset_subscription(topic, subscription, LATEST if to_end else EARLIEST)
 
     def subscriptions(self, topic: str) -> set[str]:
         return set(self.own.subscriptions(topic))
@@ -212,6 +228,10 @@ class Real(Broker):
     @property
     def service_url(self) -> str:
         return self.own.service_url
+
+    @property
+    def admin_url(self) -> str:
+        return self.own.admin_url
 
     def create_namespace(self, prefix: str = "ns", *, retained: bool = True) -> str:
         name = f"public/{prefix}-{uuid.uuid4().hex[:12]}"
@@ -242,7 +262,8 @@ class Real(Broker):
         # Whatever is set before a topic is loaded is obeyed from its beginning.
         namespace = self.create_namespace("limited")
         for name, value in _namespace_policies(policies).items():
-            self.own.admin("POST", f"namespaces/{namespace}/{name}", value)
+            method = "PUT" if name == "schemaCompatibilityStrategy" else "POST"
+            self.own.admin(method, f"namespaces/{namespace}/{name}", value)
         return self.create_topic(self.unique_topic(namespace=namespace))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -360,8 +381,22 @@ def _namespace_policies(policies: TopicPolicies) -> dict[str, Any]:
         "maxSubscriptionsPerTopic": policies.max_subscriptions,
         "maxProducersPerTopic": policies.max_producers,
         "encryptionRequired": policies.encryption_required,
+        "messageTTL": policies.message_ttl,
+        "deduplication": policies.deduplication,
+        "schemaValidationEnforced": policies.schema_validation_enforced,
     }
     found: dict[str, Any] = {name: value for name, value in limits.items() if value}
+    for kind, quota in (
+        ("destination_storage", policies.backlog_size),
+        ("message_age", policies.backlog_age),
+    ):
+        if quota is not None:
+            limit = {"limitSize": quota.limit, "limitTime": quota.limit, "policy": quota.policy}
+            found[f"backlogQuota?backlogQuotaType={kind}"] = limit
+    if policies.schema_compatibility != TopicPolicies().schema_compatibility:
+        found["schemaCompatibilityStrategy"] = policies.schema_compatibility
+    if not policies.auto_update_schema:
+        found["isAllowAutoUpdateSchema"] = False
     if not policies.auto_subscription_creation:
         found["autoSubscriptionCreation"] = {"allowAutoSubscriptionCreation": False}
     if set(policies.subscription_types) != set(TopicPolicies().subscription_types):

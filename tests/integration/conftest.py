@@ -26,7 +26,7 @@ _INTERCEPTORS = "org.apache.pulsar.common.intercept"
 
 @pytest.fixture(scope="session")
 def _embedded_broker() -> Iterator[Embedded]:
-    with EmbeddedBroker() as own:
+    with EmbeddedBroker(rest=True) as own:
         yield Embedded(own)
         assert own.internal_errors == ()
 
@@ -40,6 +40,7 @@ def _tuned_embedded_broker() -> Iterator[Embedded]:
         keep_alive_interval=2.0,
         deduplication=True,
         batch_index_ack=True,
+        rest=True,
     ) as own:
         yield Embedded(own)
         assert own.internal_errors == ()

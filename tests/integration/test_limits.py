@@ -31,6 +31,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.spark.datasource import PulsarDataSource
+from pulsar_spark.testing import BacklogQuota, TopicPolicies
 from tests.integration.brokers import Broker, as_real
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import clustered, official_read, read_entries, read_rows
@@ -254,15 +255,10 @@ def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Conne
 @pytest.mark.fault(88)
 @pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
 def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, policy: str) -> None:
-    real = as_real(tuned_broker)
-    namespace = real.create_namespace()
-    quota = {"limitSize": 5000, "policy": policy}
-    real.own.admin(
-        "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage", quota
-    )
-    topic = real.create_topic(real.unique_topic(namespace=namespace))
+    policies = TopicPolicies(backlog_size=BacklogQuota(5000, policy))
+    topic = tuned_broker.create_limited_topic(policies)
     tuned_client.subscribe(topic, "never reads")
-    with clustered(real) as context:
+    with clustered(tuned_broker) as context:
         producer = TopicProducer(context, topic, ProducerOptions(send_timeout=20.0)).open()
         for _ in range(10):
             producer.send(single(random.randbytes(2000)))
@@ -278,7 +274,7 @@ def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, polic
 
         wait_until(lambda: "backlog quota" in trouble(), "over the quota")
         # Once the backlog is gone, sending continues.
-        real.own.admin("POST", f"{rest_path(topic)}/subscription/never%20reads/skip_all")
+        tuned_broker.ask("POST", f"{rest_path(topic)}/subscription/never%20reads/skip_all")
         wait_until(lambda: not trouble(), "within the quota")
         producer.abort()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -32,14 +32,15 @@ from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import PulsarStreamWriter, stream_writer
-from pulsar_spark.testing import TopicPolicies
-from tests.integration.brokers import Broker, Embedded, as_real
+from pulsar_spark.testing import BacklogQuota, TopicPolicies
+from tests.integration.brokers import Broker, as_real
 from tests.integration.messages import clustered
 from tests.integration.streams import Feed
 from tests.spark.streams import Make
 from tests.spark.topics import rows_of
 from tests.support.real_broker import rest_path
 from tests.support.waiting import finish, wait_until
+from tests.testing.wire_client import WireClient
 
 VALUE = StructType().add("value", BinaryType())
 # A limit that others hold is waited for: not long, here.
@@ -248,23 +249,15 @@ def test_policies_on_schemas_topics_and_backlogs_are_named(broker: Broker) -> No
 @pytest.mark.fault(144)
 def test_a_clients_producer_goes_on_when_the_backlog_is_gone(tuned_broker: Broker) -> None:
     namespace = tuned_broker.create_namespace()
-    if not isinstance(tuned_broker, Embedded):
-        # What the deduplication's own cursor has not passed yet counts as a backlog, for minutes.
-        as_real(tuned_broker).own.admin("POST", f"namespaces/{namespace}/deduplication", False)
+    # What the deduplication's own cursor has not passed yet counts as a backlog, for minutes.
+    assert tuned_broker.ask("POST", f"namespaces/{namespace}/deduplication", False)[0] == 204
     topic = tuned_broker.create_topic(tuned_broker.unique_topic("t", namespace))
     with PulsarClient(tuned_broker.service_url) as client:
         consumer = client.subscribe(topic, "app")
         producer = client.create_producer(topic, send_timeout_millis=10_000)
-        if isinstance(tuned_broker, Embedded):
-            refused = tuned_broker.own.faults.error(
-                "PRODUCER", "ProducerBlockedQuotaExceededException", times=None
-            )
-            tuned_broker.unload(topic)
-        else:
-            admin = as_real(tuned_broker).own.admin
-            quota = {"limitSize": 5000, "policy": "producer_exception"}
-            path = f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage"
-            admin("POST", path, quota)
+        quota = {"limitSize": 5000, "policy": "producer_exception"}
+        path = f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage"
+        assert tuned_broker.ask("POST", path, quota)[0] == 204
 
         outcomes: list[Result] = []
 
@@ -273,8 +266,6 @@ def test_a_clients_producer_goes_on_when_the_backlog_is_gone(tuned_broker: Broke
             return Result.ProducerBlockedQuotaExceededException in outcomes
 
         wait_until(is_refused, "the quota is not exceeded")
-        if isinstance(tuned_broker, Embedded):
-            refused.remove()
         received: list[bytes] = []
 
         def goes_on() -> bool:
@@ -287,6 +278,54 @@ def test_a_clients_producer_goes_on_when_the_backlog_is_gone(tuned_broker: Broke
             return b"after" in received
 
         wait_until(goes_on, "the producer goes on")
+
+
+@pytest.mark.parametrize("policy,code", [("producer_request_hold", 7), ("producer_exception", 8)])
+def test_over_a_quota_producers_are_closed_and_new_ones_refused(
+    tuned_broker: Broker, policy: str, code: int
+) -> None:
+    limits = TopicPolicies(backlog_size=BacklogQuota(1000, policy), deduplication=False)
+    topic = tuned_broker.create_limited_topic(limits)
+    with closing(WireClient(port_of(tuned_broker))) as wire:
+        wire.produce(topic)
+        wire.subscribe(topic, "s")
+        for _ in range(20):
+            wire.publish(bytes(100))
+        assert wire.expect("CLOSE_PRODUCER").body.producer_id == 0
+        refused = wire.request("PRODUCER", topic=topic, producer_id=1)
+        assert (refused.name, refused.body.error) == ("ERROR", code)
+        assert refused.body.message == (
+            "org.apache.pulsar.broker.service.BrokerServiceException$"
+            "TopicBacklogQuotaExceededException: "
+            "Cannot create producer on topic with backlog quota exceeded"
+        )
+
+
+def test_eviction_cuts_a_backlog_to_nine_tenths_of_its_quota(tuned_broker: Broker) -> None:
+    limits = TopicPolicies(
+        backlog_size=BacklogQuota(1000, "consumer_backlog_eviction"), deduplication=False
+    )
+    topic = tuned_broker.create_limited_topic(limits)
+    with closing(WireClient(port_of(tuned_broker))) as wire:
+        wire.produce(topic)
+        wire.subscribe(topic, "s")
+        for _ in range(20):
+            wire.publish(bytes(100))
+        backlogs: list[int] = []
+
+        def is_cut() -> bool:
+            stats = tuned_broker.ask("GET", f"{rest_path(topic)}/stats")[1]
+            backlogs.append(stats["subscriptions"]["s"]["msgBacklog"])
+            return backlogs[-1] != 20
+
+        wait_until(is_cut, "the backlog is not cut")
+        # An entry has 125 bytes with its metadata, and some more with that of a real broker.
+        assert backlogs[-1] in (7, 8)
+        wire.publish(b"the producer goes on")
+
+
+def port_of(broker: Broker) -> int:
+    return int(broker.service_url.rpartition(":")[2])
 
 
 # --- what is needed -----------------------------------------------------------------------------

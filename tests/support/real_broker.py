@@ -381,6 +381,22 @@ def _request(method: str, url: str, data: str | None, timeout: float) -> tuple[i
         connection.close()
 
 
+def ask(admin_url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Send a request to an admin REST; returns its status and its answer, None if it is no JSON.
+
+    `path` as for `RealBroker.admin`.
+    """
+    if not admin_url:
+        pytest.skip("PULSAR_SPARK_TEST_ADMIN_URL does not name the broker's admin REST")
+    data = None if body is None else json.dumps(body)
+    target = path if path.startswith("/") else f"/admin/v2/{path}"
+    status, text, _ = _request(method, admin_url + target, data, 60.0)
+    try:
+        return status, json.loads(text)
+    except ValueError:
+        return status, None
+
+
 def rest_path(topic: str) -> str:
     """Return the path of a topic in the admin REST."""
     full = topic if "://" in topic else f"persistent://public/default/{topic}"

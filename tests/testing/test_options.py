@@ -24,6 +24,8 @@ from pulsar_spark.testing.options import OPTION_NAMES, BrokerOptions
         {"max_entries_per_ledger": 0},
         {"keep_alive_interval": 0},
         {"failover_delay": -1},
+        {"rest": 65536},
+        {"policy_check_interval": 0},
     ],
 )
 def test_values_out_of_range_are_named(option: dict[str, Any]) -> None:
@@ -31,9 +33,9 @@ def test_values_out_of_range_are_named(option: dict[str, Any]) -> None:
         EmbeddedBroker(**option)
 
 
-@pytest.mark.parametrize("value,partitions", [(True, 0), (False, None), (1, 1), (5, 5)])
-def test_auto_creation_is_plain_off_or_a_number(value: int, partitions: int | None) -> None:
-    assert BrokerOptions(auto_create=value).auto_partitions == partitions
+@pytest.mark.parametrize("value,port", [(False, None), (True, 0), (0, 0), (1, 1), (8080, 8080)])
+def test_an_admin_rest_is_off_or_at_a_port(value: bool | int, port: int | None) -> None:
+    assert BrokerOptions(rest=value).rest_port == port
 
 
 def test_the_broker_takes_every_option() -> None:

@@ -16,7 +16,8 @@ Dial = Callable[..., WireClient]
 def test_names_are_given_in_order(client: WireClient) -> None:
     first = client.produce("t", 0)
     second = client.produce("t", 1)
-    assert [first.body.producer_name, second.body.producer_name] == ["embedded-0-0", "embedded-0-1"]
+    names = [first.body.producer_name, second.body.producer_name]
+    assert names == ["standalone-0-0", "standalone-0-1"]
     assert first.body.last_sequence_id == -1
 
 
@@ -60,7 +61,7 @@ def test_exclusive_access_keeps_others_out(client: WireClient) -> None:
     assert held.body.topic_epoch == 0
     fenced = client.produce("t", 1, producer_access_mode=pb.Exclusive)
     assert fenced.body.error == pb.ProducerFenced
-    assert "existing exclusive producer: embedded-0-0" in fenced.body.message
+    assert "existing exclusive producer: standalone-0-0" in fenced.body.message
     assert client.produce("t", 2).body.error == pb.ProducerBusy
     client.request("CLOSE_PRODUCER", producer_id=0)
     assert client.produce("t", 3).name == "PRODUCER_SUCCESS"

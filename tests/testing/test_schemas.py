@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -71,8 +72,73 @@ def test_what_does_not_fit_is_refused(new: pb.Schema, why: str) -> None:
     with pytest.raises(Refusal, match=why) as caught:
         history.add(new)
     assert caught.value.code == pb.IncompatibleSchema
-    with pytest.raises(Refusal):
-        history.check_reader(new)
+    if "removed" not in why:
+        with pytest.raises(Refusal):
+            history.check_reader(new)
+
+
+def test_a_reader_may_want_less_than_there_is() -> None:
+    history = SchemaHistory()
+    history.add(avro(A, B))
+    history.check_reader(avro(A))
+    with pytest.raises(Refusal, match="removed field 'b'"):
+        history.check_reader(avro(A), "FULL_TRANSITIVE")
+
+
+LONG = {"name": "a", "type": "long"}
+
+
+@pytest.mark.parametrize(
+    "strategy,taken",
+    [
+        ("FULL", [(A, B_OPTIONAL)]),
+        ("UNDEFINED", [(A, B_OPTIONAL)]),
+        ("BACKWARD", [(A, B_OPTIONAL), (LONG,), ()]),
+        ("FORWARD", [(A, B_OPTIONAL), (A, B)]),
+        ("ALWAYS_COMPATIBLE", [(A, B_OPTIONAL), (A, B), (LONG,), ()]),
+        ("ALWAYS_INCOMPATIBLE", []),
+    ],
+)
+def test_the_strategy_says_which_schemas_a_topic_takes(
+    strategy: str, taken: list[tuple[object, ...]]
+) -> None:
+    found: list[tuple[object, ...]] = []
+    for fields in ((A, B_OPTIONAL), (A, B), (LONG,), ()):
+        history = SchemaHistory()
+        history.add(avro(A))
+        with suppress(Refusal):
+            history.add(avro(*fields), strategy)
+            found.append(fields)
+    assert found == taken
+
+
+def test_a_transitive_strategy_looks_at_all_versions() -> None:
+    for strategy, fits in (("BACKWARD", True), ("BACKWARD_TRANSITIVE", False)):
+        history = SchemaHistory()
+        history.add(avro(A))
+        history.add(avro(A, B), "ALWAYS_COMPATIBLE")
+        with nullcontext() if fits else pytest.raises(Refusal):
+            history.add(avro(A, B, B_OPTIONAL | {"name": "c"}), strategy)
+
+
+def test_versions_go_on_after_a_schema_was_deleted() -> None:
+    history = SchemaHistory()
+    history.add(STRING)
+    assert history.delete(force=False) == 1
+    assert history.get(None) is None
+    assert history.get(version(0)) is None
+    assert history.add(avro(A)) == version(2)
+    assert list(history.kept()) == [2]
+    assert history.delete(force=True) == -1
+    assert history.add(STRING) == version(0)
+
+
+def test_a_topic_without_updates_takes_the_schemas_that_it_has() -> None:
+    history = SchemaHistory()
+    history.add(STRING)
+    assert history.add(STRING, update=False) == version(0)
+    with pytest.raises(Refusal, match="schema auto updating is disabled"):
+        history.add(avro(A), update=False)
 
 
 def test_readers_need_a_schema_to_read() -> None:

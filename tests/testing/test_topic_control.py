@@ -6,10 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark.errors import CorruptMessage, InvalidTopicName, NotAllowed, TopicNotFound
+from pulsar_spark.errors import (
+    CorruptMessage,
+    InvalidTopicName,
+    NotAllowed,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
-from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.message_id import LATEST, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -152,3 +158,29 @@ def test_a_subscription_can_be_removed_whoever_is_connected(
     client.expect("CLOSE_CONSUMER")
     assert broker.subscriptions("p-partition-0") == {}
     broker.remove_subscription("p", "none")
+
+
+def test_a_subscription_can_be_created_and_moved(
+    broker: EmbeddedBroker, client: WireClient
+) -> None:
+    broker.create_topic("t")
+    client.produce("t")
+    client.publish()
+    second = client.publish()
+    broker.create_subscription("t", "all")
+    broker.create_subscription("t", "none", LATEST)
+    # Whether it exists does not matter.
+    broker.create_subscription("t", "all", LATEST)
+    client.subscribe("t", "all")
+    assert {name: one.backlog for name, one in broker.subscriptions("t").items()} == {
+        "all": 2,
+        "none": 0,
+    }
+    place = second.body.message_id
+    broker.reset_subscription("t", "all", MessageIdAdv(place.ledgerId, place.entryId))
+    client.expect("CLOSE_CONSUMER")
+    assert broker.subscriptions("t")["all"].backlog == 1
+    broker.reset_subscription("t", "none", 0)
+    assert broker.subscriptions("t")["none"].backlog == 2
+    with pytest.raises(SubscriptionNotFound):
+        broker.reset_subscription("t", "other", LATEST)

@@ -21,7 +21,7 @@ def test_a_topics_state(broker: EmbeddedBroker, client: WireClient) -> None:
     assert view.stored_bytes == broker.stored_bytes > 0
     assert view.first == MessageIdAdv(ledger, 0, 1)
     assert view.last == MessageIdAdv(ledger, 1, 1, 2)
-    assert view.producers == ("embedded-0-0",)
+    assert view.producers == ("standalone-0-0",)
     assert not view.terminated
     with pytest.raises(dataclasses.FrozenInstanceError):
         view.entries = 7  # type: ignore[misc]

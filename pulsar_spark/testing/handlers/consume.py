@@ -82,9 +82,9 @@ def _check_schema(topic: Topic, schema: pb.Schema) -> None:
     """Register a consumer's schema on an unused topic, otherwise check its compatibility."""
     idle = not len(topic.schemas) and not topic.log.messages and not len(topic.producers)
     if idle and not any(sub.consumers for sub in topic.subscriptions.values()):
-        topic.schemas.add(schema)
+        topic.policies.add_schema(topic.schemas, schema)
     else:
-        topic.schemas.check_reader(schema)
+        topic.schemas.check_reader(schema, topic.policies.schema_compatibility)
 
 
 def _consumer(session: Session, consumer_id: int) -> Consumer:
@@ -121,8 +121,7 @@ def seek(session: Session, command: Incoming) -> None:
         start = topic.log.first_published_at(body.message_publish_time)
     else:
         raise Refusal(pb.MetadataError, "Message id and message publish time were not present")
-    for gone in subscription.seek(start, ack_set):
-        gone.session.close_consumer(gone)
+    topic.reset(subscription.name, start, ack_set)
     session.send(answers.success(body.request_id), topic.name)
 
 

@@ -11,6 +11,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.states import State
+from pulsar_spark.testing import quotas
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.entry_log import NOWHERE
 from pulsar_spark.testing.handlers import owned
@@ -37,19 +38,13 @@ def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] |
     if topic.terminated:
         text = f"{_PACKAGE}$TopicTerminatedException: Topic was already terminated"
         raise Refusal(pb.TopicTerminatedError, text)
+    quotas.check_producer(topic)
     topic.policies.check_producer(topic, body)
-    initial = body.initial_subscription_name
-    if initial and topic.persistent and initial not in topic.subscriptions:
-        topic.subscribe(
-            pb.CommandSubscribe(
-                subscription=initial,
-                subType=pb.CommandSubscribe.Exclusive,
-                initialPosition=pb.CommandSubscribe.Earliest,
-            )
-        )
+    if body.initial_subscription_name:
+        topic.add_subscription(body.initial_subscription_name)
     created = Producer(session, topic, body, body.producer_name or server.new_producer_name())
     if body.HasField("schema"):
-        created.schema_version = topic.schemas.add(body.schema)
+        created.schema_version = topic.policies.add_schema(topic.schemas, body.schema)
     holder = topic.producers.holder(created.name)
     if holder is not None and not created.succeeds(holder):
         return _contest(created, holder)
@@ -88,11 +83,10 @@ def _admit(created: Producer) -> None:
         former.topic.producers.remove(former)
     topic.producers.add(created)
     session.producers[created.producer_id] = created
-    deduplication = session.server.options.deduplication
     answer = answers.producer_success(
         created.request_id,
         created.name,
-        last_sequence_id=topic.sequence_ids.get(created.name, -1) if deduplication else -1,
+        last_sequence_id=topic.sequence_ids.get(created.name, -1) if topic.deduplicates else -1,
         schema_version=created.schema_version,
         topic_epoch=created.topic_epoch if created.ready else None,
         producer_ready=created.ready,
@@ -121,7 +115,7 @@ def send(session: Session, command: Incoming) -> None:
         metadata = pb.MessageMetadata(num_messages_in_batch=body.num_messages)
     _check_storable(session, topic, body, len(payload))
     place = NOWHERE
-    if not session.server.options.deduplication or _is_new(topic, owner.name, body, metadata):
+    if not topic.deduplicates or _is_new(topic, owner.name, body, metadata):
         txn = transaction_of(body) if body.HasField("txnid_most_bits") else None
         place = topic.append(_kept(payload), metadata, txn)
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE

@@ -37,6 +37,6 @@ def get_or_create_schema(session: Session, command: Incoming) -> None:
     store = session.server.topics
     if not store.parts(name):
         raise Refusal(pb.TopicNotFound, f"Topic not found {name}")
-    version = store.schemas(name).add(body.schema)
+    version = store.namespaces.policies(name).add_schema(store.schemas(name), body.schema)
     answer = answers.get_or_create_schema_response(body.request_id, schema_version=version)
     session.send(answer, str(name))
