@@ -461,7 +461,10 @@ SLOW_GUIDES: dict[str, Check] = {
     "page,check",
     [
         *GUIDES.items(),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in SLOW_GUIDES.items()),
+        *(
+            pytest.param(*item, marks=[pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)])
+            for item in SLOW_GUIDES.items()
+        ),
     ],
 )
 def test_the_examples_of_a_guide(
