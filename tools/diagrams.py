@@ -129,7 +129,7 @@ def in_page(html: str, folder: Path = FOLDER) -> str:
 
     def drawn(image: re.Match[str]) -> str:
         svg = (folder / image[1]).read_text("utf-8").replace(_DARK_RULE, _SITES_DARK_RULE)
-        return f'<div class="drawn">{svg}</div>'
+        return f'<span class="drawn">{svg}</span>'
 
     return re.sub(r'<img [^>]*src="(?:\.\./)*diagrams/([\w-]+\.svg)"[^>]*>', drawn, html)
 

@@ -403,6 +403,9 @@ def check_scheduled_jobs(
                 "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
                 "PYSPARK_PYTHON": sys.executable,
                 "PYTHONPATH": str(DOCS.parent),
+                "SPARK_CONF_DIR": str(folder),
+                # Small queries need less CPU without compiling them.
+                "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
             capture_output=True,
             text=True,
@@ -413,6 +416,11 @@ def check_scheduled_jobs(
         return done.returncode
 
     said: list[str] = []
+    (folder / "spark-defaults.conf").write_text(
+        "spark.ui.enabled false\n"
+        "spark.sql.codegen.wholeStage false\n"
+        "spark.sql.codegen.factoryMode NO_CODEGEN\n"
+    )
     own.create_topic("orders")
     for stored_now, rows in ((20, 20), (10, 30)):
         store_many(own, "orders", stored_now)

@@ -83,6 +83,15 @@ def test_the_guides_fit_the_page() -> None:
     assert {name: found for name, text in texts.items() if (found := faults(text))} == {}
 
 
+def test_the_code_of_notebooks_fits_the_page() -> None:
+    pytest.importorskip("nbclient", reason="notebooks are not installed")
+    from tools import notebook_pages
+
+    for path in notebook_pages.NOTEBOOKS:
+        text, _ = notebook_pages.page(notebook_pages.read(path), path.stem)
+        assert faults(text) == [], path.name
+
+
 def test_code_that_is_too_wide_is_found_with_its_line() -> None:
     fits, wide = "x" * page_checks.COLUMNS, "x" * (page_checks.COLUMNS + 1)
     assert faults(f"{wide}\n\n```python\n{fits}\n```\n") == []
