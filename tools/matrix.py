@@ -41,9 +41,8 @@ PULSARS = ("3.0.7", "3.3.6", "4.2.4")
 PULSAR_TESTS = ("tests/integration", "-m", "real_broker and not slow")
 PULSAR_VARIABLE = "PULSAR_SPARK_TEST_PULSAR"
 
-# The oldest Spark runs with the oldest supported Python, the next one with a later Python than that
-# of `make test`, if available.
-PYTHONS = {"4.0": "3.10", "4.1": "3.12"}
+# The oldest Spark runs with the oldest supported Python, if available.
+PYTHONS = {"4.0": "3.10"}
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
 
 PASSED = "passed"
