@@ -50,6 +50,15 @@ def test_a_link_to_a_file_beside_the_docs_becomes_its_name_on_the_site() -> None
         docs_hooks.linked("[it](../nowhere.md)", "a.md")
 
 
+def test_links_to_edit_a_generated_page_lead_to_what_it_is_made_of() -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed: make docs")
+    from tools import docs_hooks
+
+    assert [path for path in docs_hooks.SOURCES.values() if not (DOCS.parent / path).exists()] == []
+    pages = {*docs_hooks.SOURCES, *docs_hooks.BOOSTS} - {"changelog.md"}
+    assert [name for name in pages if not (DOCS / name).exists()] == []
+
+
 @pytest.mark.parametrize("path", diagrams.PAGES, ids=lambda path: path.stem)
 def test_the_diagrams_are_current(path: Path) -> None:
     assert path.read_text() == diagrams.PAGES[path](), "python -m tools.diagrams"

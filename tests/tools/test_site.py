@@ -123,7 +123,7 @@ def test_the_search_has_options_first_and_leaves_out_what_is_for_maintainers(
     pages = {place.partition("#")[0] for place in places}
     assert "scheduled-jobs.html" in pages
     assert pages.isdisjoint(f"{name}.html" for name in MAINTAINERS)
-    for word in ("airflow", "__key", "watermark", "certificates"):
+    for word in ("airflow", "iceberg", "__key", "watermark", "certificates"):
         assert any(word in entry["text"].lower() for entry in found), word
 
 
