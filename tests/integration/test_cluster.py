@@ -151,7 +151,6 @@ def test_the_package_is_shipped_as_the_page_says(
         # As venv-pack does: executors find the interpreter at the same path.
         with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:
             archive.add(environment, ".")
-        (tmp_path / "env").symlink_to(environment)
     else:
         [wheel] = environment.parent.glob("pulsar_spark-*.whl")
         shutil.copy(wheel, tmp_path / "pulsar_spark.whl")

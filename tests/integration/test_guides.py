@@ -413,7 +413,8 @@ def check_scheduled_jobs(
             timeout=SECONDS,
             check=False,
         )
-        said.append(done.stderr[-4000:])
+        # spark-submit prints what the job says on stderr to its stdout.
+        said.append(done.stdout[-4000:] + done.stderr[-1000:])
         return done.returncode
 
     said: list[str] = []
