@@ -42,7 +42,9 @@ from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
 from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+"""Pages with a short table."""
+FULL_PAGE = ROOT / "docs" / "contenders.md"
 OPERATIONS = ("read", "write", "typed", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
@@ -205,7 +207,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kafka-jars", type=Path, help="folder of jars; see benchmarks/kafka.py")
     parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
     parser.add_argument("--keep", action="store_true", help="what --output has besides stays")
-    parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--docs", action="store_true", help="put the tables into the docs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.only, arguments.operations = [QUICK], ["read", "write"]
@@ -363,8 +365,9 @@ def main() -> None:
         report.picture(results, arguments.output / "benchmarks.png")
         report.overview(results, arguments.output / "overview.png")
     if arguments.docs:
-        report.put_between_markers(PAGE, text)
-        report.put_between_markers(ROOT / "README.md", report.short(results))
+        report.put_between_markers(FULL_PAGE, text)
+        for page in PAGES:
+            report.put_between_markers(page, report.short(results))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.__main__ import PAGE, RESULTS, ROOT
+from benchmarks.__main__ import FULL_PAGE, PAGES, RESULTS
 from benchmarks.contenders import (
     CLIENT,
     DRAIN,
@@ -261,10 +261,18 @@ def test_what_was_not_measured_anew_is_kept_and_what_was_replaces_what_had_been(
 
 def test_the_published_tables_are_those_of_the_published_runs() -> None:
     results = Results()
-    results.load(PAGE.parent / "benchmarks" / RESULTS)
-    page, readme = PAGE.read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    results.load(FULL_PAGE.parent / "benchmarks" / RESULTS)
+    page = FULL_PAGE.read_text("utf-8")
     tables = [section for section in report.sections(results) if section.startswith("|")]
     assert tables
     for table in tables:
         assert table in page
-    assert report.short(results) in readme
+    for page in (each.read_text("utf-8") for each in PAGES):
+        assert report.short(results) in page
+
+
+def test_the_page_of_benchmarks_begins_with_its_picture_and_a_short_table() -> None:
+    page = PAGES[0].read_text("utf-8")
+    firsts = [page.index(text) for text in ("\n![", "\n| ", "\n## ")]
+    assert firsts == sorted(firsts)
+    assert page.count("\n|") < 20 + page[firsts[2] :].count("\n|")

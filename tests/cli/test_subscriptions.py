@@ -266,7 +266,7 @@ def test_a_checkpoint_that_is_not_text_is_said_to_be(
 
 UUID = "0f3a1b2c-1111-2222-3333-444455556666"
 LEFT = [f"spark-pulsar-batch-{UUID}-orders", f"spark-pulsar-{UUID}-orders"]
-PATTERN = "spark-pulsar-(batch-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-.*"
+PATTERN = "spark-pulsar-(batch-)?[0-9a-f-]{36}-.*"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -29,3 +30,29 @@ def here(example: str, service_url: str, folder: Path) -> str:
 def fills_up_with_nulls() -> bool:
     """Whether INSERT INTO … (…) sets omitted columns to null: from Spark 4.1."""
     return streams_are_arrow()
+
+
+OUTPUT = "<!-- output -->"
+"""Before a block with what the example above it prints."""
+WRITES_OUTPUTS = os.environ.get("PULSAR_SPARK_TEST_OUTPUTS") == "write"
+"""Whether these blocks are written anew instead of being compared."""
+
+_OUTPUTS = re.compile(rf"^{OUTPUT}\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def outputs(path: Path) -> list[str]:
+    """Return what a page says that its examples print."""
+    return _OUTPUTS.findall(path.read_text("utf-8"))
+
+
+def keep_output(path: Path, number: int, printed: str) -> None:
+    """Compare what an example printed with the page's block of that number, or write the block."""
+    lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
+    now = "".join(f"{line}\n" for line in lines)
+    if not WRITES_OUTPUTS:
+        said = outputs(path)[number]
+        assert said == now, f"{path.name} is not current: PULSAR_SPARK_TEST_OUTPUTS=write"
+        return
+    text = path.read_text("utf-8")
+    found = list(_OUTPUTS.finditer(text))[number]
+    path.write_text(text[: found.start(1)] + now + text[found.end(1) :], "utf-8")

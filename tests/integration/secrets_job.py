@@ -37,7 +37,8 @@ QUICK = {f"{CLIENT}operationTimeoutMs": "1000"}
 
 def session(folder: Path, token: str) -> SparkSession:
     """Return a session that logs much, stores its event log, and redacts as the page says."""
-    redaction = re.findall(r"^(spark\.\S*redaction\S*)=(.*)$", PAGE.read_text("utf-8"), re.M)
+    page = re.sub(r"\\\n\s*", "", PAGE.read_text("utf-8"))
+    redaction = re.findall(r"^(spark\.\S*redaction\S*)=(.*)$", page, re.M)
     assert len(redaction) == 2
     builder = SparkSession.builder.master("local[2]")
     for key, value in redaction:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import site
 import subprocess
 import sys
+import tarfile
 import venv
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
@@ -23,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 JOB = Path(__file__).with_name("cluster_job.py")
 ROWS = 5_000
 SECONDS = 480
+LEFT_OUT = ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +59,7 @@ def wheel_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, master: str, topic: str, folder: Path) -> dict[str, Any]:
     """Run the job in a process without the checkout on its path; return its output."""
-    left_out = ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-    environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    environment = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
     environment |= {
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
@@ -105,3 +109,68 @@ def test_the_wheel_reads_and_writes_where_the_checkout_is_not(
     master: str, wheel_python: Path, tmp_path: Path
 ) -> None:
     check(run(wheel_python, master, "wheel", tmp_path), wheel_python)
+
+
+SHIPPED = """
+import sys
+from pyspark.sql import SparkSession
+
+import pulsar_spark
+
+spark = SparkSession.builder.getOrCreate()
+if sys.argv[1] == "register":
+    pulsar_spark.register(spark)
+options = {"service.url": sys.argv[2], "topic": "shipped"}
+rows = spark.range(100).selectExpr("string(id) AS value")
+rows.write.format("pulsar").options(**options).mode("append").save()
+print("rows", spark.read.format("pulsar").options(**options).load().count())
+where = spark.sparkContext.parallelize([0], 1).map(lambda _: pulsar_spark.__file__).first()
+print("package", where)
+"""
+
+
+def shipping(title: str) -> str:
+    """Return the commands of the page that ship the package in one way."""
+    page = (ROOT / "docs" / "deploying.md").read_text("utf-8")
+    [found] = re.findall(rf'^```sh title="{title}"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("way", ["archive", "py-files"])
+def test_the_package_is_shipped_as_the_page_says(
+    way: str, wheel_python: Path, tmp_path: Path
+) -> None:
+    environment = wheel_python.parent.parent
+    packed = way == "archive"
+    (tmp_path / "job.py").write_text(SHIPPED)
+    commands = shipping(way).replace("spark://host:7077", "'local-cluster[2,1,1024]'")
+    variables = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    if packed:
+        # As venv-pack does: executors find the interpreter at the same path.
+        with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:
+            archive.add(environment, ".")
+    else:
+        [wheel] = environment.parent.glob("pulsar_spark-*.whl")
+        shutil.copy(wheel, tmp_path / "pulsar_spark.whl")
+        without = tmp_path / "without"
+        venv.create(without, with_pip=False, symlinks=True)
+        [own] = (without / "lib").glob("python*/site-packages")
+        (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+        python = str(without / "bin" / "python")
+        variables |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    inherited = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
+    path = f"{variables['SPARK_HOME']}/bin{os.pathsep}{os.environ['PATH']}"
+    variables |= {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with EmbeddedBroker() as broker:
+        broker.create_topic("shipped")
+        arguments = f"{'found' if packed else 'register'} {broker.service_url}"
+        script = commands.replace("job.py", f"job.py {arguments}")
+        done = _run_to_its_end(["sh", "-c", script], inherited | variables, tmp_path)
+    assert done == 0, (tmp_path / "stderr").read_text()[-4000:]
+    said = dict(line.split(" ", 1) for line in (tmp_path / "stdout").read_text().splitlines()[-2:])
+    assert said["rows"] == "100"
+    # An executor's own folder, or the zip that was sent to it.
+    place = r"/app-[\d-]+/\d+/environment/lib/" if packed else r"pulsar_spark\.zip/"
+    assert re.search(place, said["package"])

@@ -5,12 +5,17 @@ A page's blocks run in order, in one namespace, so that they can be copied in or
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +24,13 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from pulsar_spark import PulsarClient
 from pulsar_spark.cli.main import parser
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.spark.compat import passes_read_limits
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.pages import DOCS, here
+from tests.integration.pages import DOCS, OUTPUT, here, keep_output, outputs
 from tests.spark.topics import set_schema, store_many
 from tests.support.waiting import wait_until
 
@@ -39,6 +45,7 @@ ELSEWHERE = {
     "connecting.md": "tests/spark/test_connecting_page.py",
     "pulsar-client-programs.md": "tests/client/test_python_client_page.py",
     "python-client.md": "tests/client/test_python_client_page.py",
+    "rotation.md": "tests/integration/test_rotation_page.py",
     "sql.md": "tests/integration/test_sql_page.py",
     "streaming.md": "tests/integration/test_streaming_page.py",
 }
@@ -53,14 +60,24 @@ class Block:
     language: str
     code: str
     title: str
-    fragment: bool
+    mark: str
     line: int
+
+    @property
+    def fragment(self) -> bool:
+        """Whether it cannot run alone."""
+        return self.mark == FRAGMENT
+
+    @property
+    def prints(self) -> bool:
+        """Whether it shows something, so that the page says what."""
+        return bool(re.search(r"^[\w.]*print\w*\(|\.(show|printSchema)\(", self.code, re.MULTILINE))
 
 
 def blocks(page: str) -> list[Block]:
     text = (DOCS / page).read_text("utf-8")
     found = re.finditer(
-        rf"^({FRAGMENT}\n)?```(\w*)(?: title=\"(.*?)\")?\n(.*?)^```$",
+        rf"^(?:({FRAGMENT}|{OUTPUT})\n)?```(\w*)(?: title=\"(.*?)\")?\n(.*?)^```$",
         text,
         re.MULTILINE | re.DOTALL,
     )
@@ -70,7 +87,7 @@ def blocks(page: str) -> list[Block]:
             block[2],
             block[4],
             block[3] or "",
-            bool(block[1]),
+            block[1] or "",
             text.count("\n", 0, block.start(4)) + 1,
         )
         for block in found
@@ -91,19 +108,28 @@ def own() -> Iterator[EmbeddedBroker]:
 def run(page: str, spark: SparkSession, own: EmbeddedBroker, folder: Path, **names: Any) -> Names:
     """Run the examples of a page; returns the names that they defined."""
     found: Names = {"spark": spark, "__name__": "guide", **names}
-    for block in blocks(page):
+    shown = 0
+    all_blocks = blocks(page)
+    for number, block in enumerate(all_blocks):
         if block.fragment or block.language not in ("python", "sql"):
             continue
         code = here(block.code, own.service_url, folder)
-        if block.title:
+        if block.title.startswith("test_"):
             run_as_a_file(block, folder)
+        elif block.title:
+            (folder / block.title).write_text(code)
         elif block.language == "sql":
             for statement in filter(str.strip, code.split(";\n")):
                 spark.sql(statement).collect()
         else:
             # Errors name the line of the page.
             padded = "\n" * (block.line - 1) + code
-            exec(compile(padded, str(DOCS / page), "exec"), found)
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                exec(compile(padded, str(DOCS / page), "exec"), found)
+            if number + 1 < len(all_blocks) and all_blocks[number + 1].mark == OUTPUT:
+                keep_output(DOCS / page, shown, said.getvalue())
+                shown += 1
+    assert shown == len(outputs(DOCS / page))
     return found
 
 
@@ -135,6 +161,10 @@ def check_getting_started(
     with names["broker"] as broker:
         rows = stored(spark, broker.service_url, "orders-copy")
     assert sorted(row["value"] for row in rows) == ["a book", "a lamp", "a pen"]
+
+
+def check_home(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    assert names["read"].count() == 2
 
 
 def check_reading(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
@@ -350,6 +380,70 @@ def check_schemas(spark: SparkSession, own: EmbeddedBroker, names: Names, folder
     assert len(stored(spark, own.service_url, "expensive-orders")) == 13
 
 
+def check_windows(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    counted = spark.read.parquet(f"{folder}/counts").collect()
+    assert sorted(row["count"] for row in counted) == [10, 10]
+    assert names["unique"].isStreaming
+
+
+def check_scheduled_jobs(
+    spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path
+) -> None:
+    scripts = [block for block in blocks("scheduled-jobs.md") if block.language == "sh"]
+    for block in scripts:
+        hour = f"{datetime.now(timezone.utc) - timedelta(minutes=30):%Y-%m-%dT%H:%M:%S+00:00}"
+        code = here(block.code, own.service_url, folder)
+        (folder / block.title).write_text(code.replace("2026-11-20T10:00:00+00:00", hour))
+
+    def run_script(name: str) -> int:
+        bin = Path(sys.executable).parent
+        done = subprocess.run(
+            ["sh", folder / name],
+            cwd=folder,
+            env={
+                **os.environ,
+                "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": str(DOCS.parent),
+                "SPARK_CONF_DIR": str(folder),
+                # Small queries need less CPU without compiling them.
+                "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            },
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        # spark-submit prints what the job says on stderr to its stdout.
+        said.append(done.stdout[-4000:] + done.stderr[-1000:])
+        return done.returncode
+
+    said: list[str] = []
+    (folder / "spark-defaults.conf").write_text(
+        "spark.ui.enabled false\n"
+        "spark.sql.codegen.wholeStage false\n"
+        "spark.sql.codegen.factoryMode NO_CODEGEN\n"
+    )
+    own.create_topic("orders")
+    for stored_now, rows in ((20, 20), (10, 30)):
+        store_many(own, "orders", stored_now)
+        assert run_script("hourly.sh") == 0, said[-1]
+        assert spark.read.parquet(f"{folder}/orders").count() == rows
+    # Published within the hour; what was stored above has other times.
+    with PulsarClient(own.service_url) as client:
+        producer = client.create_producer("orders")
+        for number in range(5):
+            producer.send(b"%d" % number)
+    for _ in range(2):
+        assert run_script("hour.sh") == 0, said[-1]
+        values = [row["value"] for row in stored(spark, own.service_url, "orders-by-hour")]
+        assert sorted(map(bytes, values)) == [b"0", b"1", b"2", b"3", b"4"]
+    job = (folder / "hourly.py").read_text()
+    (folder / "hourly.py").write_text(job.replace('load("orders")', 'load("no-such-topic")'))
+    assert run_script("hourly.sh") != 0
+    assert "no-such-topic" in said[-1]
+
+
 Prepare = Callable[["SparkSession", EmbeddedBroker, Path], None]
 Check = Callable[["SparkSession", EmbeddedBroker, Names, Path], None]
 PREPARED: dict[str, Prepare] = {
@@ -360,6 +454,7 @@ PREPARED: dict[str, Prepare] = {
     "monitoring.md": prepare_monitoring,
 }
 GUIDES: dict[str, Check] = {
+    "index.md": check_home,
     "getting-started.md": check_getting_started,
     "writing.md": check_writing,
 }
@@ -372,8 +467,10 @@ SLOW_GUIDES: dict[str, Check] = {
     "migrating.md": check_migrating,
     "monitoring.md": check_monitoring,
     "reading.md": check_reading,
+    "scheduled-jobs.md": check_scheduled_jobs,
     "schemas.md": check_schemas,
     "sizing.md": check_sizing,
+    "windows.md": check_windows,
 }
 
 
@@ -381,7 +478,10 @@ SLOW_GUIDES: dict[str, Check] = {
     "page,check",
     [
         *GUIDES.items(),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in SLOW_GUIDES.items()),
+        *(
+            pytest.param(*item, marks=[pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)])
+            for item in SLOW_GUIDES.items()
+        ),
     ],
 )
 def test_the_examples_of_a_guide(
@@ -401,6 +501,18 @@ def test_every_example_is_run_but_for_few_fragments() -> None:
     assert {block.page for block in runnable if not block.fragment} <= tested
     fragments = [block for block in ALL if block.fragment]
     assert len(fragments) <= len(runnable) / 10
+
+
+def test_each_example_that_prints_is_followed_by_what_it_prints() -> None:
+    followed = pairwise(ALL)
+    pages = {*GUIDES, *SLOW_GUIDES}
+    silent = [
+        f"{block.page}:{block.line}"
+        for block, after in followed
+        if block.page in pages and block.language == "python" and not block.title
+        if block.prints != (after.mark == OUTPUT and after.page == block.page)
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.line}")
@@ -440,22 +552,22 @@ ANSWERS = {
     "reading.md#only-a-part-offsets-and-times": "`startingTime` up to, and not",
     "columns.md#on-every-read": "`__publishTime`",
     "schemas.md#schema-evolution": "decoded with the version it was written with",
+    "schemas.md#topics-without-a-schema": 'valueFormat="json"',
+    "schemas.md#values-that-cannot-be-decoded": "PERMISSIVE",
     "delivery.md#exactly-once": "transaction of its own",
+    "scheduled-jobs.md#the-job": "availableNow",
     "streaming.md#caps": "`maxMessagesPerTrigger`",
+    "windows.md#a-window-with-a-watermark": "withWatermark",
     "monitoring.md#lag-to-prometheus": "StreamingQueryListener",
     "streaming.md#subscriptions": "unsubscribe",
     "streaming.md#data-loss": "`failOnDataLoss=true`",
     "connecting.md#a-token-as-managed-clusters-give-it": "token:",
+    "rotation.md#tokens": "file:///etc/pulsar/token",
     "connecting.md#keeping-secrets-out-of-sparks-ui-and-event-log": "redaction",
     "migrating.md#start-where-the-old-query-stopped": "startingOffsets",
-    "migrating.md#the-name-clash": "pulsar_spark.register(",
     "cookbook.md#bad-rows-to-a-dead-letter-topic": "PERMISSIVE",
     "sizing.md#a-worked-example": "core hours",
     "cookbook.md#tests-with-embeddedbroker-and-faults": "broker.faults",
-    "design.md#from-a-socket-to-a-row": "receive thread",
-    "extending.md#add-an-option": "spark/options/table.py",
-    "extending.md#add-a-command-of-the-protocol": "protocol/commands.py",
-    "compatibility.md#compatibility-promise": "checkpoints",
 }
 """Section that answers a question → the answer's key phrase."""
 

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import queue
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,12 +16,15 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 480
 WIDTHS = (390, 1280)
+REPOSITORY = "https://github.com/example/pulsar-spark"
+MAINTAINERS = ("design", "modules", "protocol", "extending", "faults")
 SEARCHES = ("schema evolution", "exactly once", "backlog")
 
 # Loads every page into a frame of each width and colour scheme, and searches as a reader would.
@@ -64,23 +69,132 @@ def browser() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
-    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
-        pytest.skip("the extra docs is not installed: make docs")
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", folder],
+def build(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build the site as `make docs` does."""
+    for needed in ("mkdocs", "material", "mkdocstrings", "nbclient"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip("the extra docs is not installed: make docs")
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", **environment},
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(folder)
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def quick_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of a repository with an address; notebooks are shown without outputs."""
+    folder = tmp_path_factory.mktemp("quick")
+    done = build(folder, PULSAR_SPARK_DOCS_NOTEBOOKS="0", PULSAR_SPARK_REPOSITORY=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def searched(site: Path) -> list[dict[str, Any]]:
+    """Return what the search knows."""
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    found: list[dict[str, Any]] = index["docs"]
+    return found
+
+
+def test_the_search_has_options_first_and_leaves_out_what_is_for_maintainers(
+    quick_site: Path,
+) -> None:
+    found = searched(quick_site)
+    places = {entry["location"]: entry for entry in found}
+    option = places["options.html#maxmessagespertrigger"]
+    assert option["title"] == "<code>maxMessagesPerTrigger</code>"
+    assert option["boost"] > 1
+    pages = {place.partition("#")[0] for place in places}
+    assert "scheduled-jobs.html" in pages
+    assert pages.isdisjoint(f"{name}.html" for name in MAINTAINERS)
+    for word in ("airflow", "iceberg", "__key", "watermark", "certificates"):
+        assert any(word in entry["text"].lower() for entry in found), word
+
+
+def test_pages_have_tabs_a_next_page_and_links_to_edit_their_source(quick_site: Path) -> None:
+    page = (quick_site / "reading.html").read_text("utf-8")
+    tabs = re.findall(r'md-tabs__link">\s*(\w+)', page)
+    assert tabs == ["Guide", "Operate", "Reference", "Develop"]
+    assert 'rel="next"' in page
+    assert f"{REPOSITORY}/edit/main/docs/reading.md" in page
+    options = (quick_site / "options.html").read_text("utf-8")
+    assert f"{REPOSITORY}/edit/main/pulsar_spark/spark/options/table.py" in options
+    assert "api.github.com" not in page
+    assert "0.2.0" in (quick_site / "changelog.html").read_text("utf-8")
+
+
+def test_no_reference_page_opens_with_how_it_is_generated() -> None:
+    for name in ("options", "columns", "command-line", "api", "troubleshooting", "benchmarks"):
+        first = (ROOT / "docs" / f"{name}.md").read_text("utf-8")[:600]
+        assert "enerated" not in first, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    "text,said",
+    [
+        ("[it](missing.md)", "missing.md"),
+        ("[it](index.md#missing)", "#missing"),
+        (f"```\n{'x' * 77}\n```", "77 columns"),
+        ("![it](https://example.com/a.png)", "from other hosts"),
+    ],
+    ids=["page", "anchor", "width", "fetched"],
+)
+def test_what_is_wrong_with_a_page_fails_the_build(tmp_path: Path, text: str, said: str) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed: make docs")
+    pytest.importorskip("material", reason="the extra docs is not installed: make docs")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# It\n\n{text}\n")
+    small = {
+        "INHERIT": str(ROOT / "mkdocs.yml"),
+        "docs_dir": str(tmp_path / "docs"),
+        "site_dir": str(tmp_path / "site"),
+        "theme": {"custom_dir": str(ROOT / "tools" / "site")},
+        "hooks": [str(ROOT / "tools" / "docs_hooks.py")],
+        "plugins": [],
+        "extra_css": [],
+        "nav": ["index.md"],
+    }
+    (tmp_path / "mkdocs.yml").write_text(json.dumps(small))
+    made = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "docs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+    )
+    words = shlex.split(made.stdout.splitlines()[-1])
+    flags = words[words.index("mkdocs") + 1 :]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *flags, "--config-file", tmp_path / "mkdocs.yml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, "PULSAR_SPARK_DOCS_NOTEBOOKS": "0"},
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture

@@ -37,7 +37,10 @@ def test_docker_compose_brings_pulsar_spark_and_jupyter_with_the_notebooks() -> 
     variables = services["jupyter"]["environment"]
     assert variables["PULSAR_URL"] == "pulsar://127.0.0.1:6650"
     assert variables["SPARK_MASTER"] == "spark://127.0.0.1:7077"
-    assert "./notebooks:/notebooks" in services["jupyter"]["volumes"]
+    # Read-only: the container's root writes nothing into the clone.
+    assert "./notebooks:/clone:ro" in services["jupyter"]["volumes"]
+    assert all("healthcheck" in service for service in services.values())
+    assert "PULSAR_SPARK_BUILD_KERNEL=require" in services["jupyter"]["build"]["dockerfile_inline"]
     assert all(
         service["network_mode"] == "service:pulsar"
         for name, service in services.items()

@@ -5,28 +5,40 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 
 from pulsar_spark.spark.options.foreign import FOREIGN, Foreign
 from pulsar_spark.spark.options.parsers import Choice
-from pulsar_spark.spark.options.table import EVERY_VALUE, OPTIONS, Option, Scope
+from pulsar_spark.spark.options.table import EVERY_VALUE, GROUPS, Option, Scope
 
 _HEAD = """\
 # Options
-
-Generated from `pulsar_spark/spark/options/table.py`: change it there, then run
-`python -m pulsar_spark.spark.options.docs > docs/options.md`.
 
 Keys are case-insensitive. A duration is a number of milliseconds, or `500ms`, `30s`, `5m`, `1h`; a
 size a number of bytes, or `64k`, `10m`, `1g`. An option that is unknown, misspelt, contradictory or
 out of range is an error. Keys of Java's Pulsar client that have no effect here are ignored with one
 log line; those that would change security are an error that names the equivalent.
 
-| option | for | default | meaning |
-|---|---|---|---|
+## Start here
+
+Most jobs need no more than these six. A login also has its method,
+[`pulsar.client.authPluginClassName`](#pulsarclientauthpluginclassname).
+
+| option | says |
+|---|---|
 """
 
+FIRST = {
+    "service.url": "where the cluster is",
+    "pulsar.client.authParams": "the token, or the file that holds it",
+    "topic": "what is read, or written to",
+    "startingOffsets": "where a batch, or a new stream, begins",
+    "maxMessagesPerTrigger": "how much of a backlog a stream takes at once",
+    "deliveryGuarantee": "whether rows can be written twice",
+}
+"""What the options that most jobs need are for."""
 
 _FOREIGN = """
 ## Names from elsewhere
@@ -43,8 +55,17 @@ for all that begin so.
 
 def markdown() -> str:
     """Return the text of docs/options.md."""
-    options = "".join(_row(option) for option in OPTIONS)
-    return _HEAD + options + _FOREIGN + "".join(_foreign_row(foreign) for foreign in FOREIGN)
+    first = "".join(f"| [`{key}`](#{anchor(key)}) | {says} |\n" for key, says in FIRST.items())
+    groups = "".join(
+        f"\n## {title}\n" + "".join(map(_section, options)) for title, options in GROUPS.items()
+    )
+    foreign = "".join(map(_foreign_row, FOREIGN))
+    return _HEAD + first + groups + _FOREIGN + foreign
+
+
+def anchor(key: str) -> str:
+    """Return the anchor of an option's heading, on the site as in the repository."""
+    return key.lower().replace(".", "")
 
 
 def _foreign_row(foreign: Foreign) -> str:
@@ -56,10 +77,16 @@ def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _row(option: Option) -> str:
-    names = f"`{option.key}`" + "".join(f", `{alias}`" for alias in option.aliases)
+def _section(option: Option) -> str:
+    facts = [_scope(option.scope)]
     default = option.shown_default or (f"`{option.default}`" if option.default else "")
-    text = option.help
+    if default == "required":
+        facts.append(default)
+    elif default:
+        facts.append(f"default: {default}")
+    if option.aliases:
+        facts.append(f"also: {_code(option.aliases)}")
+    text = re.sub(r"[\w-]+\.md", r"[\g<0>](\g<0>)", option.help)
     if isinstance(option.parse, Choice):
         text += f" One of {', '.join(f'`{word}`' for word in option.parse.words)}."
     if option.unbuilt is EVERY_VALUE:
@@ -67,8 +94,7 @@ def _row(option: Option) -> str:
     elif isinstance(option.unbuilt, tuple) and option.unbuilt:
         values = ", ".join(f"`{_written(value)}`" for value in option.unbuilt)
         text += f" *Not supported yet: {values}.*"
-    cells = (names, _scope(option.scope), default, text)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+    return f"\n### `{option.key}`\n\n{text}\n\n{' · '.join(facts)}\n"
 
 
 def _written(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Flag, auto
+from itertools import chain
 from typing import Any
 
 from pulsar_spark.spark.options.parsers import (
@@ -89,7 +90,7 @@ def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
 _COUNT = within(integer, 1, _MAX_INT)
 _MILLIS = within(duration_seconds, 0.001, unit=" second")
 
-OPTIONS: tuple[Option, ...] = (
+_CONNECT: tuple[Option, ...] = (
     Option(
         "service.url",
         text,
@@ -104,6 +105,69 @@ OPTIONS: tuple[Option, ...] = (
         "Accepted for the Scala connector's jobs; not needed, ignored.",
         aliases=("adminUrl",),
     ),
+    _client(
+        "authPluginClassName",
+        text,
+        "Authentication method: `token`, `basic`, `tls`, `oauth2`, the Java class's name, or a "
+        "class of your own as `module:Class`. See connecting.md.",
+    ),
+    _client(
+        "authParams",
+        text_or_none,
+        "Credentials as for the Java client: `token:…`, `file:///…` (read at each use), or JSON; "
+        "also `env:NAME`.",
+        secret=True,
+        aliases=("pulsar.client.authParamsSecret",),
+    ),
+    _client(
+        "tlsTrustCertsFilePath",
+        text,
+        "Certificates of trusted authorities: a PEM file on every machine, or PEM text as "
+        "`content:-----BEGIN …`.",
+        shown_default="the system's",
+    ),
+    _client(
+        "tlsCertificateFilePath",
+        text,
+        "The client's certificate, PEM as a file or content.",
+    ),
+    _client(
+        "tlsKeyFilePath",
+        text,
+        "The key of that certificate, PEM as a file or content.",
+        secret=True,
+        aliases=("pulsar.client.tlsKeySecret",),
+    ),
+    _client(
+        "tlsAllowInsecureConnection",
+        boolean,
+        "`true`: any certificate is accepted, with a warning; an attacker can then read and change "
+        "messages.",
+        default="false",
+    ),
+    _client(
+        "tlsHostnameVerificationEnable",
+        boolean,
+        "Whether to verify that the broker's certificate is for its host name.",
+        default="true",
+    ),
+    _client(
+        "proxyServiceUrl",
+        text,
+        "Address of an SNI proxy, such as Apache Traffic Server, as `pulsar+ssl://host:4443`; all "
+        "connections to brokers go there. Set the address of a Pulsar proxy as `service.url` "
+        "instead.",
+    ),
+    _client(
+        "proxyProtocol",
+        choice("SNI"),
+        "Protocol of that proxy.",
+        shown_default="required with `proxyServiceUrl`",
+    ),
+    _client("listenerName", text, "Name of the brokers' advertised listener to connect to."),
+)
+
+_READ: tuple[Option, ...] = (
     Option(
         "topic",
         text,
@@ -231,44 +295,43 @@ OPTIONS: tuple[Option, ...] = (
         default="true",
     ),
     Option(
-        "pollTimeout",
-        _MILLIS,
-        "How long a read waits without progress before it fails.",
-        Scope.READS,
-        default="120s",
-        aliases=("pollTimeoutMs",),
-    ),
-    Option(
-        "waitingForNonExistedTopic",
+        "readCompacted",
         boolean,
-        "`true`: a stream waits for topics that do not exist yet.",
-        Scope.STREAM_READ,
+        "Reads the compacted view of the topics. Once a topic was compacted, `failOnDataLoss` "
+        "cannot tell lost messages from compacted ones.",
+        Scope.READS,
         default="false",
+        aliases=("pulsar.reader.readCompacted",),
     ),
-    Option(
-        "partitionsPerTopicPartition",
-        within(integer, 1, _MAX_TASKS),
-        "How many Spark tasks read one topic partition.",
-        Scope.READS,
-        default="1",
+    _reader(
+        "cryptoPrivateKeyPath",
+        keys_by_name,
+        "Private key that decrypts messages: a PEM file on every machine, PEM text, or JSON of "
+        "name → one of these.",
+        secret=True,
+        aliases=("pulsar.reader.cryptoPrivateKeySecret",),
     ),
+    _reader(
+        "cryptoFailureAction",
+        choice("FAIL", "DISCARD", "CONSUME"),
+        "What to do with an entry that cannot be decrypted: fail, drop it and log how many, or "
+        "return its encrypted bytes as one row.",
+        default="FAIL",
+    ),
+)
+
+_STREAMS: tuple[Option, ...] = (
     Option(
-        "minPartitions",
-        within(integer, 1, _MAX_TASKS),
-        "Minimum number of Spark tasks of a read: topic partitions are split to reach it.",
-        Scope.READS,
+        "maxMessagesPerTrigger",
+        _COUNT,
+        "Maximum number of messages in a micro-batch (backpressure); batched entries are split.",
+        Scope.STREAM_READ,
     ),
     Option(
         "maxBytesPerTrigger",
         size,
         "Maximum bytes of a micro-batch, as stored (backpressure); 0 is no limit. At least one "
         "entry is read.",
-        Scope.STREAM_READ,
-    ),
-    Option(
-        "maxMessagesPerTrigger",
-        _COUNT,
-        "Maximum number of messages in a micro-batch (backpressure); batched entries are split.",
         Scope.STREAM_READ,
     ),
     Option(
@@ -302,14 +365,15 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="`spark-pulsar`",
     ),
     Option(
-        "readCompacted",
+        "waitingForNonExistedTopic",
         boolean,
-        "Reads the compacted view of the topics. Once a topic was compacted, `failOnDataLoss` "
-        "cannot tell lost messages from compacted ones.",
-        Scope.READS,
+        "`true`: a stream waits for topics that do not exist yet.",
+        Scope.STREAM_READ,
         default="false",
-        aliases=("pulsar.reader.readCompacted",),
     ),
+)
+
+_WRITE: tuple[Option, ...] = (
     Option(
         "deliveryGuarantee",
         choice("at-least-once", "exactly-once", "none"),
@@ -376,125 +440,11 @@ OPTIONS: tuple[Option, ...] = (
         Scope.WRITES,
         default="auto",
     ),
-    _client(
-        "authPluginClassName",
-        text,
-        "Authentication method: `token`, `basic`, `tls`, `oauth2`, the Java class's name, or a "
-        "class of your own as `module:Class`. See connecting.md.",
-    ),
-    _client(
-        "authParams",
-        text_or_none,
-        "Credentials as for the Java client: `token:…`, `file:///…` (read at each use), or JSON; "
-        "also `env:NAME`.",
-        secret=True,
-        aliases=("pulsar.client.authParamsSecret",),
-    ),
-    _client(
-        "tlsTrustCertsFilePath",
-        text,
-        "Certificates of trusted authorities: a PEM file on every machine, or PEM text as "
-        "`content:-----BEGIN …`.",
-        shown_default="the system's",
-    ),
-    _client(
-        "tlsCertificateFilePath",
-        text,
-        "The client's certificate, PEM as a file or content.",
-    ),
-    _client(
-        "tlsKeyFilePath",
-        text,
-        "The key of that certificate, PEM as a file or content.",
-        secret=True,
-        aliases=("pulsar.client.tlsKeySecret",),
-    ),
-    _client(
-        "tlsAllowInsecureConnection",
-        boolean,
-        "`true`: any certificate is accepted, with a warning; an attacker can then read and change "
-        "messages.",
-        default="false",
-    ),
-    _client(
-        "tlsHostnameVerificationEnable",
-        boolean,
-        "Whether to verify that the broker's certificate is for its host name.",
-        default="true",
-    ),
-    _client("operationTimeoutMs", _MILLIS, "Request timeout, including retries.", default="30000"),
-    _client("connectionTimeoutMs", _MILLIS, "Timeout of one attempt to connect.", default="10000"),
-    _client(
-        "keepAliveIntervalSeconds",
-        within(plain_seconds, 1, 3600, " seconds"),
-        "Interval between PING commands.",
-        default="30",
-    ),
-    _client(
-        "memoryLimitBytes",
-        within(size, 1 << 20),
-        "Maximum memory of a task for messages that were received but not decoded yet, or sent but "
-        "not acknowledged yet.",
-        default="64m",
-    ),
-    _client(
-        "maxLookupRedirects",
-        within(integer, 0, 1000),
-        "Maximum number of redirects that a lookup follows.",
-        default="20",
-    ),
-    _client(
-        "proxyServiceUrl",
-        text,
-        "Address of an SNI proxy, such as Apache Traffic Server, as `pulsar+ssl://host:4443`; all "
-        "connections to brokers go there. Set the address of a Pulsar proxy as `service.url` "
-        "instead.",
-    ),
-    _client(
-        "proxyProtocol",
-        choice("SNI"),
-        "Protocol of that proxy.",
-        shown_default="required with `proxyServiceUrl`",
-    ),
-    _client("listenerName", text, "Name of the brokers' advertised listener to connect to."),
-    _reader(
-        "receiverQueueSize",
-        within(integer, 1, 1_000_000),
-        "Number of messages to prefetch. If unset, the reader starts at 1000 and adapts.",
-        shown_default="1000, then adapted",
-    ),
-    _reader(
-        "cryptoPrivateKeyPath",
-        keys_by_name,
-        "Private key that decrypts messages: a PEM file on every machine, PEM text, or JSON of "
-        "name → one of these.",
-        secret=True,
-        aliases=("pulsar.reader.cryptoPrivateKeySecret",),
-    ),
-    _reader(
-        "cryptoFailureAction",
-        choice("FAIL", "DISCARD", "CONSUME"),
-        "What to do with an entry that cannot be decrypted: fail, drop it and log how many, or "
-        "return its encrypted bytes as one row.",
-        default="FAIL",
-    ),
     _producer(
-        "compressionType",
-        choice("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
-        "Compression of the messages' payloads.",
-        default="NONE",
-    ),
-    _producer("batchingEnabled", boolean, "Whether messages are sent in batches.", default="true"),
-    _producer(
-        "batchingMaxMessages", _COUNT, "Maximum number of messages in a batch.", default="1000"
-    ),
-    _producer("batchingMaxBytes", within(size, 1), "Maximum bytes of a batch.", default="128k"),
-    _producer(
-        "batcherBuilder",
-        choice("DEFAULT", "KEY_BASED"),
-        "Which messages share a batch: any, or only those with the same key (for Key_Shared "
-        "subscriptions).",
-        default="DEFAULT",
+        "messageRoutingMode",
+        choice("RoundRobinPartition", "SinglePartition"),
+        "How to choose a partition for messages without a key.",
+        default="RoundRobinPartition",
     ),
     _producer(
         "hashingScheme",
@@ -503,10 +453,10 @@ OPTIONS: tuple[Option, ...] = (
         default="JavaStringHash",
     ),
     _producer(
-        "messageRoutingMode",
-        choice("RoundRobinPartition", "SinglePartition"),
-        "How to choose a partition for messages without a key.",
-        default="RoundRobinPartition",
+        "compressionType",
+        choice("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+        "Compression of the messages' payloads.",
+        default="NONE",
     ),
     _producer(
         "producerName",
@@ -514,26 +464,6 @@ OPTIONS: tuple[Option, ...] = (
         "Name of the producers. The first task uses this name, the others add their number. With "
         "the column `__sequenceId` rows are deduplicated: see effectively-once.md.",
         shown_default="chosen by the broker",
-    ),
-    _producer(
-        "sendTimeoutMs",
-        _MILLIS,
-        "How long a task waits for the next receipt before it fails.",
-        default="30000",
-    ),
-    _producer(
-        "maxPendingMessages",
-        within(integer, 0, _MAX_INT),
-        "Maximum number of messages of a producer that wait for receipts; 0: limited by memory "
-        "only.",
-        default="0",
-    ),
-    _producer(
-        "chunkingEnabled",
-        boolean,
-        "Whether to split messages above the broker's maximum size into chunks; needs "
-        "`batchingEnabled=false`.",
-        default="false",
     ),
     _producer(
         "accessMode",
@@ -562,6 +492,100 @@ OPTIONS: tuple[Option, ...] = (
         unbuilt=("SEND",),
     ),
 )
+
+_TUNING: tuple[Option, ...] = (
+    Option(
+        "partitionsPerTopicPartition",
+        within(integer, 1, _MAX_TASKS),
+        "How many Spark tasks read one topic partition.",
+        Scope.READS,
+        default="1",
+    ),
+    Option(
+        "minPartitions",
+        within(integer, 1, _MAX_TASKS),
+        "Minimum number of Spark tasks of a read: topic partitions are split to reach it.",
+        Scope.READS,
+    ),
+    Option(
+        "pollTimeout",
+        _MILLIS,
+        "How long a read waits without progress before it fails.",
+        Scope.READS,
+        default="120s",
+        aliases=("pollTimeoutMs",),
+    ),
+    _reader(
+        "receiverQueueSize",
+        within(integer, 1, 1_000_000),
+        "Number of messages to prefetch. If unset, the reader starts at 1000 and adapts.",
+        shown_default="1000, then adapted",
+    ),
+    _producer("batchingEnabled", boolean, "Whether messages are sent in batches.", default="true"),
+    _producer(
+        "batchingMaxMessages", _COUNT, "Maximum number of messages in a batch.", default="1000"
+    ),
+    _producer("batchingMaxBytes", within(size, 1), "Maximum bytes of a batch.", default="128k"),
+    _producer(
+        "batcherBuilder",
+        choice("DEFAULT", "KEY_BASED"),
+        "Which messages share a batch: any, or only those with the same key (for Key_Shared "
+        "subscriptions).",
+        default="DEFAULT",
+    ),
+    _producer(
+        "chunkingEnabled",
+        boolean,
+        "Whether to split messages above the broker's maximum size into chunks; needs "
+        "`batchingEnabled=false`.",
+        default="false",
+    ),
+    _producer(
+        "maxPendingMessages",
+        within(integer, 0, _MAX_INT),
+        "Maximum number of messages of a producer that wait for receipts; 0: limited by memory "
+        "only.",
+        default="0",
+    ),
+    _producer(
+        "sendTimeoutMs",
+        _MILLIS,
+        "How long a task waits for the next receipt before it fails.",
+        default="30000",
+    ),
+    _client("operationTimeoutMs", _MILLIS, "Request timeout, including retries.", default="30000"),
+    _client("connectionTimeoutMs", _MILLIS, "Timeout of one attempt to connect.", default="10000"),
+    _client(
+        "keepAliveIntervalSeconds",
+        within(plain_seconds, 1, 3600, " seconds"),
+        "Interval between PING commands.",
+        default="30",
+    ),
+    _client(
+        "memoryLimitBytes",
+        within(size, 1 << 20),
+        "Maximum memory of a task for messages that were received but not decoded yet, or sent but "
+        "not acknowledged yet.",
+        default="64m",
+    ),
+    _client(
+        "maxLookupRedirects",
+        within(integer, 0, 1000),
+        "Maximum number of redirects that a lookup follows.",
+        default="20",
+    ),
+)
+
+GROUPS: dict[str, tuple[Option, ...]] = {
+    "Connect": _CONNECT,
+    "What to read": _READ,
+    "Streams": _STREAMS,
+    "Write": _WRITE,
+    "Tuning": _TUNING,
+}
+"""All options, in the groups of their page."""
+
+OPTIONS: tuple[Option, ...] = tuple(chain.from_iterable(GROUPS.values()))
 
 BY_NAME: dict[str, Option] = {
     name.lower(): option for option in OPTIONS for name in (option.key, *option.aliases)
