@@ -32,6 +32,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
+from pulsar_spark.policies import no_topic
 from pulsar_spark.protocol.topic_name import TopicName
 
 IDLE_SECONDS = 60.0
@@ -281,6 +282,12 @@ class ClientContext(Closing):
         A broker that says so would not create the topic for a producer or consumer either.
         """
         found = (yield from self._asking_partitions([topic]))[topic]
+        if isinstance(found, TopicNotFound):
+            name = str(TopicName.parse(topic))
+            why, remedy = no_topic(name)
+            raise TopicNotFound(
+                f"{found.what}; {why}", remedy, topic=name, broker=found.broker
+            ) from found
         return value_of(found)
 
     def partitions_for_writing_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
