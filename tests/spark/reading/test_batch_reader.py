@@ -198,7 +198,7 @@ def test_messages_of_a_version_of_another_type_are_told_apart(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As the strategy ALWAYS_COMPATIBLE allows.
-    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda old, new: None)
+    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda *_: None)
     broker.create_topic("t")
     definition = b'{"type":"record","name":"R","fields":[{"name":"a","type":["null","int"]}]}'
     for kind in (pb.Schema.Json, pb.Schema.Avro):

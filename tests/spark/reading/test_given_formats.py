@@ -375,7 +375,7 @@ def test_a_version_of_another_type_is_told(
     broker: EmbeddedBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As the strategy ALWAYS_COMPATIBLE allows.
-    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda old, new: None)
+    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda *_: None)
     topic(b"\x02", schema_version=FIRST)
     for kind in (pb.Schema.Avro, pb.Schema.Json):
         set_schema(broker, "t", SchemaInfo(kind, "Order", record("a", "long")))

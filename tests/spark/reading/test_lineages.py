@@ -29,7 +29,7 @@ from tests.spark.topics import rows_of, set_schema, store
 
 @pytest.fixture(autouse=True)
 def _always_compatible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda old, new: None)
+    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda *_: None)
 
 
 Fields = dict[str, dict[str, Any]]
