@@ -1,4 +1,4 @@
-"""Declarative pipelines, as docs/sql.md shows them: topics into a table, and a table to a topic."""
+"""The declarative pipeline of examples/, which docs/sql.md shows: topics, a table, a topic."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECTION = "Declarative pipelines"
+PROJECT = Path(__file__).resolve().parents[2] / "examples" / "pipelines"
+FILES = sorted(path for path in PROJECT.rglob("*") if path.suffix in (".yml", ".py"))
 SECONDS = 480
 
 # Other requirements of pipelines are dependencies of the tests: without them they fail.
@@ -44,13 +46,11 @@ def own() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def pipeline(own: EmbeddedBroker, tmp_path: Path) -> Path:
-    """The specification of the page's pipeline, in the folder of its code."""
-    (specification,) = examples("sql.md", SECTION, "yaml")
-    (code,) = examples("sql.md", SECTION)
-    for text in (specification, code):
-        path = tmp_path / text.partition("\n")[0].removeprefix("# ")
+    """The pipeline's specification, in a folder of its own."""
+    for source in FILES:
+        path = tmp_path / source.relative_to(PROJECT)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(here(text, own.service_url, tmp_path))
+        path.write_text(here(source.read_text(), own.service_url, tmp_path))
     return tmp_path / "spark-pipeline.yml"
 
 
@@ -67,6 +67,13 @@ def run(command: list[str], folder: Path, **more: str) -> None:
             check=False,
         )
     assert done.returncode == 0, (folder / "said").read_text()[-4000:]
+
+
+def test_the_page_shows_the_files_of_the_example() -> None:
+    shown = [*examples("sql.md", SECTION), *examples("sql.md", SECTION, "yaml")]
+    assert sorted(shown) == sorted(path.read_text() for path in FILES)
+    for text in shown:
+        assert (PROJECT / text.partition("\n")[0].removeprefix("# ")).read_text() == text
 
 
 def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
