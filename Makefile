@@ -36,7 +36,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix conformance soak soak-sink lint format docs bench \
+.PHONY: help demo test test-slow test-matrix conformance soak soak-sink soak-client lint format docs bench \
 	broker proto wheels clean
 
 help: ## show this list
@@ -72,6 +72,9 @@ soak: $(READY) ## read 5 million rows from a real broker while everything is kil
 soak-sink: $(READY) ## write 2 million rows exactly once while everything is killed; takes long
 	PULSAR_SPARK_CRASH_ROUNDS=5 $(RUN) -m pytest tests/integration/test_spark_crash_points.py
 	$(RUN) -m tests.soak.sink $(SOAK_FLAGS)
+
+soak-client: $(READY) ## PulsarClient for two hours on a broker in memory that is disturbed all the time
+	$(RUN) -m tests.soak.client $(SOAK_FLAGS)
 
 lint: $(READY) ## check style, types and generated code
 	$(RUN) -m ruff check $(CHECKED)

@@ -1,0 +1,18 @@
+"""The soak of `PulsarClient`, a small one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak.client import ClientSoak
+
+
+@pytest.mark.slow
+@pytest.mark.fault(14)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_all_that_a_client_has_made_goes_on_through_many_disturbances(seed: int) -> None:
+    report = ClientSoak(40, seed).run()
+    print(report)
+    assert report.problems == []
+    assert len(report.steps) >= 6
