@@ -86,18 +86,16 @@ def _null(value: Any) -> bytes:
 
 
 def _record(plan: WriteRecord) -> WriteValue:
-    steps = [
-        ("", 0, lambda _, data=step: data)
-        if isinstance(step, bytes)
-        else (step[0], step[1], value_writer(step[2]))
+    steps: list[tuple[str, int, bytes | WriteValue]] = [
+        ("", -1, step) if isinstance(step, bytes) else (step[0], step[1], value_writer(step[2]))
         for step in plan.steps
     ]
 
     def write(cells: Sequence[Any]) -> bytes:
         parts: list[bytes] = []
         try:
-            for _, place, write_field in steps:
-                parts.append(write_field(cells[place]))
+            for _, place, step in steps:
+                parts.append(step if isinstance(step, bytes) else step(cells[place]))
         except Mismatch as mismatch:
             raise mismatch.within(steps[len(parts)][0]) from None
         return b"".join(parts)
