@@ -200,6 +200,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _places(context: ClientContext, topic: str | None, namespace: str | None) -> list[str]:
     """Return the topic partitions of a topic, or of all topics of a namespace."""
+    from pulsar_spark.protocol.topic_name import TopicName
+
     if namespace is None:
         return [] if topic is None else _partitions(context, topic)
     topics = context.lookup.topics_of_namespace(namespace)
@@ -209,7 +211,7 @@ def _places(context: ClientContext, topic: str | None, namespace: str | None) ->
         for topic, count in counts.items()
         # Those that were deleted after they were listed have no partitions.
         if isinstance(count, int)
-        for partition in _names(topic, count)
+        for partition in TopicName.parse(topic).partitions(count)
     ]
 
 
@@ -313,20 +315,14 @@ def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
 
 
 def _partitions(context: ClientContext, topic: str) -> list[str]:
+    from pulsar_spark.protocol.topic_name import TopicName
     from pulsar_spark.spark.missing_topic import with_near_topics
 
     try:
         count = context.lookup.partitions(topic)
     except TopicNotFound as error:
         raise with_near_topics(context.lookup, error, topic) from error
-    return _names(topic, count)
-
-
-def _names(topic: str, count: int) -> list[str]:
-    from pulsar_spark.protocol.topic_name import TopicName
-
-    name = TopicName.parse(topic)
-    return [str(name.partition(index)) for index in range(count)] or [topic]
+    return TopicName.parse(topic).partitions(count)
 
 
 def _look(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:

@@ -455,31 +455,7 @@ class AsyncClient:
         message_router: MessageRouter | None = None,
     ) -> AsyncProducer:
         """Create a producer on a topic, as `PulsarClient` does, but with batches by default."""
-        making = partial(
-            self._core.create_producer,
-            topic,
-            producer_name,
-            BytesSchema() if schema is None else schema,
-            initial_sequence_id,
-            send_timeout_millis,
-            compression_type,
-            max_pending_messages,
-            max_pending_messages_across_partitions,
-            block_if_queue_full,
-            batching_enabled,
-            batching_max_messages,
-            batching_max_allowed_size_in_bytes,
-            batching_max_publish_delay_ms,
-            chunking_enabled,
-            message_routing_mode,
-            lazy_start_partitioned_producers,
-            properties,
-            batching_type,
-            encryption_key,
-            crypto_key_reader,
-            access_mode,
-            message_router,
-        )
+        making = partial(self._core.create_producer, **_given(locals()))
         producer = AsyncProducer(await self._made(making), self._core)
         self._producers.add(producer)
         return producer
@@ -516,39 +492,11 @@ class AsyncClient:
 
         With `is_pattern_topic` the topic is a regular expression for full names.
         """
-        with _told():
-            wanted = _pattern(topic) if is_pattern_topic else topic
-        making = partial(
-            self._core.subscribe,
-            wanted,
-            subscription_name,
-            consumer_type,
-            BytesSchema() if schema is None else schema,
-            receiver_queue_size=receiver_queue_size,
-            max_total_receiver_queue_size_across_partitions=(
-                max_total_receiver_queue_size_across_partitions
-            ),
-            consumer_name=consumer_name,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            broker_consumer_stats_cache_time_ms=broker_consumer_stats_cache_time_ms,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            is_read_compacted=is_read_compacted,
-            properties=properties,
-            initial_position=initial_position,
-            crypto_key_reader=crypto_key_reader,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=(
-                auto_ack_oldest_chunked_message_on_queue_full
-            ),
-            start_message_id_inclusive=start_message_id_inclusive,
-            batch_receive_policy=batch_receive_policy,
-            key_shared_policy=key_shared_policy,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            regex_subscription_mode=regex_subscription_mode,
-            dead_letter_policy=dead_letter_policy,
-            crypto_failure_action=crypto_failure_action,
-        )
+        given = _given(locals())
+        if given.pop("is_pattern_topic"):
+            with _told():
+                given["topic"] = _pattern(topic)
+        making = partial(self._core.subscribe, **given)
         return AsyncConsumer(await self._made(making), self._core)
 
     async def create_reader(
@@ -565,19 +513,7 @@ class AsyncClient:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> AsyncReader:
         """Create a reader of a topic, as `PulsarClient` does."""
-        making = partial(
-            self._core.create_reader,
-            topic,
-            start_message_id,
-            BytesSchema() if schema is None else schema,
-            receiver_queue_size=receiver_queue_size,
-            reader_name=reader_name,
-            subscription_role_prefix=subscription_role_prefix,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            start_message_id_inclusive=start_message_id_inclusive,
-            crypto_failure_action=crypto_failure_action,
-        )
+        making = partial(self._core.create_reader, **_given(locals()))
         return AsyncReader(await self._made(making), self._core)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -606,6 +542,12 @@ class AsyncClient:
             if error is not None:
                 logger.warning("a producer was closed with messages undelivered: %s", error)
         await self._core.finish(self._core.closing())
+
+
+def _given(own: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method of AsyncClient, from its locals, for the sync client's."""
+    given = {name: value for name, value in own.items() if name != "self"}
+    return {**given, "schema": BytesSchema() if given["schema"] is None else given["schema"]}
 
 
 def _pattern(topic: object) -> re.Pattern[str]:

@@ -581,9 +581,7 @@ class PulsarClient(Closing):
     def _asking_names(self, topic: str) -> Steps[list[str]]:
         name = TopicName.parse(topic)
         count = yield from self._context.asking_partitions(topic)
-        if not count:
-            return [str(name)]
-        return [str(name.partition(index)) for index in range(count)]
+        return name.partitions(count)
 
     def _finish(self, steps: Steps[T]) -> T:
         """Take the steps that the caller has asked for; subclasses may do so later."""

@@ -93,7 +93,9 @@ class Topics:
             [
                 partition
                 for topic, count in self._counts.items()
-                for partition in _partitions(topic, 0 if isinstance(count, PulsarError) else count)
+                for partition in TopicName.parse(topic).partitions(
+                    0 if isinstance(count, PulsarError) else count
+                )
             ]
         )
         try:
@@ -120,7 +122,11 @@ class Topics:
                 found = with_near_topics(self._client.lookup, count, topic)
                 raise TopicNotFound(f"{topic} does not exist", f"{found.remedy} {_CREATE}")
         counts = dict(zip(self._counts, self._good(self._counts.values()), strict=True))
-        partitions = [name for topic, count in counts.items() for name in _partitions(topic, count)]
+        partitions = [
+            name
+            for topic, count in counts.items()
+            for name in TopicName.parse(topic).partitions(count)
+        ]
         looked_at = _spread(partitions)
         answers = self._client.lookup.partitions_many(looked_at)
         # Brokers create a partition when it is first used.
@@ -255,11 +261,6 @@ def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:
     """
     told = error.remedy if isinstance(error, TlsError) else remedy
     return type(error)(f"a topic's broker: {error.what}", told)
-
-
-def _partitions(topic: str, count: int) -> list[str]:
-    name = TopicName.parse(topic)
-    return [str(name.partition(index)) for index in range(count)] or [topic]
 
 
 def _spread(names: list[str]) -> list[str]:
