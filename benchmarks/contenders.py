@@ -201,6 +201,13 @@ def _trivial(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Ru
 def _scala(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
     if bench.scala is None:
         return {}
+    frame = scala_frame(bench, topic)
+    check(workload, bench.scala.ask("sums", **frame), ("count", "values", "keys"))
+    return {Contender(SCALA, "all"): partial(bench.scala.measure, "read", **frame)}
+
+
+def scala_frame(bench: Bench, topic: str) -> dict[str, Any]:
+    """How the Scala connector reads a topic."""
     options = {
         **bench.options(topic),
         "admin.url": bench.broker.admin_url,
@@ -208,9 +215,7 @@ def _scala(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]
         "endingOffsets": "latest",
         "pulsar.reader.receiverQueueSize": "10000",
     }
-    frame = {"source": "pulsar", "options": options}
-    check(workload, bench.scala.ask("sums", **frame), ("count", "values", "keys"))
-    return {Contender(SCALA, "all"): partial(bench.scala.measure, "read", **frame)}
+    return {"source": "pulsar", "options": options}
 
 
 def _kafka(bench: Bench, workload: Workload) -> dict[Contender, Run]:

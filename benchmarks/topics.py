@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from benchmarks.measure import Measurement
@@ -104,6 +104,11 @@ def run_official(
     if implementation:
         command += ["--package", "pulsar_spark.client"]
         environment[IMPLEMENTATION] = implementation
+    return measure_client(command, environment)
+
+
+def measure_client(command: list[str], environment: Mapping[str, str] = os.environ) -> Measurement:
+    """Run a program that prints its measurement."""
     done = subprocess.run(
         command,
         capture_output=True,

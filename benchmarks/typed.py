@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,18 +28,18 @@ from benchmarks.contenders import (
     Bench,
     Contender,
     Run,
+    scala_frame,
 )
 from benchmarks.measure import Measurement
 from benchmarks.results import Result
 from benchmarks.spark_process import JobFailed
-from benchmarks.topics import WrongResult, temporary_topic
+from benchmarks.topics import WrongResult, measure_client, temporary_topic
 from benchmarks.workloads import Workload
 
 log = logging.getLogger("benchmarks")
 
 RAW = "raw values"
 IN_SPARK = "raw values, decoded by Spark"
-_OFFICIAL_SECONDS = 600
 
 _CLICK = {
     "event_id": ("string", "md5(string(id))"),
@@ -227,14 +226,7 @@ def _readers(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
         _official, bench.broker.service_url, shape, topic
     )
     if bench.scala is not None:
-        scala = {
-            **options,
-            "admin.url": bench.broker.admin_url,
-            "startingOffsets": "earliest",
-            "endingOffsets": "latest",
-            "pulsar.reader.receiverQueueSize": "10000",
-        }
-        frame = {"source": "pulsar", "options": scala}
+        frame = scala_frame(bench, topic)
         found[Contender(SCALA)] = partial(bench.scala.measure, "read", **frame)
     return found
 
@@ -306,13 +298,7 @@ def _official(service_url: str, shape: Shape, topic: str) -> Measurement:
         sys.executable, "-m", "benchmarks.typed", "--url", service_url, "--topic", topic,
         "--record", shape.record, "--format", shape.format, "--messages", str(shape.messages),
     ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_OFFICIAL_SECONDS, check=False
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or len(lines) != 1:
-        raise WrongResult(f"the client failed: {done.stdout}{done.stderr}")
-    return Measurement(**json.loads(lines[0]))
+    return measure_client(command)
 
 
 def _decode(shape: Shape) -> Callable[[bytes], Any]:

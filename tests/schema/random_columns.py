@@ -11,9 +11,11 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from pulsar_spark.schema.arrow.arrays import build_array, list_array, pair_type, struct_array
 from pulsar_spark.schema.codec import Encoder, Mismatch
+from tests.schema.kernel import choose
 
 UUID = "6f1f2a52-9d0e-4B4C-a0cb-0e4b8e1d0000"
 TEXTS = (
@@ -106,3 +108,17 @@ def outcome(encoder: Encoder, batch: pa.RecordBatch) -> Any:
         return mismatch.row, mismatch.field, mismatch.reason
     found.validate(full=True)
     return found.to_pylist()
+
+
+def both(make: Callable[[], Encoder], batch: pa.RecordBatch) -> Any:
+    """Return what the kernel makes of a batch, which is what the reference makes of it.
+
+    `make` is called with the kernel, and without it.
+    """
+    found = []
+    for kernel in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            choose(patch, kernel=kernel)
+            found.append(outcome(make(), batch))
+    assert found[0] == found[1]
+    return found[0]

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.codec import Encoder
+from tests.schema import random_columns
 from tests.schema.avro.random_values import PLAIN, Schemas, Values, encoded, info
-from tests.schema.kernel import choose
-from tests.schema.random_columns import Columns, outcome
+from tests.schema.random_columns import Columns
 
 INTS = pa.int32()
 NARROWER = {
@@ -26,14 +25,7 @@ NARROWER = {
 
 def both(tree: Any, batch: pa.RecordBatch) -> Any:
     """Return what the kernel makes of a batch, which is what the reference makes of it."""
-    found = []
-    for kernel in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            choose(patch, kernel=kernel)
-            encoder: Encoder = avro_codec.encoder(info(tree), batch.schema)
-            found.append(outcome(encoder, batch))
-    assert found[0] == found[1]
-    return found[0]
+    return random_columns.both(lambda: avro_codec.encoder(info(tree), batch.schema), batch)
 
 
 def narrower(rng: Random, kind: pa.DataType, is_plain: bool) -> pa.DataType:

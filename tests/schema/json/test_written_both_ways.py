@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.json import codec
 from pulsar_spark.schema.json.value_writing import float_text
+from tests.schema import random_columns
 from tests.schema.avro.random_values import Schemas
 from tests.schema.json.test_value_writing import VALUE, as_json
-from tests.schema.kernel import choose
-from tests.schema.random_columns import Columns, outcome
+from tests.schema.random_columns import Columns
 
 LEFT_OUT = {"__alwaysAllowNull": "false", "__jsr310ConversionEnabled": "false"}
 CLIENTS = ("", "java", "python", "left out")
@@ -33,13 +33,7 @@ PAIR = {
 
 def both(schema: SchemaInfo, batch: pa.RecordBatch) -> Any:
     """Return what the kernel makes of a batch, which is what the reference makes of it."""
-    found = []
-    for kernel in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            choose(patch, kernel=kernel)
-            found.append(outcome(codec.encoder(schema, batch.schema), batch))
-    assert found[0] == found[1]
-    return found[0]
+    return random_columns.both(lambda: codec.encoder(schema, batch.schema), batch)
 
 
 def random_batches(seed: int, rows: int, count: int) -> None:

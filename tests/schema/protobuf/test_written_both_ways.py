@@ -9,21 +9,15 @@ import pytest
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf import codec
-from tests.schema.kernel import choose
+from tests.schema import random_columns
 from tests.schema.protobuf.cases import class_of, expected_row
 from tests.schema.protobuf.test_both_ways import Case
-from tests.schema.random_columns import Columns, outcome
+from tests.schema.random_columns import Columns
 
 
 def both(info: SchemaInfo, batch: pa.RecordBatch) -> Any:
     """Return what the kernel makes of a batch, which is what the reference makes of it."""
-    found = []
-    for kernel in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            choose(patch, kernel=kernel)
-            found.append(outcome(codec.encoder(info, batch.schema), batch))
-    assert found[0] == found[1]
-    return found[0]
+    return random_columns.both(lambda: codec.encoder(info, batch.schema), batch)
 
 
 def random_batches(seed: int, rows: int, count: int) -> None:
