@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_value_is_refused_unless_all_its_bytes_are_read() {
-        let mut column = Column::new(&Kind::Fixed64);
+        let mut column = Column::new(&Kind::Fixed(8)).unwrap();
         assert_eq!(read(&long(), b"\x03", LIMITS, &mut column), Ok(()));
         for data in [&b""[..], b"\x80", b"\x02\x02", &[255; 10]] {
             assert_eq!(read(&long(), data, LIMITS, &mut column), Err(Unusual));
@@ -461,7 +461,7 @@ mod tests {
             items: Box::new(Plan::Null),
             bounds: Bounds { least, fields: 3 },
         };
-        let mut column = Column::new(&Kind::List(Box::new(Kind::Null)));
+        let mut column = Column::new(&Kind::List(Box::new(Kind::Null))).unwrap();
         assert_eq!(read(&plan(0), b"\x06\0", LIMITS, &mut column), Ok(()));
         assert_eq!(read(&plan(0), b"\x08\0", LIMITS, &mut column), Err(Unusual));
         assert_eq!(read(&plan(1), b"\x06\0", LIMITS, &mut column), Err(Unusual));

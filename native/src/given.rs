@@ -4,20 +4,8 @@
 
 use std::ops::Range;
 
+use crate::values::Kind;
 use crate::wire::{Result, Unusual};
-
-/// The layout of a column, by Arrow's types.
-pub enum Kind {
-    Null,
-    Boolean,
-    /// Numbers of so many bytes, of any meaning.
-    Fixed(usize),
-    /// Bytes or text.
-    Binary,
-    Struct(Vec<Kind>),
-    /// A list; of a map, its pairs are structs.
-    List(Box<Kind>),
-}
 
 /// A column.
 pub struct Array<'a> {
@@ -257,13 +245,11 @@ impl<'a, I: Iterator<Item = [usize; 2]>> Parts<'a, I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::{self, put_message, Column};
+    use crate::values::{put_message, Column};
 
     /// A message with a number, a text and a list of numbers in each of two rows, some of them null.
     fn message() -> Vec<u8> {
-        use values::Kind::{Binary, Fixed64, List};
-        let kinds = vec![Fixed64, Binary, List(Box::new(Fixed64))];
-        let mut column = Column::new(&values::Kind::Struct(kinds));
+        let mut column = Column::new(&Kind::Struct(kinds())).unwrap();
         let Column::Struct(own) = &mut column else { panic!() };
         let [Column::Fixed64(numbers), Column::Binary(texts), Column::List(lists)] =
             &mut own.children[..]

@@ -660,7 +660,7 @@ mod tests {
     use crate::values::Kind;
 
     fn text(data: &str) -> Result<Vec<u8>> {
-        let mut column = Column::new(&Kind::Struct(vec![Kind::Binary]));
+        let mut column = Column::new(&Kind::Struct(vec![Kind::Binary])).unwrap();
         let value = Value { plan: Plan::Text { numbers: false, truths: false }, is_whole: true };
         read(&value, data.as_bytes(), 0, &mut column)?;
         let Column::Struct(own) = column else { panic!() };
@@ -713,7 +713,7 @@ mod tests {
         let record = || Value { plan: Plan::Record(Record::new(vec![])), is_whole: false };
         for (depth, wanted) in [(MAX_DEPTH - 1, Ok(())), (MAX_DEPTH, Err(Unusual))] {
             let data = format!("{{\"x\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
-            let mut column = Column::new(&Kind::Struct(vec![]));
+            let mut column = Column::new(&Kind::Struct(vec![])).unwrap();
             assert_eq!(read(&record(), data.as_bytes(), 0, &mut column), wanted);
         }
     }

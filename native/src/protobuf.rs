@@ -496,7 +496,7 @@ mod tests {
     }
 
     fn columns(kinds: Vec<Kind>) -> Column {
-        Column::new(&Kind::Struct(kinds))
+        Column::new(&Kind::Struct(kinds)).unwrap()
     }
 
     fn children(column: &Column) -> &[Column] {
@@ -513,7 +513,7 @@ mod tests {
     fn the_last_value_counts_and_fields_come_in_any_order() {
         let message =
             Message::new(vec![field(9, number(Number::Int)), field(1, number(Number::ZigzagInt))]);
-        let mut found = columns(vec![Kind::Fixed32, Kind::Fixed32]);
+        let mut found = columns(vec![Kind::Fixed(4), Kind::Fixed(4)]);
         for data in [&b"\x48\x05\x08\x01\x48\x07"[..], b"\x48\x06", b""] {
             read(&message, data, 0, &mut found).unwrap();
         }
@@ -527,7 +527,7 @@ mod tests {
         fields.push(field(3, Value::Noticed(Wire::Varint)));
         fields.iter_mut().for_each(|field| field.oneof = Some(0));
         let message = Message::new(fields);
-        let mut found = columns(vec![Kind::Fixed32, Kind::Fixed32]);
+        let mut found = columns(vec![Kind::Fixed(4), Kind::Fixed(4)]);
         for data in [&b"\x08\x05\x10\x06"[..], b"\x10\x06\x08\x05", b"\x08\x05\x18\x01"] {
             read(&message, data, 0, &mut found).unwrap();
         }
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn malformed_bytes_and_groups_are_refused() {
         let message = Message::new(vec![field(1, number(Number::Int))]);
-        let mut found = columns(vec![Kind::Fixed32]);
+        let mut found = columns(vec![Kind::Fixed(4)]);
         for data in [&b"\x08"[..], b"\0\0", b"\x0b\x0c", b"\x12\x05", b"\x0f", &[255; 11]] {
             assert_eq!(read(&message, data, 0, &mut found), Err(Unusual));
             found.truncate(0);

@@ -53,7 +53,7 @@ impl ValueDecoder {
         empty_items: usize,
     ) -> PyResult<Self> {
         let plans = plans.iter().map(any_plan_of).collect::<PyResult<_>>()?;
-        let columns = Column::new(&kind_of(kind)?);
+        let columns = Column::new(&kind_of(kind)?).ok_or_else(|| unknown("fixed"))?;
         let limits = Limits { empty_items, cells };
         let made = Mutex::new(Made { columns, message: Buffer::default() });
         Ok(ValueDecoder { plans, limits, made })
@@ -133,7 +133,7 @@ impl Made {
 
 // --- what Python describes -------------------------------------------------------------------
 
-fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
+pub(crate) fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if let Ok(parts) = given.cast::<PyTuple>() {
         let inner = parts.get_item(1)?;
         return Ok(match name_of(parts)?.as_str() {
@@ -148,9 +148,11 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
     Ok(match given.extract::<String>()?.as_str() {
         "null" => Kind::Null,
         "boolean" => Kind::Boolean,
-        "fixed32" => Kind::Fixed32,
-        "fixed64" => Kind::Fixed64,
-        "fixed128" => Kind::Fixed128,
+        "fixed8" => Kind::Fixed(1),
+        "fixed16" => Kind::Fixed(2),
+        "fixed32" => Kind::Fixed(4),
+        "fixed64" => Kind::Fixed(8),
+        "fixed128" => Kind::Fixed(16),
         "binary" => Kind::Binary,
         other => return Err(unknown(other)),
     })

@@ -9,11 +9,12 @@ use pyo3::types::PyTuple;
 
 use crate::avro_writing::{self as avro, Step};
 use crate::columns::Binary;
-use crate::given::{columns_of, Array, Kind};
+use crate::given::{columns_of, Array};
 use crate::json_writing as json;
 use crate::protobuf_writing as protobuf;
 use crate::python::{lent, Object};
-use crate::python_values::{at, each, name_of, power, unknown};
+use crate::python_values::{at, each, kind_of, name_of, power, unknown};
+use crate::values::Kind;
 use crate::wire::Unusual;
 
 /// Writes rows of columns as values, by a plan.
@@ -98,31 +99,6 @@ fn write_rows(plan: &AnyPlan, columns: &Array, out: &mut Binary) -> Result<Vec<u
 }
 
 // --- what Python describes -------------------------------------------------------------------
-
-fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    if let Ok(parts) = given.cast::<PyTuple>() {
-        let inner = parts.get_item(1)?;
-        return Ok(match name_of(parts)?.as_str() {
-            "struct" => {
-                let kinds = inner.try_iter()?.map(|kind| kind_of(&kind?));
-                Kind::Struct(kinds.collect::<PyResult<_>>()?)
-            }
-            "list" => Kind::List(Box::new(kind_of(&inner)?)),
-            other => return Err(unknown(other)),
-        });
-    }
-    Ok(match given.extract::<String>()?.as_str() {
-        "null" => Kind::Null,
-        "boolean" => Kind::Boolean,
-        "fixed8" => Kind::Fixed(1),
-        "fixed16" => Kind::Fixed(2),
-        "fixed32" => Kind::Fixed(4),
-        "fixed64" => Kind::Fixed(8),
-        "fixed128" => Kind::Fixed(16),
-        "binary" => Kind::Binary,
-        other => return Err(unknown(other)),
-    })
-}
 
 fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
     use avro::Plan;

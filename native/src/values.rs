@@ -7,10 +7,8 @@ use crate::wire::{Result, Unusual};
 pub enum Kind {
     Null,
     Boolean,
-    /// Numbers of 32, 64 and 128 bits, of any meaning.
-    Fixed32,
-    Fixed64,
-    Fixed128,
+    /// Numbers of so many bytes, of any meaning.
+    Fixed(usize),
     /// Bytes or text.
     Binary,
     Struct(Vec<Kind>),
@@ -51,25 +49,27 @@ pub struct List {
 }
 
 impl Column {
-    pub fn new(kind: &Kind) -> Self {
-        match kind {
+    /// None for numbers of a size that no value is read into.
+    pub fn new(kind: &Kind) -> Option<Self> {
+        Some(match kind {
             Kind::Null => Column::Null(0),
             Kind::Boolean => Column::Boolean(Booleans::default()),
-            Kind::Fixed32 => Column::Fixed32(Fixed::default()),
-            Kind::Fixed64 => Column::Fixed64(Fixed::default()),
-            Kind::Fixed128 => Column::Fixed128(Fixed::default()),
+            Kind::Fixed(4) => Column::Fixed32(Fixed::default()),
+            Kind::Fixed(8) => Column::Fixed64(Fixed::default()),
+            Kind::Fixed(16) => Column::Fixed128(Fixed::default()),
+            Kind::Fixed(_) => return None,
             Kind::Binary => Column::Binary(Binary::default()),
             Kind::Struct(kinds) => {
-                let children = kinds.iter().map(Column::new).collect();
+                let children = kinds.iter().map(Column::new).collect::<Option<_>>()?;
                 Column::Struct(Struct { rows: 0, validity: Validity::default(), children })
             }
             Kind::List(kind) => {
                 let mut offsets = Buffer::default();
                 offsets.push(0);
-                let items = Box::new(Column::new(kind));
+                let items = Box::new(Column::new(kind)?);
                 Column::List(List { offsets, validity: Validity::default(), items })
             }
-        }
+        })
     }
 
     pub fn rows(&self) -> usize {
@@ -372,8 +372,8 @@ mod tests {
     #[test]
     fn what_was_appended_of_a_row_can_be_taken_back() {
         let pair = Kind::Struct(vec![Kind::Binary, Kind::Boolean]);
-        let mut column =
-            Column::new(&Kind::Struct(vec![Kind::List(Box::new(pair)), Kind::Fixed64, Kind::Null]));
+        let kinds = vec![Kind::List(Box::new(pair)), Kind::Fixed(8), Kind::Null];
+        let mut column = Column::new(&Kind::Struct(kinds)).unwrap();
         column.push_null().unwrap();
         let Column::Struct(own) = &mut column else { panic!() };
         let Column::List(list) = &mut own.children[0] else { panic!() };
