@@ -303,7 +303,7 @@ class PulsarConsumer(Closing):
     def _begin_acknowledge_cumulative(
         self, message: Message | MessageId, properties: Mapping[str, int] | None = None
     ) -> Future[Any] | None:
-        """As `acknowledge_cumulative` and `begin_acknowledge`."""
+        """As `acknowledge_cumulative` and `_begin_acknowledge`."""
         self._check_cumulative()
         consumer, message_id = self._find(message)
         return consumer.acknowledge_upto(message_id, properties)

@@ -265,11 +265,6 @@ class PendingSends:
             return self.buffers
         return [memoryview(self.buffers[0])[self.ends[self.done - 1] :]]
 
-    @property
-    def messages_of_next(self) -> int:
-        """The number of messages of the entry that is acknowledged next."""
-        return min(self.per_entry, self.num_messages) if self.ends else self.num_messages
-
     def entry_sizes(self) -> list[int]:
         """Return the sizes that brokers limit, of the unacknowledged entries."""
         if not self.ends:
