@@ -107,6 +107,7 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
     rows = ARRIVING.scaled(scale).messages
     answer = bench.any.ask("latency", service_url=bench.broker.service_url, topic=topic, rows=rows)
     latency = streams.Latency(**answer)
+    kafka = None if bench.kafka is None else streams.Latency(**bench.kafka.latency(rows))
     topics = {
         count: make_topic(bench.broker, Workload("idle", 0, 0, partitions=count))
         for count in streams.IDLE_PARTITIONS
@@ -127,7 +128,11 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
     seconds = planning(bench, runs)
     planned = f"A read of {PLANNED:,} partitions is planned in {seconds:.2f} s."
     return {
-        "latency": {"table": streams.latency_table(latency), **latency.numbers()},
+        "latency": {
+            "table": streams.latency_table(latency, kafka),
+            **latency.numbers(),
+            "kafka": None if kafka is None else kafka.numbers(),
+        },
         "idle": {"table": streams.idle_table(idle), **answer},
         "backlog": {"table": streams.backlog_table(backlog, workload), **asdict(backlog)},
         "planning": {"table": planned, "seconds": seconds},
@@ -340,7 +345,7 @@ def main() -> None:
             if "client" in arguments.operations:
                 measure_clients(setup, results)
             if "stream" in arguments.operations:
-                with setup.bench() as bench:
+                with setup.bench(others=True) as bench:
                     results.others |= measure_streams(bench, arguments.runs, arguments.scale)
             if "guarantee" in arguments.operations:
                 with setup.bench() as bench:

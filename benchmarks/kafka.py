@@ -1,7 +1,7 @@
 """Kafka, so that Spark's own source can read the same rows: one broker in KRaft mode.
 
-Nothing is downloaded: `--kafka` is a Python with Spark, `--kafka-jars` a folder with a Kafka
-server's jars in `server/` and those of Spark's Kafka connector in `source/`.
+Nothing is downloaded: `--kafka` is a Python with Spark and kafka-python, `--kafka-jars` a folder
+with a Kafka server's jars in `server/` and those of Spark's Kafka connector in `source/`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.spark_process import SparkProcess
 from benchmarks.workloads import Workload
@@ -76,6 +77,15 @@ class Kafka:
             columns=columns,
         )
         return topic
+
+    def latency(self, rows: int) -> dict[str, Any]:
+        """Measure how long rows take to arrive, in a topic of one partition."""
+        topic = f"bench-arriving-{uuid.uuid4().hex[:8]}"
+        self.broker.create_topic(topic, 1)
+        answer: dict[str, Any] = self.spark.ask(
+            "kafka_latency", address=self.broker.address, topic=topic, rows=rows
+        )
+        return answer
 
     def frame(self, topic: str) -> dict[str, object]:
         """The options of the read; Kafka's rows have seven columns too."""

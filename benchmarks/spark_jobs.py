@@ -230,6 +230,13 @@ def latency(spark: SparkSession, *, service_url: str, topic: str, rows: int) -> 
     return asdict(streams.measure_latency(spark, service_url, topic, rows))
 
 
+def kafka_latency(spark: SparkSession, *, address: str, topic: str, rows: int) -> dict[str, Any]:
+    """Measure how long rows take to arrive by Spark's Kafka source."""
+    from benchmarks import streams
+
+    return asdict(streams.measure_kafka_latency(spark, address, topic, rows))
+
+
 def idle(spark: SparkSession, *, service_url: str, topics: dict[str, str]) -> dict[str, Any]:
     """Measure what streams without news cost; `topics` by their number of partitions."""
     from benchmarks import streams
@@ -260,6 +267,6 @@ JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
     for job in (
         *(read, count, columns, ddl, sums, handed, plan, decode, write),
-        *(latency, idle, backlog, guarantees),
+        *(latency, kafka_latency, idle, backlog, guarantees),
     )
 }

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -153,12 +153,15 @@ def _stream(spark: SparkSession, service_url: str, topic: str) -> DataFrame:
     return source.option("startingOffsets", "earliest").load()
 
 
-def arrivals(spark: SparkSession, service_url: str, topic: str, rows: int) -> Latency:
-    """Measure the milliseconds until each row reaches foreachBatch, and of each micro-batch."""
+def arrivals(frame: DataFrame, pace: Sequence[str], rows: int) -> Latency:
+    """Measure the milliseconds until each row reaches foreachBatch, and of each micro-batch.
+
+    `pace` are the arguments by which `benchmarks.pace` writes into the stream's topic.
+    """
     found: list[tuple[int, float]] = []
 
-    def handle(frame: DataFrame, batch_id: int) -> None:
-        values = [bytes(value) for (value,) in frame.collect()]
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        values = [bytes(value) for (value,) in batch.select("value").collect()]
         now = time.time_ns()
         for value in values:
             number, sent = value.split()
@@ -166,14 +169,14 @@ def arrivals(spark: SparkSession, service_url: str, topic: str, rows: int) -> La
 
     def arrive(count: int, rate: float) -> list[float]:
         found.clear()
-        _write(service_url, topic, count, rate)
+        _write(pace, count, rate)
         _wait(lambda: len(found) >= count, query)
         if sorted(number for number, _ in found) != list(range(count)):
             raise WrongResult(f"{len(found)} rows came of {count}, or others")
         return [millis for _, millis in found]
 
     with tempfile.TemporaryDirectory() as folder:
-        query = _start(_stream(spark, service_url, topic), handle, folder)
+        query = _start(frame, handle, folder)
         try:
             arrive(int(RATE * 10), RATE)
             before = len(_execution_millis(query))
@@ -185,10 +188,9 @@ def arrivals(spark: SparkSession, service_url: str, topic: str, rows: int) -> La
     return latency
 
 
-def _write(service_url: str, topic: str, rows: int, rate: float) -> None:
+def _write(pace: Sequence[str], rows: int, rate: float) -> None:
     command = [
-        sys.executable, "-m", "benchmarks.pace", "--url", service_url,
-        "--topic", topic, "--rows", str(rows), "--rate", str(rate),
+        sys.executable, "-m", "benchmarks.pace", *pace, "--rows", str(rows), "--rate", str(rate),
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=_DEADLINE)
 
@@ -197,9 +199,18 @@ def measure_latency(spark: SparkSession, service_url: str, topic: str, rows: int
     """Measure the minimum, then rows as they arrive."""
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
     empty = empty_batches(spark)
-    found = arrivals(spark, service_url, topic, rows)
+    pace = ("--url", service_url, "--topic", topic)
+    found = arrivals(_stream(spark, service_url, topic), pace, rows)
     found.empty = empty
     return found
+
+
+def measure_kafka_latency(spark: SparkSession, address: str, topic: str, rows: int) -> Latency:
+    """Measure rows as they arrive by Spark's Kafka source."""
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
+    frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    return arrivals(frame, ("--kafka", "--url", address, "--topic", topic), rows)
 
 
 # --- waiting ----------------------------------------------------------------------------------
@@ -327,23 +338,39 @@ def idle_table(found: Idle) -> str:
     return "\n".join(lines)
 
 
-def latency_table(found: Latency) -> str:
-    """The latencies as a Markdown table."""
+def latency_table(found: Latency, kafka: Latency | None = None) -> str:
+    """The latencies as a Markdown table, with those of Spark's Kafka source beside them."""
     median = statistics.median
-    rare = _percentiles(found.rare)
-    lines = [
-        f"| rows that arrive at {RATE:,.0f}/s, default trigger, {len(found.rows):,} rows | ms |",
-        "|---|---:|",
-        f"| a row, from being sent to being in foreachBatch: median | {median(found.rows):,.0f} |",
-        f"| the same: 95th percentile | {statistics.quantiles(found.rows, n=20)[-1]:,.0f} |",
-        f"| a micro-batch of it: median | {median(found.batches):,.0f} |",
-        f"| an empty micro-batch of a trivial Python source: median | {median(found.empty):,.0f} |",
-        f"| 1.5 × that + 50 ms, which the median row should keep to | {found.target:,.0f} |",
-        f"| a row that comes alone, {RARE_RATE:.0f}/s, {len(found.rare)} rows: median "
-        f"| {rare[49]:,.0f} |",
-        f"| the same: 95th, 99th percentile | {rare[94]:,.0f}, {rare[98]:,.0f} |",
-    ]
-    return "\n".join(lines)
+    each = [found] if kafka is None else [found, kafka]
+    heads = ["ms", "Spark's Kafka source, ms"][: len(each)]
+
+    def row(title: str, value: Callable[[Latency], float]) -> str:
+        return f"| {title} | " + " | ".join(f"{value(one):,.0f}" for one in each) + " |"
+
+    def own(title: str, value: float) -> str:
+        return f"| {title} | {value:,.0f} |" + " |" * (len(each) - 1)
+
+    alone = f"a row that comes alone, {RARE_RATE:.0f}/s, {len(found.rare)} rows: "
+    return "\n".join(
+        [
+            f"| rows that arrive at {RATE:,.0f}/s, default trigger, {len(found.rows):,} rows | "
+            + " | ".join(heads)
+            + " |",
+            "|---|" + "---:|" * len(each),
+            row(
+                "a row, from being sent to being in foreachBatch: median",
+                lambda one: median(one.rows),
+            ),
+            row("the same: 95th percentile", lambda one: _percentiles(one.rows)[94]),
+            row("the same: 99th percentile", lambda one: _percentiles(one.rows)[98]),
+            row("a micro-batch of it: median", lambda one: median(one.batches)),
+            own("an empty micro-batch of a trivial Python source: median", median(found.empty)),
+            own("1.5 × that + 50 ms, which the median row should keep to", found.target),
+            row(alone + "median", lambda one: _percentiles(one.rare)[49]),
+            row("the same: 95th percentile", lambda one: _percentiles(one.rare)[94]),
+            row("the same: 99th percentile", lambda one: _percentiles(one.rare)[98]),
+        ]
+    )
 
 
 def backlog_table(found: Backlog, workload: Workload) -> str:
