@@ -26,6 +26,7 @@ PARTITION_SUFFIX = "-partition-"
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
+SYSTEM_NAMESPACE = "pulsar/system"
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 _DEFAULT_TENANT = "public"
 _DEFAULT_NAMESPACE = "default"
@@ -88,7 +89,7 @@ class TopicName:
     @property
     def is_system(self) -> bool:
         """Whether it is one of Pulsar's system topics."""
-        return self.local_name.startswith("__") or self.namespace_name == "pulsar/system"
+        return self.local_name.startswith("__") or self.namespace_name == SYSTEM_NAMESPACE
 
     @property
     def partition_index(self) -> int:

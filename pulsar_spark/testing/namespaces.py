@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import SYSTEM_NAMESPACE, TopicName
 from pulsar_spark.testing.options import BrokerOptions
 from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.refusals import Refusal
@@ -39,7 +39,7 @@ class Namespaces:
         self.of_topics: dict[str, dict[str, Any]] = {}
 
     def __contains__(self, name: str) -> bool:
-        return self.any or name in self.settings
+        return self.any or name in self.settings or name == SYSTEM_NAMESPACE
 
     def add_tenant(self, name: str, roles: list[str], clusters: list[str]) -> None:
         """Add a tenant, or change it."""

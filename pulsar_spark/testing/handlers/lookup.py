@@ -26,7 +26,9 @@ def lookup(session: Session, command: Incoming) -> None:
     """
     body: pb.CommandLookupTopic = command.body
     server = session.server
-    name = str(parse_topic(body.topic))
+    parsed = parse_topic(body.topic)
+    server.topics.namespaces.check(parsed)
+    name = str(parsed)
     listener = body.advertised_listener_name
     if listener and listener not in server.options.listeners:
         raise Refusal(pb.ServiceNotReady, f"the broker do not have {listener} listener")

@@ -55,8 +55,11 @@ def test_partitions_are_told_and_not_made(broker: EmbeddedBroker, client: WireCl
 
 def test_namespaces_can_be_unknown(start_broker: Start, dial: Dial) -> None:
     client = dial(start_broker(namespaces=("public/default",)))
-    body = client.request("PARTITIONED_METADATA", topic="persistent://no/such/t").body
-    assert (body.error, body.message) == (pb.TopicNotFound, "Namespace not found")
+    for asked in ("PARTITIONED_METADATA", "LOOKUP"):
+        body = client.request(asked, topic="persistent://no/such/t").body
+        assert (body.error, body.message) == (pb.TopicNotFound, "Namespace not found"), asked
+    coordinator = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
+    assert client.request("LOOKUP", topic=coordinator).body.brokerServiceUrl
 
 
 def test_topics_of_a_namespace(broker: EmbeddedBroker, client: WireClient) -> None:
