@@ -22,6 +22,8 @@ T = TypeVar("T")
 _GROWTH = 2.0
 _JITTER = 0.1
 _RETRY_MAXIMUM = 5.0
+# Has no state, so that processes may fork.
+_RANDOM = random.SystemRandom()
 
 
 class Backoff:
@@ -36,7 +38,7 @@ class Backoff:
         self._initial = initial
         self._maximum = maximum
         self._next = initial
-        self._random = (rng or random.SystemRandom()).random
+        self._random = (rng or _RANDOM).random
 
     def next(self) -> float:
         """Return the seconds to wait before the next attempt."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pulsar_spark.errors import (
     BrokerUnreachable,
@@ -71,6 +72,7 @@ class BrokerAddress:
         return self.logical != self.physical
 
 
+@lru_cache(maxsize=1_000)
 def parse_service_url(text: str) -> ServiceUrl:
     """Parse ``pulsar://host[:port][,host[:port]...]``, ``pulsar+ssl://``, ``http://`` or
     ``https://``.

@@ -33,6 +33,7 @@ from pulsar_spark.engine.connections.requests import (
     InFlightLimit,
     Request,
     RequestTable,
+    answers_to,
     asked_consumer,
     error_in,
     fail,
@@ -601,7 +602,7 @@ class ClientConnection:
         with self._mutex:
             request = self._requests.get(body.request_id)
             # Pulsar's proxy answers a refused PARTITIONED_METADATA with a LOOKUP_RESPONSE.
-            fits = request is not None and (kind in request.answers or error is not None)
+            fits = request is not None and (kind in answers_to(request.kind) or error is not None)
             # A producer that must wait for access gets a second answer to its request.
             waits = (
                 fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready

@@ -57,14 +57,20 @@ class Request(Future[Any]):
     ) -> None:
         super().__init__()
         self.request_id = request_id
+        self.kind = kind
         self.asked = asked
-        self.what = pb.BaseCommand.Type.Name(kind)
-        self.answers = answers_to(kind)
         self.timeout = timeout
         self.asked_at = time.monotonic()
         self.deadline = self.asked_at + timeout
-        # Only the receive thread completes a request: nobody else may cancel it.
-        self.set_running_or_notify_cancel()
+
+    def cancel(self) -> bool:
+        """Refuse: only the receive thread completes a request."""
+        return False
+
+    @property
+    def what(self) -> str:
+        """The command's name, for errors."""
+        return pb.BaseCommand.Type.Name(self.kind)
 
     def timeout_error(self, broker: str) -> OperationTimeout:
         """Return the error for a missing answer."""
@@ -159,19 +165,18 @@ class InFlightLimit:
         self._waiting: dict[Future[None], None] = {}
         self._giving = False
 
-    def take(self) -> Future[None]:
-        """Return a future that completes when it is the caller's turn."""
-        turn: Future[None] = Future()
+    def take(self) -> Future[None] | None:
+        """Return a future that completes when it is the caller's turn; None if it is already."""
         with self._lock:
-            if self._taken >= MAX_IN_FLIGHT:
-                self._waiting[turn] = None
-                return turn
-            self._taken += 1
-        turn.set_result(None)
-        return turn
+            if self._taken < MAX_IN_FLIGHT:
+                self._taken += 1
+                return None
+            turn: Future[None] = Future()
+            self._waiting[turn] = None
+            return turn
 
-    def give_back(self, turn: Future[None]) -> None:
-        """End a turn, or the wait for it."""
+    def give_back(self, turn: Future[None] | None) -> None:
+        """End a turn, or the wait for it: what `take` returned."""
         with self._lock:
             if turn in self._waiting:
                 del self._waiting[turn]

@@ -275,7 +275,8 @@ class ConsumerSession(Closing):
         with self._lock:
             self._ended = True
             known, self._known = self._known, False
-        self._stop_asking(ClosedError("the consumer is closed"))
+        if self._asking is not None:
+            self._stop_asking(ClosedError("the consumer is closed"))
         if not known or self.connection.closed:
             return None
         with contextlib.suppress(PulsarError):

@@ -137,7 +137,8 @@ class BinaryLookupService:
     ) -> Operation[Any]:
         turn = connection.lookups.take()
         try:
-            yield turn
+            if turn is not None:
+                yield turn
             timeout = deadline.attempt(self._pool.options.operation_timeout)
             return (yield connection.request_async(builder, timeout))
         finally:
