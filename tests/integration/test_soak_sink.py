@@ -52,7 +52,7 @@ def test_a_row_that_is_lost_or_doubled_is_told(place: int) -> None:
 
 
 def test_each_kind_of_fault_strikes() -> None:
-    for faults in (12, 110):
+    for faults in (len(FAULTS), 110):
         planned = schedule(Settings(500, 4200, faults), random.Random(1), FAULTS)
         assert len(planned) == faults
         assert set(planned) == set(FAULTS)
@@ -71,10 +71,10 @@ def test_rows_are_seen_once_while_workers_drivers_and_brokers_are_killed(
     start_real_cluster: Callable[[Mapping[str, str] | None], RealCluster], tmp_path: Path
 ) -> None:
     pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    settings = Settings(batches=26, rows_per_batch=4000, faults=12, seed=3)
+    settings = Settings(batches=16, rows_per_batch=4000, faults=len(FAULTS), seed=3)
     report = SinkSoak(start_real_cluster(None), tmp_path, settings).run()
     print(report)
     assert report.problems == []
-    assert report.rows >= 100_000
+    assert report.rows >= 60_000
     assert set(report.faults) == set(FAULTS)
     assert report.longest_wait < report.seconds
