@@ -21,8 +21,8 @@ _L = pb.CommandLookupTopicResponse
 def lookup(session: Session, command: Incoming) -> None:
     """Return the broker that serves a topic.
 
-    A single broker answers like a standalone one: itself, at the service URL. With several, a
-    broker that does not own the topic redirects to the owner.
+    A single broker answers like a standalone one: itself, at the service URL. Of several, each
+    names the owner. Brokers redirect only about topics that none has loaded yet.
     """
     body: pb.CommandLookupTopic = command.body
     server = session.server
@@ -33,11 +33,10 @@ def lookup(session: Session, command: Incoming) -> None:
     if listener and listener not in server.options.listeners:
         raise Refusal(pb.ServiceNotReady, f"the broker do not have {listener} listener")
     owner = server.topics.owner(name)
-    here = owner == session.listener
     url, tls = server.service_url(owner), server.options.tls is not None
     answer = answers.lookup_response(
         body.request_id,
-        _L.Connect if here else _L.Redirect,
+        _L.Connect,
         broker_service_url=None if tls else url,
         broker_service_url_tls=url if tls else None,
         authoritative=True,
