@@ -931,7 +931,7 @@ def test_damaged_lz4_blocks_give_what_the_opener_gives(impl: Implementation) -> 
 def test_thousands_of_streams_that_are_alike_give_what_the_opener_gives(
     impl: Implementation,
 ) -> None:
-    block_mutations.compare_alike(impl.make, random.Random(78), streams=3000)
+    block_mutations.compare_alike(impl.make, random.Random(78), streams=2000)
 
 
 @pytest.mark.slow

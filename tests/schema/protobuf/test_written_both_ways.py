@@ -35,8 +35,8 @@ def test_the_kernel_writes_any_columns_as_the_reference_does(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_two_hundred_thousand_rows_are_written_as_the_reference_does(part: int) -> None:
+@pytest.mark.parametrize("part", range(5))
+def test_a_hundred_thousand_rows_are_written_as_the_reference_does(part: int) -> None:
     for seed in range(1000 + 20 * part, 1020 + 20 * part):
         random_batches(seed, rows=1, count=100)
         random_batches(seed, rows=900, count=1)

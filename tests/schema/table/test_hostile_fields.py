@@ -76,7 +76,7 @@ def look_at(entry: ReceivedEntry) -> None:
 
 @pytest.mark.fault(30, 31, 94, 95)
 @pytest.mark.parametrize(
-    "cases", [3_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "cases", [3_000, pytest.param(40_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_hostile_fields_become_rows_or_an_error_of_our_own(cases: int) -> None:
     rng = random.Random(cases)
