@@ -39,7 +39,7 @@ class Records:
     from_row: Callable[[Any, dict[str, Any]], Any]
 
 
-def _file(name: str) -> descriptor_pb2.FileDescriptorProto:
+def new_file(name: str) -> descriptor_pb2.FileDescriptorProto:
     return descriptor_pb2.FileDescriptorProto(
         name=f"{name}.proto",
         package=name,
@@ -48,12 +48,12 @@ def _file(name: str) -> descriptor_pb2.FileDescriptorProto:
     )
 
 
-def _add(message: descriptor_pb2.DescriptorProto, name: str, kind: int, **more: Any) -> None:
+def add_field(message: descriptor_pb2.DescriptorProto, name: str, kind: int, **more: Any) -> None:
     more.setdefault("label", Type.LABEL_OPTIONAL)
     message.field.add(name=name, number=len(message.field) + 1, type=kind, **more)
 
 
-def _compiled(file: descriptor_pb2.FileDescriptorProto) -> tuple[SchemaInfo, Any]:
+def compiled(file: descriptor_pb2.FileDescriptorProto) -> tuple[SchemaInfo, Any]:
     """Return the schema as the Java client registers it, and the class."""
     own = timestamp_pb2.DESCRIPTOR.serialized_pb
     files = descriptor_pb2.FileDescriptorSet()
@@ -88,11 +88,11 @@ _FLAT = {
 
 def flat(count: int) -> Records:
     """Return records of scalars."""
-    file = _file("flat")
+    file = new_file("flat")
     message = file.message_type.add(name="Record")
     for name, kind in _FLAT.items():
-        _add(message, name, kind)
-    info, kind = _compiled(file)
+        add_field(message, name, kind)
+    info, kind = compiled(file)
     rng = random.Random(1)
     values = [
         kind(
@@ -123,32 +123,32 @@ def flat(count: int) -> Records:
 
 
 def _mixed_file(*, with_note: bool) -> descriptor_pb2.FileDescriptorProto:
-    file = _file("mixed")
+    file = new_file("mixed")
     status = file.enum_type.add(name="Status")
     for number, name in enumerate(_STATUS):
         status.value.add(name=name, number=number)
     address = file.message_type.add(name="Address")
-    _add(address, "street", Type.TYPE_STRING)
-    _add(address, "code", Type.TYPE_INT32)
+    add_field(address, "street", Type.TYPE_STRING)
+    add_field(address, "code", Type.TYPE_INT32)
     message = file.message_type.add(name="Record")
-    _add(message, "id", Type.TYPE_INT64)
-    _add(message, "name", Type.TYPE_STRING)
-    _add(message, "price", Type.TYPE_DOUBLE)
-    _add(message, "quantity", Type.TYPE_INT32)
-    _add(message, "active", Type.TYPE_BOOL)
-    _add(message, "status", Type.TYPE_ENUM, type_name=".mixed.Status")
-    _add(message, "created", Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
-    _add(message, "tags", Type.TYPE_STRING, label=Type.LABEL_REPEATED)
-    _add(message, "address", Type.TYPE_MESSAGE, type_name=".mixed.Address")
+    add_field(message, "id", Type.TYPE_INT64)
+    add_field(message, "name", Type.TYPE_STRING)
+    add_field(message, "price", Type.TYPE_DOUBLE)
+    add_field(message, "quantity", Type.TYPE_INT32)
+    add_field(message, "active", Type.TYPE_BOOL)
+    add_field(message, "status", Type.TYPE_ENUM, type_name=".mixed.Status")
+    add_field(message, "created", Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
+    add_field(message, "tags", Type.TYPE_STRING, label=Type.LABEL_REPEATED)
+    add_field(message, "address", Type.TYPE_MESSAGE, type_name=".mixed.Address")
     if with_note:
         message.oneof_decl.add(name="_note")
-        _add(message, "note", Type.TYPE_STRING, proto3_optional=True, oneof_index=0)
+        add_field(message, "note", Type.TYPE_STRING, proto3_optional=True, oneof_index=0)
     return file
 
 
 def mixed(count: int, *, with_note: bool = True) -> Records:
     """Return records with all kinds of fields; `with_note` they have ten."""
-    info, kind = _compiled(_mixed_file(with_note=with_note))
+    info, kind = compiled(_mixed_file(with_note=with_note))
     rng = random.Random(2)
     values = []
     for index in range(count):

@@ -1,9 +1,10 @@
-"""Whole reads of topics with a schema: what typed columns cost beside raw values.
+"""Whole reads and writes of topics with a schema: what typed columns cost beside raw values.
 
-The floor is the trivial source with the same columns ready-made. Without typed columns one reads
-raw values and decodes them with Spark's own functions; `from_avro` needs Spark's module spark-avro
-(``--conf spark.jars=…``), and is left out without it. The official client decodes each message with
-the format's library; it runs as ``python -m benchmarks.typed``.
+The floor is the trivial source with the same columns ready-made, or a sink that drops them. Without
+typed columns one reads and writes raw values, which Spark's own functions decode and encode; those
+for AVRO need Spark's module spark-avro (``--conf spark.jars=…``), and are left out without it. The
+official client decodes each message with the format's library; it runs as
+``python -m benchmarks.typed``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
+
+from benchmarks.codecs_protobuf import add_field, compiled, new_file
 from benchmarks.contenders import (
     OFFICIAL,
     OURS,
     SCALA,
     TRIVIAL,
+    TRIVIAL_SINK,
     Bench,
     Contender,
     Run,
@@ -32,14 +37,15 @@ from benchmarks.contenders import (
 )
 from benchmarks.measure import Measurement
 from benchmarks.results import Result
-from benchmarks.spark_process import JobFailed
-from benchmarks.topics import WrongResult, measure_client, temporary_topic
+from benchmarks.spark_process import JobFailed, SparkProcess
+from benchmarks.topics import WrongResult, check_count, measure_client, temporary_topic
 from benchmarks.workloads import Workload
+from pulsar_spark.protocol.schema_info import SchemaInfo
 
 log = logging.getLogger("benchmarks")
 
 RAW = "raw values"
-IN_SPARK = "raw values, decoded by Spark"
+IN_SPARK = "raw values and Spark's functions"
 
 _CLICK = {
     "event_id": ("string", "md5(string(id))"),
@@ -120,9 +126,46 @@ _RECORDS: dict[str, dict[str, tuple[Any, str]]] = {
 }
 
 
+@cache
+def _click_message() -> tuple[SchemaInfo, Any]:
+    """The click as a Protobuf message: its schema, and its class."""
+    file = new_file("click")
+    kinds = file.enum_type.add(name="Kind")
+    for number, name in enumerate(("VIEW", "CLICK", "BUY", "LEAVE")):
+        kinds.value.add(name=name, number=number)
+    screen = file.message_type.add(name="Screen")
+    add_field(screen, "width", Type.TYPE_INT32)
+    add_field(screen, "height", Type.TYPE_INT32)
+    add_field(screen, "device", Type.TYPE_STRING)
+    item = file.message_type.add(name="Item")
+    add_field(item, "sku", Type.TYPE_STRING)
+    add_field(item, "qty", Type.TYPE_INT32)
+    add_field(item, "price", Type.TYPE_DOUBLE)
+    record = file.message_type.add(name="Record")
+    tag = record.nested_type.add(name="TagsEntry")
+    tag.options.map_entry = True
+    add_field(tag, "key", Type.TYPE_STRING)
+    add_field(tag, "value", Type.TYPE_STRING)
+    add_field(record, "event_id", Type.TYPE_STRING)
+    add_field(record, "user_id", Type.TYPE_INT64)
+    add_field(record, "session", Type.TYPE_STRING)
+    add_field(record, "url", Type.TYPE_STRING)
+    add_field(record, "ts", Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
+    add_field(record, "kind", Type.TYPE_ENUM, type_name=".click.Kind")
+    add_field(record, "duration", Type.TYPE_DOUBLE)
+    add_field(record, "screen", Type.TYPE_MESSAGE, type_name=".click.Screen")
+    many = {"label": Type.LABEL_REPEATED}
+    add_field(record, "items", Type.TYPE_MESSAGE, type_name=".click.Item", **many)
+    add_field(record, "tags", Type.TYPE_MESSAGE, type_name=".click.Record.TagsEntry", **many)
+    for index, name in enumerate(("referrer", "country")):
+        record.oneof_decl.add(name=f"_{name}")
+        add_field(record, name, Type.TYPE_STRING, proto3_optional=True, oneof_index=index)
+    return compiled(file)
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A topic of records with an AVRO or JSON schema, in batches of exactly `batch` messages."""
+    """A topic of records with a schema, in batches of exactly `batch` messages."""
 
     record: str
     format: str
@@ -143,7 +186,9 @@ class Shape:
 
     @property
     def definition(self) -> str:
-        """The schema's definition: both formats have Avro's."""
+        """The schema's definition: AVRO and JSON have Avro's."""
+        if self.format == "PROTOBUF_NATIVE":
+            return _click_message()[0].schema_data.decode()
         fields = [
             {"name": name, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
             for name, (kind, _) in _RECORDS[self.record].items()
@@ -168,42 +213,112 @@ SHAPES = (
     Shape("wide", "AVRO", 500, 40_000),
     Shape("click", "JSON", 500, 200_000),
     Shape("doubles", "JSON", 500, 200_000),
+    Shape("click", "PROTOBUF_NATIVE", 500, 200_000),
 )
+WRITTEN_BATCH = 500
+"""What is written too."""
 
 Alternate = Callable[[str, Workload, "dict[Contender, Run]", int], "list[Result]"]
 
 
 def measure(bench: Bench, runs: int, scale: float, alternate: Alternate) -> dict[str, Any]:
-    """Read all shapes by all contenders in turn; returns the table and the medians."""
-    found: dict[Shape, list[Result]] = {}
+    """Read and write all shapes by all contenders in turn; returns the tables and the medians."""
+    read: dict[Shape, list[Result]] = {}
+    written: dict[Shape, list[Result]] = {}
     for shape in (shape.scaled(scale) for shape in SHAPES):
         with temporary_topic(bench.broker, shape.workload) as topic:
-            _fill(bench, shape, topic)
+            _register(bench, shape, topic)
+            bench.any.ask("write", **_typed_write(bench, shape, topic))
             named = _readers(bench, shape, topic)
-            found[shape] = alternate("read", shape.workload, named, runs)
-    medians = {
+            read[shape] = alternate("read", shape.workload, named, runs)
+        if shape.batch == WRITTEN_BATCH:
+            named = _writers(bench, shape)
+            written[shape] = alternate("write", shape.workload, named, runs)
+    tables = f"{table(read)}\n\n{written_table(written)}"
+    return {"table": tables, "medians": _medians(read), "written": _medians(written)}
+
+
+def _medians(found: Mapping[Shape, Sequence[Result]]) -> dict[str, Any]:
+    return {
         shape.title: {
-            result.contender.name: [round(result.rows_per_second), round(result.cpu, 2)]
+            f"{result.contender.name}": [round(result.rows_per_second), round(result.cpu, 2)]
             for result in results
         }
         for shape, results in found.items()
     }
-    return {"table": table(found), "medians": medians}
 
 
-def _fill(bench: Bench, shape: Shape, topic: str) -> None:
+def _register(bench: Bench, shape: Shape, topic: str) -> None:
     path = topic.replace("://", "/").removeprefix("persistent/")
     body = {"type": shape.format, "schema": shape.definition, "properties": {}}
     bench.broker.admin("POST", f"schemas/{path}/schema", body)
+
+
+def _typed_write(bench: Bench, shape: Shape, topic: str, **more: str) -> dict[str, Any]:
+    """What the job `write` takes; one task makes batches of the size."""
     options = {
         **bench.options(topic),
         "pulsar.producer.batchingMaxMessages": str(shape.batch),
         "pulsar.producer.batchingMaxBytes": str(4 << 20),
+        **more,
     }
-    bench.any.ask(
-        "write", source="pulsar", options=options, messages=shape.messages, tasks=1,
-        columns=shape.columns,
+    return {
+        "source": "pulsar", "options": options, "messages": shape.messages, "tasks": 1,
+        "columns": shape.columns,
+    }  # fmt: skip
+
+
+def _writers(bench: Bench, shape: Shape) -> dict[Contender, Run]:
+    """Typed columns, Spark's function and raw values, and a sink that drops the columns."""
+
+    def typed(process: SparkProcess) -> Measurement:
+        with temporary_topic(bench.broker, shape.workload) as topic:
+            _register(bench, shape, topic)
+            measured = process.measure("write", **_typed_write(bench, shape, topic))
+            check_count(bench.broker, shape.workload, topic)
+        return measured
+
+    def raw() -> Measurement:
+        with temporary_topic(bench.broker, shape.workload) as topic:
+            frame = _typed_write(bench, shape, topic, valueFormat="raw")
+            measured = bench.any.measure("write", **{**frame, "columns": _encoded(shape)})
+            check_count(bench.broker, shape.workload, topic)
+        return measured
+
+    found: dict[Contender, Run] = {
+        Contender(OURS, implementation=name): partial(typed, process)
+        for name, process in bench.ours.items()
+    }
+    if bench.alone:
+        return found
+    found[Contender(TRIVIAL_SINK)] = partial(
+        bench.any.measure, "write", source="trivial", options={"rows": str(shape.messages)},
+        messages=shape.messages, tasks=1, columns=shape.columns,
     )  # fmt: skip
+    if shape.format == "JSON" or (shape.format == "AVRO" and _has_avro(raw)):
+        found[Contender(IN_SPARK)] = raw
+    return found
+
+
+def _encoded(shape: Shape) -> list[str]:
+    """A record as Spark's function encodes it, and the key."""
+    *fields, key = shape.columns
+    if shape.format == "AVRO":
+        return [f"to_avro(struct({', '.join(fields)}), '{shape.definition}') AS value", key]
+    # JSON topics have times as numbers.
+    numbers = [text.replace("timestamp_millis", "bigint") for text in fields]
+    return [f"CAST(to_json(struct({', '.join(numbers)})) AS BINARY) AS value", key]
+
+
+def _has_avro(run: Run) -> bool:
+    try:
+        run()
+    except JobFailed as error:
+        if "AVRO_NOT_LOADED" not in str(error):
+            raise
+        log.warning("left out: to_avro, which needs Spark's module spark-avro")
+        return False
+    return True
 
 
 def _readers(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
@@ -225,7 +340,7 @@ def _readers(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
     found[Contender(OFFICIAL, note=_LIBRARIES[shape.format])] = partial(
         _official, bench.broker.service_url, shape, topic
     )
-    if bench.scala is not None:
+    if bench.scala is not None and shape.format != "PROTOBUF_NATIVE":
         frame = scala_frame(bench, topic)
         found[Contender(SCALA)] = partial(bench.scala.measure, "read", **frame)
     return found
@@ -243,6 +358,8 @@ def _floor(bench: Bench, shape: Shape, topic: str) -> Run:
 
 def _in_spark(bench: Bench, shape: Shape, typed: dict[str, Any], raw: dict[str, Any]) -> Run | None:
     """Raw values, decoded by Spark's own function; None if it is not installed."""
+    if shape.format == "PROTOBUF_NATIVE":
+        return None
     columns = [name for name in bench.any.ask("columns", **raw) if name != "value"]
     if shape.format == "AVRO":
         function = f"from_avro(value, '{shape.definition}')"
@@ -284,13 +401,32 @@ def table(found: Mapping[Shape, Sequence[Result]]) -> str:
     return "\n".join([*lines, *(text for _, text in sorted(rows, reverse=True))])
 
 
+def written_table(found: Mapping[Shape, Sequence[Result]]) -> str:
+    """The Markdown table of writing; the shape that is worst beside its floor first."""
+    lines = [
+        "| writing: CPU µs a row (thousand rows/s) | typed, kernel | typed, pure Python "
+        "| floor: a sink that drops the columns | Spark's function + raw | kernel beside floor |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    rows: list[tuple[float, str]] = []
+    for shape, results in found.items():
+        by_kind = {(r.contender.kind, r.contender.implementation): r for r in results}
+        named = [by_kind.get((OURS, "native")), by_kind.get((OURS, "python"))]
+        named += [by_kind.get((kind, "")) for kind in (TRIVIAL_SINK, IN_SPARK)]
+        ours, floor = named[0] or named[1], named[2]
+        more = ours.cpu - floor.cpu if ours and floor else 0.0
+        cells = [shape.title, *map(_cell, named), f"+{more:.2f} µs" if floor else ""]
+        rows.append((more, f"| {' | '.join(cells)} |"))
+    return "\n".join([*lines, *(text for _, text in sorted(rows, reverse=True))])
+
+
 def _cell(result: Result | None) -> str:
     return "" if result is None else f"{result.cpu:.2f} ({result.rows_per_second / 1e3:,.0f})"
 
 
 # --- the official client ----------------------------------------------------------------------
 
-_LIBRARIES = {"AVRO": "fastavro", "JSON": "json"}
+_LIBRARIES = {"AVRO": "fastavro", "JSON": "json", "PROTOBUF_NATIVE": "protobuf"}
 
 
 def _official(service_url: str, shape: Shape, topic: str) -> Measurement:
@@ -304,6 +440,9 @@ def _official(service_url: str, shape: Shape, topic: str) -> Measurement:
 def _decode(shape: Shape) -> Callable[[bytes], Any]:
     if shape.format == "JSON":
         return json.loads
+    if shape.format == "PROTOBUF_NATIVE":
+        parse: Callable[[bytes], Any] = _click_message()[1].FromString
+        return parse
     import fastavro
 
     schema = fastavro.parse_schema(json.loads(shape.definition))
