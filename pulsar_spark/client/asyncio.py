@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -358,26 +357,12 @@ class AsyncReader:
         self._reader = reader
         self._core = core
         self._reading = Turns()
-        # Since when somebody has waited, if the last look found nothing.
-        self._waits_since: float | None = None
         reader._wake_with(self._reading.wake)
 
     async def read_next(self) -> Message:
         """Return the next message. A task that is cancelled while it waits has taken none."""
         with _told():
-            return await self._reading.until(partial(self._look, self._reader._try_read), self._due)
-
-    def _look(self, look: Callable[[], T]) -> T:
-        """Look for something, and tell the reader how long it was waited for."""
-        since, self._waits_since = self._waits_since, None
-        if since is not None:
-            self._reader._waited_since(since)
-        if (found := look()) is None:
-            self._waits_since = time.monotonic()
-        return found
-
-    def _due(self) -> float:
-        return self._reader._due_in()
+            return await self._reading.until(self._reader._try_read)
 
     async def has_message_available(self) -> bool:
         """Whether the topic has a message that `read_next` has not returned yet."""
@@ -391,12 +376,9 @@ class AsyncReader:
             deadline.check("reading to the end of the topic")
             return None
 
-        def due() -> float:
-            return min(self._due(), max(deadline.remaining(), 0.0))
-
         with _told():
             for is_fresh in (False, True):
-                if await self._reading.until(partial(self._look, look), due):
+                if await self._reading.until(look, lambda: max(deadline.remaining(), 0.0)):
                     return True
                 if not is_fresh:
                     # All that is known is read: only the broker knows of more.

@@ -19,7 +19,8 @@ from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
-from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Steps, settled
@@ -201,6 +202,7 @@ class LastDeliveries:
         if isinstance(entry, ReceivedRows) or entry.redelivery_count < most:
             return False
         consumer, key = delivery.consumer, (entry.ledger_id, entry.entry_id)
+        assert isinstance(consumer, TopicConsumer)
         with self._lock:
             self._kept[consumer.topic, key] = messages
             if len(self._kept) > _MAX_KEPT:

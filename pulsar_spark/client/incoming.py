@@ -7,7 +7,7 @@ import threading
 from pulsar_spark.client.dead_letters import LastDeliveries
 from pulsar_spark.client.message import Message, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
-from pulsar_spark.engine.consumers.consumer import Delivery
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.errors import CorruptMessage, PulsarError
@@ -48,6 +48,15 @@ class IncomingMessages:
         """Return the next message, or None if there is none now; raises the error that is next."""
         with self._lock:
             return self._take(1)[0] if self._fill() else None
+
+    def has_next(self) -> bool:
+        """Whether `next` returns a message; raises as it does."""
+        with self._lock:
+            found = self._fill()
+        if found:
+            # Another thread may wait for it.
+            self._inbox.wake()
+        return found
 
     def collect(
         self, found: list[Message], most: int | None, left: int | None

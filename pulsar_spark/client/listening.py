@@ -36,7 +36,7 @@ class Listening:
         incoming: IncomingMessages,
         listener: Callable[[Message], object] | None,
         callbacks: CallbackThread,
-        pull: Callable[[], None],
+        pull: Callable[[], None] = lambda: None,
     ) -> None:
         self._topic = topic
         self._incoming = incoming

@@ -2,263 +2,182 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
 import time
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pulsar_spark.client.arguments import seconds
-from pulsar_spark.client.callbacks import call_logged
+from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.exceptions import interruptible
-from pulsar_spark.client.message import Message, MessageId, messages_of, messages_of_rows
+from pulsar_spark.client.incoming import IncomingMessages
+from pulsar_spark.client.listening import Listening
+from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing, weakly
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.delivery import Delivery
+from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.reader_feed import Drive, SwitchedCluster
 from pulsar_spark.engine.consumers.rows import MOST_ROWS, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline, wait_until
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Steps, in_steps, settled
 from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
-    CorruptMessage,
     OperationTimeout,
     OptionError,
     PulsarError,
 )
 from pulsar_spark.logs import get_logger
-from pulsar_spark.protocol import message_id as wire
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
+T = TypeVar("T")
+
 _CLOSE_SECONDS = 1.0
-# How many messages come from one partition before the next one's turn.
-_TURN = 100
 
 ReaderListener = Callable[["PulsarReader", Message], object]
 
 
 class PartitionSource:
-    """The messages of one topic partition, from a position on. For one thread.
+    """The messages of one topic partition, from a position on, for an inbox.
 
-    `on_ready` is called, on any thread, when `next` may return one. `follows` as in `Drive`.
-    `look_at` belongs to its owner: when to look at it though nothing came.
+    Whoever takes from the inbox drives it; any thread may call `begin_close`. `cluster` is that of
+    the position: in another one it reads from the beginning.
     """
+
+    tracks_messages = False
 
     def __init__(
         self,
         context: ClientContext,
         topic: str,
         start: Position,
-        values: MessageValues,
+        cluster: int,
         options: ReaderOptions,
         budget: ReceiverBudget,
-        on_ready: Callable[[PartitionSource], None],
-        *,
-        follows: bool = False,
+        inbox: Inbox,
     ) -> None:
         self.topic = topic
-        self.look_at = math.inf
-        self._values = values
-        # What was taken last, and is not returned yet.
-        self._ready: Iterator[Message] = iter(())
+        self.generation = 0
+        self.has_more = True
+        self.end: Position | None = None
+        """Behind the topic partition's last message, when that was last asked."""
+        self._context = context
+        self._options = options
+        self._budget = budget
+        self._inbox = inbox
         partition = TopicName.parse(topic).partition_index
         self._rows = RowDecoder(topic, partition, MOST_ROWS, max(budget.total, 1))
-        # Up to when the reader was told how long the thread has waited.
-        self._told = 0.0
-        self._on_ready = on_ready
-        drive = Drive(context.timers, weakly(self._on_reader), follows)
-        self._reader = EntryReader(
-            context.pool, topic, start, None, options, budget=budget, drive=drive
+        # Looks again though nothing came.
+        self._timer: Timer | None = None
+        # Since when nothing was there.
+        self._empty_since: float | None = None
+        self._reader = self._reader_from(start)
+        if cluster != context.pool.cluster:
+            self._begin_again()
+        inbox.put(self)
+
+    def _reader_from(self, start: Position, *, follows: bool = False) -> EntryReader:
+        drive = Drive(self._context.timers, weakly(self._on_ready), follows)
+        return EntryReader(
+            self._context.pool,
+            self.topic,
+            start,
+            None,
+            self._options,
+            budget=self._budget,
+            drive=drive,
         )
 
-    def next(self, waited: float) -> Message | None:
-        """Return the next message, or None if there is none now.
+    def _on_ready(self) -> None:
+        self._inbox.put(self)
 
-        `waited` are the seconds that the thread has waited since the start.
-        """
-        self._reader.waited(waited - self._told)
-        self._told = waited
-        try:
-            while (message := next(self._ready, None)) is None:
-                found = self._reader.next_rows(self._rows, 0)
-                if isinstance(found, ReceivedRows):
-                    self._ready = iter(messages_of_rows(found, self._values))
-                elif found is not None:
-                    self._ready = messages_of(found, self._values)
-                elif self._reader.ready_in() > 0:
-                    return None
-            return message
-        except CorruptMessage as error:
-            raise error.with_context(topic=self.topic) from error.__cause__
+    def _begin_again(self) -> None:
+        logger.warning(
+            "%s: the client uses another cluster now, where the topic is read from its beginning",
+            self.topic,
+        )
+        self._reader.begin_close()
+        self._reader = self._reader_from(EARLIEST_POSITION, follows=True)
+        self.end = None
 
     @property
-    def position(self) -> Position:
-        """What is before it was read, whether or not it was a message."""
-        return self._reader.position
+    def is_behind(self) -> bool:
+        """Whether it is not read to the end that is known."""
+        return self.end is not None and self.end > self._reader.position
 
-    def _on_reader(self) -> None:
-        self._on_ready(self)
+    def take(self) -> Delivery | None:
+        """Take the next messages, None if there are none now.
 
-    def ready_in(self) -> float:
-        """Seconds after which to call `next` again though nothing comes."""
-        return self._reader.ready_in()
+        Goes on behind an entry that cannot be read; raises any other error again and again.
+        """
+        if self._empty_since is not None:
+            self._reader.waited(time.monotonic() - self._empty_since)
+            self._empty_since = None
+        try:
+            return self._take()
+        except PulsarError:
+            self.has_more = self._reader.skip()
+            if self.generation:
+                return None
+            raise
 
-    def skip(self) -> bool:
-        """Go on behind an entry that `next` could not read; returns whether it can go on."""
-        return self._reader.skip()
+    def _take(self) -> Delivery | None:
+        while not self.generation:
+            try:
+                found = self._reader.next_rows(self._rows, 0)
+            except SwitchedCluster:
+                self._begin_again()
+                continue
+            self.has_more = found is not None
+            if isinstance(found, ReceivedRows):
+                return Delivery(self, found, 0, 0, found.rows, found.held)
+            if found is not None:
+                return Delivery(self, found, -1, 0, max(len(found.wanted), 1), len(found.payload))
+            if (seconds := self._reader.ready_in()) > 0:
+                self._look_again_in(seconds)
+                break
+        return None
+
+    def track(self, message_id: MessageIdAdv) -> None:
+        """Nobody acknowledges messages."""
+
+    def finish(self, delivery: Delivery) -> None:
+        """Permits were given back when the messages were taken."""
+
+    def discard(self, key: EntryKey, error: PulsarError) -> None:
+        """Nobody acknowledges messages."""
+
+    def _look_again_in(self, seconds: float) -> None:
+        now = self._empty_since = time.monotonic()
+        timer = self._timer
+        # A time that is too early costs a look, so a later one replaces it only then.
+        if seconds < math.inf and not (timer and timer.waits and timer.due <= now + seconds):
+            self._stop_timer()
+            self._timer = self._context.timers.after(seconds, self._on_ready)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def begin_close(self) -> Future[Any] | None:
         """Leave the broker, without waiting: return the future of its answer, if any."""
+        self.generation = 1
+        self._stop_timer()
         return self._reader.begin_close()
-
-
-class _Sources:
-    """The partitions of a reader, which take turns. For one thread; any may `wake` or `close`.
-
-    `on_ready`, if there is one, is told of all that ends a `wait`.
-    """
-
-    def __init__(self, on_ready: Callable[[], None] | None = None) -> None:
-        self._on_ready = on_ready
-        self._came = threading.Condition()
-        # The following are guarded by _came: the sources that may have a message, in turn.
-        self._ready: OrderedDict[PartitionSource, None] = OrderedDict()
-        self._woken = False
-        self._closed = False
-        # The following belong to the reading thread: the source whose turn it is, and for how many
-        # more messages.
-        self._sources: list[PartitionSource] = []
-        self._turn: PartitionSource | None = None
-        self._left = 0
-        self._error: Exception | None = None
-        # How long it has waited, and a heap of when to look at which source though nothing came.
-        self._waited = 0.0
-        self._due: list[tuple[float, int, PartitionSource]] = []
-        self._numbers = itertools.count()
-
-    def add(self, source: PartitionSource) -> None:
-        """Read one more partition; not after `close`."""
-        self._sources.append(source)
-        self.on_ready(source)
-
-    def on_ready(self, source: PartitionSource) -> None:
-        """A source may have a message; on any thread."""
-        with self._came:
-            self._ready[source] = None
-            self._came.notify()
-        self._tell()
-
-    def wake(self) -> None:
-        """End a wait."""
-        with self._came:
-            self._woken = True
-            self._came.notify()
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._on_ready is not None:
-            self._on_ready()
-
-    def positions(self) -> dict[str, Position]:
-        """How far each partition was read."""
-        return {source.topic: source.position for source in self._sources}
-
-    def next(self) -> Message | None:
-        """Return the next message, or None if there is none now.
-
-        Raises one partition's error at once, and every time.
-        """
-        if self._error is not None:
-            error = self._error
-            raise error.with_context() if isinstance(error, PulsarError) else error
-        try:
-            while (source := self._turn or self._next_turn()) is not None:
-                message = source.next(self._waited)
-                if message is not None:
-                    self._count(source)
-                    return message
-                self._turn = None
-                self._look_later(source)
-        except Exception as error:
-            # Whatever it is: it must not be taken for the end of the messages.
-            self._error = error
-            raise
-        return None
-
-    def _next_turn(self) -> PartitionSource | None:
-        with self._came:
-            self._turn = self._ready.popitem(last=False)[0] if self._ready else None
-        self._left = _TURN
-        return self._turn
-
-    def _count(self, source: PartitionSource) -> None:
-        self._left -= 1
-        if not self._left:
-            self._turn = None
-            self.on_ready(source)
-
-    def _look_later(self, source: PartitionSource) -> None:
-        # A time that is too early costs a look, so a later one replaces it only then.
-        due = time.monotonic() + source.ready_in()
-        if due < source.look_at:
-            source.look_at = due
-            heapq.heappush(self._due, (due, next(self._numbers), source))
-
-    def skip(self) -> bool:
-        """Go on behind the entry that the last error is about; returns whether that can be."""
-        if self._turn is None or not self._turn.skip():
-            return False
-        self._error = None
-        return True
-
-    def wait(self, deadline: Deadline) -> None:
-        """Wait until `next` may return a message, until `wake` or `close`, or the deadline."""
-        started = time.monotonic()
-        until = Deadline(min(deadline.remaining(), self.due_in()))
-        with self._came:
-            wait_until(self._came, lambda: self._ready or self._woken or self._closed, until)
-        self.waited_since(started)
-
-    def due_in(self) -> float:
-        """Seconds after which `next` may return a message though nothing wakes."""
-        return max(self._due[0][0] - time.monotonic(), 0.0) if self._due else math.inf
-
-    def waited_since(self, started: float) -> None:
-        """The reading thread has waited since then (monotonic clock), until now."""
-        with self._came:
-            self._woken = False
-            now = time.monotonic()
-            self._waited += now - started
-            while self._due and self._due[0][0] <= now:
-                at, _, source = heapq.heappop(self._due)
-                if at == source.look_at:
-                    source.look_at = math.inf
-                    self._ready[source] = None
-
-    def closing(self) -> Steps[None]:
-        """Return steps that leave the brokers; a thread that waits is woken."""
-        yield from settled(self.leave(), _CLOSE_SECONDS)
-
-    def leave(self) -> list[Future[Any] | None]:
-        """Leave the brokers, without waiting; return their answers."""
-        with self._came:
-            self._closed = True
-            self._came.notify_all()
-        self._tell()
-        return [source.begin_close() for source in list(self._sources)]
 
 
 class PulsarReader(Closing):
@@ -282,37 +201,29 @@ class PulsarReader(Closing):
     ) -> None:
         self._context = context
         self._topic = topic
-        self._partitions = partitions
-        self._values = values
         self._options = options
         self._budget = budget
         self._inclusive = inclusive
         self._on_close = on_close
-        self._lock = threading.Lock()
-        # Guarded by _lock, as is the choice of the current source.
-        self._closed = False
-        self._growth: TopicDiscovery | None = None
-        # Partitions that were found, and are not read yet.
-        self._found: list[str] = []
-        self._listener: ReaderListener | None = None
-        self._thread: threading.Thread | None = None
-        # Each partition's last message, when we last asked.
-        self._ends: dict[str, wire.MessageIdAdv] = {}
-        # A message that `has_message_available` has found.
-        self._ahead: Message | None = None
         # Told when there may be a message, and at the end.
         self._wake: Callable[[], None] | None = None
-        # Where reading of each partition began.
-        self._positions: dict[str, Position] = {}
-        self._sources = _Sources()
+        self._inbox = Inbox(weakly(self._on_ready))
+        self._incoming = IncomingMessages(self._inbox, values, None, discard_corrupt=False)
+        self._listening: Listening | None = None
+        self._listener_thread = CallbackThread(f"pulsar-listener-{topic}")
+        self._growth: TopicDiscovery | None = None
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._closed = False
+        self._partitions = partitions
+        self._sources: dict[str, PartitionSource] = {}
+        # What is raised until `seek` leads past it.
+        self._error: Exception | None = None
 
     def _starting(self, start: MessageId) -> Steps[None]:
         """Return steps that begin to read after a message, or with it if the reader says so."""
         cluster = self._context.pool.cluster
-        self._positions = yield from self._resolving(start)
-        self._sources = self._open()
-        if cluster != self._context.pool.cluster:
-            self._begin_again()
+        self._open((yield from self._resolving(start)), cluster)
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -330,13 +241,15 @@ class PulsarReader(Closing):
         """
         deadline = Deadline(seconds(timeout_millis))
         while (message := self._try_read()) is None:
-            if deadline.expired():
+            if not self._wait(deadline) and deadline.expired():
                 raise OperationTimeout(
                     f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
-            with interruptible:
-                self._sources.wait(deadline)
         return message
+
+    @interruptible
+    def _wait(self, deadline: Deadline) -> bool:
+        return self._inbox.wait(deadline)
 
     def _wake_with(self, wake: Callable[[], None]) -> None:
         """Have `wake` called, on any thread, when `_try_read` may return or raise something."""
@@ -345,34 +258,23 @@ class PulsarReader(Closing):
     def _on_ready(self) -> None:
         if self._wake is not None:
             self._wake()
+        if self._listening is not None:
+            self._listening.on_ready()
 
     def _try_read(self) -> Message | None:
         """Return the next message, None if there is none now. Raises as `read_next`."""
-        self._check_open()
-        self._read_found()
-        message, self._ahead = self._ahead, None
-        if message is not None:
-            return message
-        try:
-            return self._sources.next()
-        except SwitchedCluster:
-            self._begin_again()
-        return self._sources.next()
+        return self._look(self._incoming.next)
 
-    def _begin_again(self) -> None:
-        """Read all partitions from their beginning: positions belong to another cluster."""
-        logger.warning(
-            "%s: the client uses another cluster now, where the topic is read from its beginning",
-            self._topic,
-        )
-        self._positions = dict.fromkeys(self._partitions, EARLIEST_POSITION)
-        self._ends = {}
-        sources = self._open(follows=True)
-        with self._lock:
-            before, self._sources, closed = self._sources, sources, self._closed
-        before.leave()
-        if closed:
-            sources.leave()
+    def _look(self, look: Callable[[], T]) -> T:
+        """Look for a message; an error stays until `seek`, whatever it is."""
+        self._check_open()
+        if (known := self._error) is not None:
+            raise known.with_context() if isinstance(known, PulsarError) else known
+        try:
+            return look()
+        except Exception as error:
+            self._error = error
+            raise
 
     @interruptible
     def has_message_available(self) -> bool:
@@ -388,7 +290,7 @@ class PulsarReader(Closing):
         while not self._finds_message():
             if self._is_behind():
                 deadline.check("reading to the end of the topic")
-                self._sources.wait(deadline)
+                self._inbox.wait(deadline)
             elif is_fresh:
                 return False
             else:
@@ -398,17 +300,19 @@ class PulsarReader(Closing):
 
     def _asking_ends(self) -> Steps[None]:
         """Return steps that ask for the topic's end: all that is known is read."""
-        self._ends = yield from self._asking_last_ids()
+        ends = yield from self._asking_last_ids()
+        for topic, source in self._sources.items():
+            if topic in ends:
+                source.end = Position.after(ends[topic])
 
     def _finds_message(self) -> bool:
         """Whether `read_next` would return at once, be it with an error."""
         try:
-            self._ahead = self._try_read()
+            return self._look(self._incoming.has_next)
         except ClosedError:
             raise
         except PulsarError:
             return True
-        return self._ahead is not None
 
     @interruptible
     def seek(self, messageid: MessageId | int) -> None:
@@ -422,7 +326,6 @@ class PulsarReader(Closing):
     def _seeking(self, messageid: MessageId | int) -> Steps[None]:
         """Return the steps of `seek`."""
         self._check_open()
-        self._read_found()
         cluster = self._context.pool.cluster
         if isinstance(messageid, MessageId):
             positions = yield from self._resolving(messageid)
@@ -430,19 +333,8 @@ class PulsarReader(Closing):
             positions = yield from self._asking_time(messageid)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
-        yield from self._sources.closing()
-        self._positions = positions
-        self._ends = {}
-        self._ahead = None
-        sources = self._open()
-        with self._lock:
-            self._sources, closed = sources, self._closed
-        if cluster != self._context.pool.cluster:
-            self._begin_again()
-        if closed:
-            # Another thread called `close`, which knew the old sources only.
-            yield from sources.closing()
-            self._check_open()
+        yield from settled(self._leave(), _CLOSE_SECONDS)
+        self._open(positions, cluster)
 
     @interruptible
     def close(self) -> None:
@@ -455,14 +347,14 @@ class PulsarReader(Closing):
             if self._closed:
                 return
             self._closed = True
-            sources, growth = self._sources, self._growth
-        if growth is not None:
-            growth.close()
+        if self._growth is not None:
+            self._growth.close()
         self._on_close(self)
-        yield from sources.closing()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSE_SECONDS)
+        self._inbox.close("reader")
+        yield from settled(self._leave(), _CLOSE_SECONDS)
+        if self._listening is not None:
+            self._listening.close()
+        self._listener_thread.close(_CLOSE_SECONDS)
 
     def follow(self, growth: TopicDiscovery | None) -> None:
         """Be told of new partitions by `growth`, which is closed with the reader."""
@@ -471,57 +363,21 @@ class PulsarReader(Closing):
     def on_topics(self, found: set[str]) -> None:
         """Read new partitions from their beginning; for discoveries, on any thread."""
         with self._lock:
-            known = {*self._partitions, *self._found}
-            new = sorted(found - known)
+            new = sorted(found.difference(self._partitions))
             # A topic that was made anew without partitions is another one.
-            self._found += [name for name in new if TopicName.parse(name).partition_index >= 0]
-            self._sources.wake()
-
-    def _read_found(self) -> None:
-        """Begin to read the partitions that were found since the last call."""
-        if not self._found:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            found, self._found = self._found, []
-            self._partitions = [*self._partitions, *found]
-            self._positions.update(dict.fromkeys(found, EARLIEST_POSITION))
-            for topic in found:
-                self._sources.add(self._source_of(topic, self._sources))
+            new = [name for name in new if TopicName.parse(name).partition_index >= 0]
+            self._partitions = [*self._partitions, *new]
+            self._add_sources({}, self._context.pool.cluster)
 
     def listen(self, listener: ReaderListener) -> None:
-        """Pass every message to `listener`, on a thread of the reader, until it is closed."""
-        self._listener = listener
-        name = f"pulsar-listener-{self._topic}"
-        self._thread = threading.Thread(
-            target=_listen, args=(weakref.ref(self),), name=name, daemon=True
-        )
-        self._thread.start()
-
-    def serve(self) -> _Sources | None:
-        """Give the listener the messages that are there; return what to wait for, None at the end.
+        """Pass every message to `listener`, on a thread of the reader, until it is closed.
 
         What cannot be read is logged and left out: a listener cannot seek past it.
         """
-        while (listener := self._listener) is not None and not self._closed:
-            sources = self._sources
-            try:
-                message = self._try_read()
-            except ClosedError:
-                return None
-            except Exception as error:
-                if not (isinstance(error, PulsarError) and sources.skip()):
-                    logger.exception("reading %s for a listener has ended", self._topic)
-                    return None
-                logger.error(
-                    "%s: a message cannot be given to the listener: %s", self._topic, error
-                )
-                continue
-            if message is None:
-                return sources
-            call_logged(f"the listener of {self._topic}", listener, self, message)
-        return None
+        self._listening = Listening(
+            self._topic, self._incoming, partial(listener, self), self._listener_thread
+        )
+        self._listening.on_ready()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -529,38 +385,36 @@ class PulsarReader(Closing):
 
     # --- positions ----------------------------------------------------------------------------
 
-    def _due_in(self) -> float:
-        """Seconds after which `_try_read` may return a message though nothing wakes."""
-        return self._sources.due_in()
-
-    def _waited_since(self, started: float) -> None:
-        """The caller of `_try_read` has waited since then (monotonic clock), until now."""
-        self._sources.waited_since(started)
-
     def _is_behind(self) -> bool:
         """Whether a partition is not read to the end that we know of."""
-        read = self._sources.positions()
-        return any(Position.after(end) > read[topic] for topic, end in self._ends.items())
+        return any(source.is_behind for source in list(self._sources.values()))
 
-    def _open(self, *, follows: bool = False) -> _Sources:
-        sources = _Sources(weakly(self._on_ready))
-        for topic in self._positions:
-            sources.add(self._source_of(topic, sources, follows=follows))
-        return sources
+    def _open(self, positions: dict[str, Position], cluster: int) -> None:
+        """Read all partitions from these positions of a cluster on."""
+        with self._lock:
+            self._check_open()
+            self._error = None
+            self._add_sources(positions, cluster)
 
-    def _source_of(
-        self, topic: str, sources: _Sources, *, follows: bool = False
-    ) -> PartitionSource:
-        return PartitionSource(
-            self._context,
-            topic,
-            self._positions[topic],
-            self._values,
-            self._options,
-            self._budget,
-            sources.on_ready,
-            follows=follows,
-        )
+    def _add_sources(self, positions: dict[str, Position], cluster: int) -> None:
+        """Read the partitions that are not read yet; new ones from the beginning. Under _lock."""
+        for topic in () if self._closed else self._partitions:
+            if topic not in self._sources:
+                self._sources[topic] = PartitionSource(
+                    self._context,
+                    topic,
+                    positions.get(topic, EARLIEST_POSITION),
+                    cluster,
+                    self._options,
+                    self._budget,
+                    self._inbox,
+                )
+
+    def _leave(self) -> list[Future[Any] | None]:
+        """Leave the brokers, without waiting; return their answers."""
+        with self._lock:
+            sources, self._sources = self._sources, {}
+        return [source.begin_close() for source in sources.values()]
 
     def _resolving(self, message_id: MessageId) -> Steps[dict[str, Position]]:
         wanted = message_id.unwrap()
@@ -591,8 +445,8 @@ class PulsarReader(Closing):
             positions[topic] = Position.after(ends[topic]) if answer is None else answer.start
         return positions
 
-    def _asking_last_ids(self) -> Steps[dict[str, wire.MessageIdAdv]]:
-        found: dict[str, wire.MessageIdAdv] = {}
+    def _asking_last_ids(self) -> Steps[dict[str, MessageIdAdv]]:
+        found: dict[str, MessageIdAdv] = {}
         answers = yield from self._context.lookup.asking_last_message_ids(
             self._partitions, read_compacted=self._options.read_compacted
         )
@@ -601,13 +455,6 @@ class PulsarReader(Closing):
                 raise answer
             found[topic] = answer
         return found
-
-
-def _listen(found: weakref.ref[PulsarReader]) -> None:
-    """Serve a reader's listener, without keeping the reader while no message comes."""
-    while (reader := found()) is not None and (sources := reader.serve()) is not None:
-        del reader
-        sources.wait(Deadline(None))
 
 
 # The official client's name.

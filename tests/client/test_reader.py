@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
-from pulsar_spark.client.reader import PartitionSource, _Sources
+from pulsar_spark.client.reader import PartitionSource
 from pulsar_spark.engine.consumers import reader as engine_reader
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.errors import (
     ClosedError,
     CorruptMessage,
@@ -269,7 +270,7 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
     for topic in topics:
         write(client, topic, [bytes(size)] * 100)
     readers = [client.create_reader(topic, MessageId.earliest) for topic in topics]
-    sources = [one for reader in readers for one in reader._sources._sources]
+    sources = [one for reader in readers for one in reader._sources.values()]
 
     def held() -> int:
         queues = [one._reader._consumer.queue for one in sources]
@@ -303,11 +304,11 @@ def test_the_chunks_of_all_partitions_share_the_memory_of_the_client(
 def test_whatever_ends_the_reading_of_a_partition_is_told(
     broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(source: PartitionSource, waited: float) -> Message | None:
+    def fail(source: PartitionSource) -> Delivery | None:
         raise ZeroDivisionError("a defect")
 
     topic = broker.create_topic("defect", partitions=2)
-    monkeypatch.setattr(PartitionSource, "next", fail)
+    monkeypatch.setattr(PartitionSource, "take", fail)
     with client.create_reader(topic, MessageId.earliest) as reader:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
@@ -374,11 +375,11 @@ def test_closing_while_it_seeks_leaves_nothing_behind(
     reader = client.create_reader(topic, MessageId.earliest)
     again = PulsarReader._open
 
-    def closing(one: PulsarReader) -> _Sources:
+    def closing(one: PulsarReader, *arguments: Any) -> None:
         closer = threading.Thread(target=one.close)
         closer.start()
         closer.join()
-        return again(one)
+        again(one, *arguments)
 
     monkeypatch.setattr(PulsarReader, "_open", closing)
     share = client._receiver_budget.share
@@ -424,13 +425,13 @@ def test_a_reader_of_many_partitions_has_no_thread_and_looks_only_where_somethin
         one.read_next(60_000)
         before = threading.active_count()
         looks: list[str] = []
-        look = PartitionSource.next
+        look = PartitionSource.take
 
-        def counting(source: PartitionSource, waited: float) -> Message | None:
+        def counting(source: PartitionSource) -> Delivery | None:
             looks.append(source.topic)
-            return look(source, waited)
+            return look(source)
 
-        monkeypatch.setattr(PartitionSource, "next", counting)
+        monkeypatch.setattr(PartitionSource, "take", counting)
         reader = client.create_reader(topic, MessageId.earliest)
         found = [reader.read_next(60_000).data() for _ in range(300)]
         assert len(set(found)) == 300
@@ -520,18 +521,16 @@ def test_a_listener_goes_on_behind_each_kind_of_entry_that_cannot_be_read(
 
 
 @pytest.mark.fault(200)
-def test_a_defect_ends_a_listener_with_a_word(
+def test_a_defect_ends_a_listener_with_words_in_the_log(
     client: PulsarClient,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(source: PartitionSource, waited: float) -> Message | None:
+    def fail(source: PartitionSource) -> Delivery | None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(PartitionSource, "next", fail)
+    monkeypatch.setattr(PartitionSource, "take", fail)
     reader = client.create_reader(topic, MessageId.earliest, reader_listener=lambda *_: None)
-    assert reader._thread is not None
-    finish(reader._thread)
-    assert caplog.text.count("reading persistent") == 1
+    wait_until(lambda: "ZeroDivisionError: a defect" in caplog.text)
     reader.close()

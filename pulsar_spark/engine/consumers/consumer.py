@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
@@ -29,7 +29,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.chunk_fetcher import BeingFetched, ChunkFetcher, FetchOn
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
-from pulsar_spark.engine.consumers.delivery import DeliveryQueue, cost_of
+from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
@@ -76,26 +76,6 @@ _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 _FETCH_AGAIN_SECONDS = 1.0
 # So often it is logged that messages cannot be decrypted.
 _WARN_SECONDS = 60.0
-
-
-class Delivery(NamedTuple):
-    """Messages that were taken together: one entry's, or rows of many entries.
-
-    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
-    `size` are the permits and bytes that they hold until all are returned.
-    """
-
-    consumer: TopicConsumer
-    content: ReceivedEntry | ReceivedRows
-    left: int
-    generation: int
-    cost: int
-    size: int
-
-    @property
-    def current(self) -> bool:
-        """Whether it is still valid, or will be redelivered."""
-        return self.generation == self.consumer.generation
 
 
 class ConsumerInbox(Protocol):

@@ -1,19 +1,71 @@
-"""The queue of a consumer's blocks, undecoded, within permits and memory."""
+"""What is taken from a consumer, and the queue of its blocks, within permits and memory."""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple, Protocol
 
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, memory_of
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol.frame_parts import Frame
+from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 # Assumed size of a message before the first one arrives; see `Permits`.
 _EXPECTED_SIZE = 16 * 1024
+
+
+class MessageSource(Protocol):
+    """One topic partition's messages: a consumer's, or a reader's. See `inbox.Inbox`."""
+
+    @property
+    def generation(self) -> int:
+        """Counts how often all that was taken before became invalid."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` may find something."""
+
+    @property
+    def tracks_messages(self) -> bool:
+        """Whether `track` must be called."""
+
+    def take(self) -> Delivery | None:
+        """Take the next messages, None if there are none now; raises if they cannot be read."""
+
+    def track(self, message_id: MessageIdAdv) -> None:
+        """A message was returned to the user."""
+
+    def finish(self, delivery: Delivery) -> None:
+        """All messages of a delivery were returned."""
+
+    def discard(self, key: EntryKey, error: PulsarError) -> None:
+        """Acknowledge an unreadable entry."""
+
+
+class Delivery(NamedTuple):
+    """Messages that were taken together: one entry's, or rows of many entries.
+
+    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
+    `size` are the permits and bytes that they hold until all are returned.
+    """
+
+    consumer: MessageSource
+    content: ReceivedEntry | ReceivedRows
+    left: int
+    generation: int
+    cost: int
+    size: int
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still valid, or will be redelivered."""
+        return self.generation == self.consumer.generation
 
 
 class DeliveryQueue:

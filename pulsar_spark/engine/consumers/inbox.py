@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+from pulsar_spark.engine.consumers.delivery import Delivery, MessageSource
 from pulsar_spark.engine.deadline import Deadline, wait_until
 from pulsar_spark.errors import ClosedError, PulsarError
 
@@ -25,16 +25,16 @@ class Inbox:
         self._on_ready = on_ready
         self._came = threading.Condition()
         # The following are guarded by _came.
-        self._ready: deque[TopicConsumer] = deque()
-        self._queued: set[TopicConsumer] = set()
+        self._ready: deque[MessageSource] = deque()
+        self._queued: set[MessageSource] = set()
         self._error: PulsarError | None = None
         self._waiting = 0
         self._wakes = 0
         # Used by the taking thread only: whose turn it is, and for how many more messages.
-        self._turn: TopicConsumer | None = None
+        self._turn: MessageSource | None = None
         self._left = 0
 
-    def put(self, consumer: TopicConsumer) -> None:
+    def put(self, consumer: MessageSource) -> None:
         """A consumer has messages."""
         with self._came:
             if consumer not in self._queued:
@@ -53,10 +53,10 @@ class Inbox:
         if self._on_ready is not None:
             self._on_ready()
 
-    def close(self) -> None:
-        """The consumer is closed; tell everybody."""
+    def close(self, what: str = "consumer") -> None:
+        """The consumer, or what else it is called, is closed; tell everybody."""
         with self._came:
-            self._error = ClosedError("the consumer is closed")
+            self._error = ClosedError(f"the {what} is closed")
             self._turn = None
             self._ready.clear()
             self._queued.clear()
@@ -115,7 +115,7 @@ class Inbox:
         self.check()
         return None
 
-    def _next_turn(self) -> TopicConsumer | None:
+    def _next_turn(self) -> MessageSource | None:
         with self._came:
             if not self._ready:
                 return None
@@ -124,7 +124,7 @@ class Inbox:
         self._turn, self._left = consumer, _TURN
         return consumer
 
-    def _end_turn(self, consumer: TopicConsumer) -> None:
+    def _end_turn(self, consumer: MessageSource) -> None:
         self._turn = None
         with self._came:
             if consumer.has_more and consumer not in self._queued and self._error is None:
