@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 from pulsar_spark.client.authentication import Authentication
@@ -65,8 +65,10 @@ _KINDS: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def check_types(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Check the arguments that a function was given by its annotations; raises OptionError.
+def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) -> SimpleNamespace:
+    """Return the arguments that a function was given, checked by its annotations.
+
+    Raises OptionError.
 
     Enums may also be numbers, or those of the official client. Arguments of other types than those
     of this module are checked by whoever takes them.
@@ -80,6 +82,7 @@ def check_types(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
             choice(kinds[0], given[name], name)
         else:
             check_type(kinds, given[name], name)
+    return SimpleNamespace(**given)
 
 
 def check_type(kinds: Any, value: object, name: str) -> None:

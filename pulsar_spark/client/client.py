@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import logging
 import re
-import secrets
 import sys
 import threading
 import warnings
@@ -20,17 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pulsar_spark.client.arguments import check_type, check_types
+from pulsar_spark.client.arguments import check_type, checked_arguments
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.consumer import (
     ConsumerEventListener,
     MessageListener,
     PulsarConsumer,
-    ReceivingRules,
 )
 from pulsar_spark.client.consumer_policies import (
-    DEFAULT_BATCH,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
@@ -39,7 +36,7 @@ from pulsar_spark.client.consumer_policies import (
     topic_selection,
 )
 from pulsar_spark.client.dead_letters import MAX_RECONSUME_TIMES, DeadLetterProducers
-from pulsar_spark.client.encryption import encryption_options, key_reader
+from pulsar_spark.client.encryption import encryption_options
 from pulsar_spark.client.enums import (
     BatchingType,
     CompressionType,
@@ -49,11 +46,16 @@ from pulsar_spark.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
-    choice,
 )
 from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
 from pulsar_spark.client.message import MessageId
+from pulsar_spark.client.parameters import (
+    consumer_options,
+    producer_options,
+    reader_options,
+    receiving_rules,
+)
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schema import BytesSchema, check_schema
@@ -78,42 +80,18 @@ from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.operations import Steps, in_steps
 from pulsar_spark.engine.options import (
     ClientOptions,
-    ConsumerOptions,
-    ProducerOptions,
-    ReaderOptions,
     TlsOptions,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import ClosedError, OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-_ROUTING = {
-    PartitionsRoutingMode.UseSinglePartition: SINGLE_PARTITION,
-    PartitionsRoutingMode.RoundRobinDistribution: ROUND_ROBIN,
-    PartitionsRoutingMode.CustomPartition: ROUND_ROBIN,
-}
-
-_SUB_TYPES = {
-    ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
-    ConsumerType.Shared: pb.CommandSubscribe.Shared,
-    ConsumerType.Failover: pb.CommandSubscribe.Failover,
-    ConsumerType.KeyShared: pb.CommandSubscribe.Key_Shared,
-}
-_INITIAL = {
-    InitialPosition.Latest: pb.CommandSubscribe.Latest,
-    InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
-}
 _BYTES = BytesSchema()
-# The official client's minimum: a message must have time to be acknowledged.
-_LEAST_ACK_TIMEOUT_MS = 10_000
 
 
 class PulsarClient(Closing):
@@ -151,7 +129,7 @@ class PulsarClient(Closing):
         *,
         keep_freed_memory: bool = False,
     ) -> None:
-        check_types(locals(), PulsarClient.__init__)
+        checked_arguments(locals(), PulsarClient.__init__)
         check_type((str, AutoClusterFailover, ServiceInfoProvider), service_url, "service_url")
         self._provider: ServiceInfoProvider | None = None
         if isinstance(service_url, str):
@@ -242,70 +220,47 @@ class PulsarClient(Closing):
         error (ProducerBusy at once if another producer has the name), OptionError for invalid or
         contradictory values, CryptoError for keys that cannot be used.
         """
-        check_types(locals(), PulsarClient.create_producer)
+        given = checked_arguments(locals(), PulsarClient.create_producer)
+        return self._finish(self._creating_producer(given))
 
-        def steps() -> Steps[PulsarProducer]:
-            if batching_enabled and chunking_enabled:
-                raise OptionError("batching and chunking of messages cannot be enabled together")
-            encryption = encryption_options(encryption_key, crypto_key_reader)
-            checked = check_schema(schema, writing=True)
-            partitions = yield from self._context.asking_partitions(topic)
-            across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
-            most = min(max_pending_messages, across)
-            options = ProducerOptions(
-                compression=int(compression_type),
-                batching_enabled=batching_enabled,
-                batching_max_messages=batching_max_messages,
-                batching_max_bytes=batching_max_allowed_size_in_bytes,
-                batching_max_delay=batching_max_publish_delay_ms / 1000,
-                batching_by_key=BatchingType(int(batching_type)) is BatchingType.KeyBased,
-                send_timeout=max(send_timeout_millis, 0) / 1000,
-                max_pending_messages=most,
-                routing_mode=_ROUTING[PartitionsRoutingMode(int(message_routing_mode))],
-                producer_name=producer_name or None,
-                initial_sequence_id=initial_sequence_id,
-                access_mode=int(access_mode),
-                chunking_enabled=chunking_enabled,
-                schema=checked.registered(),
-                properties=tuple((properties or {}).items()),
-                encryption=encryption,
-                # Others announce their transactions by a second producer, which this one keeps out.
-                txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
-                waits_for_name=False,
-            )
-            writer = PartitionedProducer(
-                self._context,
-                topic,
-                options,
-                partitions=partitions,
-                timed=True,
-                survives_timeouts=True,
-            )
-            rules = SendingRules(
-                send_timeout=options.send_timeout or 86_400.0,
-                max_pending_messages=most,
-                block_if_queue_full=block_if_queue_full,
-                router=message_router,
-            )
-            try:
-                yield from writer.opening(first_only=lazy_start_partitioned_producers)
-            except BaseException:
-                yield from writer.aborting()
-                raise
-            growth = self._growth_of(
-                writer.topic,
-                partitions,
-                auto_update_partitions_interval_seconds,
-                lambda found: writer.grow(len(found)),
-            )
-            producer = PulsarProducer(
-                writer, self._callbacks, checked, rules, self._forget_producer, growth
-            )
-            with self._lock:
-                self._producers.add(producer)
-            return producer
-
-        return self._finish(steps())
+    def _creating_producer(self, given: Any) -> Steps[PulsarProducer]:
+        if given.batching_enabled and given.chunking_enabled:
+            raise OptionError("batching and chunking of messages cannot be enabled together")
+        encryption = encryption_options(given.encryption_key, given.crypto_key_reader)
+        schema = check_schema(given.schema, writing=True)
+        partitions = yield from self._context.asking_partitions(given.topic)
+        options = producer_options(given, partitions, schema, encryption)
+        writer = PartitionedProducer(
+            self._context,
+            given.topic,
+            options,
+            partitions=partitions,
+            timed=True,
+            survives_timeouts=True,
+        )
+        try:
+            yield from writer.opening(first_only=given.lazy_start_partitioned_producers)
+        except BaseException:
+            yield from writer.aborting()
+            raise
+        growth = self._growth_of(
+            writer.topic,
+            partitions,
+            given.auto_update_partitions_interval_seconds,
+            lambda found: writer.grow(len(found)),
+        )
+        rules = SendingRules(
+            options.send_timeout or 86_400.0,
+            options.max_pending_messages,
+            given.block_if_queue_full,
+            given.message_router,
+        )
+        producer = PulsarProducer(
+            writer, self._callbacks, schema, rules, self._forget_producer, growth
+        )
+        with self._lock:
+            self._producers.add(producer)
+        return producer
 
     @interruptible
     def create_reader(
@@ -332,55 +287,45 @@ class PulsarClient(Closing):
         `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error;
         with FAIL, EncryptedMessage for a message that cannot be decrypted.
         """
-        check_types(locals(), PulsarClient.create_reader)
+        given = checked_arguments(locals(), PulsarClient.create_reader)
+        return self._finish(self._creating_reader(given))
 
-        def steps() -> Steps[PulsarReader]:
-            name = TopicName.parse(topic)
-            if not name.is_persistent:
-                raise UnsupportedFeature(
-                    "a non-persistent topic keeps nothing that could be read from a position",
-                    "Get what comes from now on with subscribe.",
-                    topic=str(name),
-                )
-            keys = key_reader(crypto_key_reader)
-            checked = check_schema(schema)
-            names = yield from self._asking_names(topic)
-            if len(names) == 1:
-                yield from self._context.creating_if_missing(names[0])
-            options = ReaderOptions(
-                receiver_queue_size=max(receiver_queue_size, 1),
-                read_compacted=is_read_compacted,
-                subscription_prefix=subscription_role_prefix or "reader",
-                crypto_keys=keys,
-                crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
-                schema=checked.registered(),
+    def _creating_reader(self, given: Any) -> Steps[PulsarReader]:
+        name = TopicName.parse(given.topic)
+        if not name.is_persistent:
+            raise UnsupportedFeature(
+                "a non-persistent topic keeps nothing that could be read from a position",
+                "Get what comes from now on with subscribe.",
+                topic=str(name),
             )
-            reader = PulsarReader(
-                self._context,
+        options, schema = reader_options(given)
+        names = yield from self._asking_names(given.topic)
+        if len(names) == 1:
+            yield from self._context.creating_if_missing(names[0])
+        reader = PulsarReader(
+            self._context,
+            str(name),
+            names,
+            MessageValues(schema, self._context.lookup),
+            options,
+            self._receiver_budget,
+            inclusive=given.start_message_id_inclusive,
+            on_close=self._forget_reader,
+        )
+        yield from reader._starting(given.start_message_id)
+        reader.follow(
+            self._growth_of(
                 str(name),
-                names,
-                MessageValues(checked, self._context.lookup),
-                options,
-                self._receiver_budget,
-                inclusive=start_message_id_inclusive,
-                on_close=self._forget_reader,
+                len(names) if names != [str(name)] else 0,
+                given.auto_update_partitions_interval_seconds,
+                weakly(reader.on_topics),
             )
-            yield from reader._starting(start_message_id)
-            reader.follow(
-                self._growth_of(
-                    str(name),
-                    len(names) if names != [str(name)] else 0,
-                    auto_update_partitions_interval_seconds,
-                    weakly(reader.on_topics),
-                )
-            )
-            with self._lock:
-                self._readers.add(reader)
-            if reader_listener is not None:
-                reader.listen(reader_listener)
-            return reader
-
-        return self._finish(steps())
+        )
+        with self._lock:
+            self._readers.add(reader)
+        if given.reader_listener is not None:
+            reader.listen(given.reader_listener)
+        return reader
 
     @interruptible
     def subscribe(
@@ -435,95 +380,44 @@ class PulsarClient(Closing):
         cannot be read, and tells the broker why. Raises the broker's error, and OptionError for
         invalid values.
         """
-        check_types(locals(), PulsarClient.subscribe)
+        given = checked_arguments(locals(), PulsarClient.subscribe)
+        return self._finish(self._subscribing(given))
 
-        def steps() -> Steps[PulsarConsumer]:
-            keys = key_reader(crypto_key_reader)
-            checked = check_schema(schema)
-            backoff = negative_ack_redelivery_backoff
-            timeout = unacked_messages_timeout_ms or 0
-            if timeout and timeout < _LEAST_ACK_TIMEOUT_MS:
-                raise OptionError(
-                    f"unacked_messages_timeout_ms is {timeout}",
-                    f"It must be at least {_LEAST_ACK_TIMEOUT_MS}, or None.",
-                )
-            options = ConsumerOptions(
-                subscription_name,
-                kind=_SUB_TYPES[choice(ConsumerType, consumer_type, "consumer_type")],
-                consumer_name=consumer_name or secrets.token_hex(5),
-                durable=durable,
-                start=_start_of(start_message_id, start_message_id_inclusive),
-                start_age=start_message_rollback_seconds,
-                start_inclusive=start_message_id_inclusive,
-                initial=_INITIAL[choice(InitialPosition, initial_position, "initial_position")],
-                receiver_queue_size=receiver_queue_size,
-                read_compacted=is_read_compacted,
-                properties=tuple((properties or {}).items()),
-                subscription_properties=tuple((subscription_properties or {}).items()),
-                priority_level=priority_level,
-                replicated=replicate_subscription_state_enabled,
-                key_shared=None if key_shared_policy is None else key_shared_policy.rules(),
-                schema=checked.registered(),
-                ack_receipts=ack_receipt_enabled,
-                batch_index_acks=batch_index_ack_enabled,
-                nack_delay=negative_ack_redelivery_delay_ms / 1000,
-                nack_backoff=None if backoff is None else backoff.backoff(),
-                ack_timeout=timeout / 1000,
-                discard_corrupt=discard_corrupt_messages,
-                max_chunked=(
-                    max(max_pending_chunked_message, 1)
-                    if auto_ack_oldest_chunked_message_on_queue_full
-                    else 0
-                ),
-                crypto_keys=keys,
-                crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
-            )
-            wanted = topic_selection(topic, regex_subscription_mode)
-            values = MessageValues(checked, self._context.lookup)
-            dead_letters = self._dead_letters(
-                wanted, subscription_name, values, dead_letter_policy, enable_retry
-            )
-            if dead_letters is not None and enable_retry:
-                wanted = wanted.with_topic(dead_letters.retry_topic)
-            rules = ReceivingRules(
-                batch_receive_policy or DEFAULT_BATCH,
-                message_listener,
-                consumer_event_listener,
-                broker_consumer_stats_cache_time_ms / 1000,
-                max_total_receiver_queue_size_across_partitions,
-                dead_letters=dead_letters,
-                fetch_on=self._fetch_on,
-            )
-            consumer = PulsarConsumer(
-                self._context,
-                wanted.title,
-                options,
-                values,
-                rules,
-                self._receiver_budget,
-                next(self._listeners),
-                self._forget_consumer,
-            )
-            period: float = pattern_auto_discovery_period
-            if wanted.pattern is None:
-                period = auto_update_partitions_interval_seconds
-            discovery = TopicDiscovery(
-                self._context, wanted.names, wanted.pattern, period, weakly(consumer.on_topics)
-            )
-            if wanted.pattern is None:
-                found = []
-                for name in wanted.names:
-                    found += yield from self._asking_names(name)
-                if receiver_queue_size == 0 and len(found) > 1:
-                    raise OptionError("without a receiver queue a consumer has one topic partition")
-            else:
-                found = sorted((yield from discovery.finding()))
-            with self._lock:
-                self._consumers.add(consumer)
-            yield from consumer._opening(found, discovery if wanted.can_grow(found) else None)
-            return consumer
-
-        return self._finish(steps())
+    def _subscribing(self, given: Any) -> Steps[PulsarConsumer]:
+        options, schema = consumer_options(given)
+        wanted = topic_selection(given.topic, given.regex_subscription_mode)
+        values = MessageValues(schema, self._context.lookup)
+        dead_letters = self._dead_letters(given, wanted, values)
+        if dead_letters is not None and given.enable_retry:
+            wanted = wanted.with_topic(dead_letters.retry_topic)
+        consumer = PulsarConsumer(
+            self._context,
+            wanted.title,
+            options,
+            values,
+            receiving_rules(given, dead_letters, self._fetch_on),
+            self._receiver_budget,
+            next(self._listeners),
+            self._forget_consumer,
+        )
+        period: float = given.pattern_auto_discovery_period
+        if wanted.pattern is None:
+            period = given.auto_update_partitions_interval_seconds
+        discovery = TopicDiscovery(
+            self._context, wanted.names, wanted.pattern, period, weakly(consumer.on_topics)
+        )
+        if wanted.pattern is None:
+            found = []
+            for name in wanted.names:
+                found += yield from self._asking_names(name)
+            if options.receiver_queue_size == 0 and len(found) > 1:
+                raise OptionError("without a receiver queue a consumer has one topic partition")
+        else:
+            found = sorted((yield from discovery.finding()))
+        with self._lock:
+            self._consumers.add(consumer)
+        yield from consumer._opening(found, discovery if wanted.can_grow(found) else None)
+        return consumer
 
     @interruptible
     def create_table_view(
@@ -539,7 +433,7 @@ class PulsarClient(Closing):
         On a compacted topic it reads the compacted view. Follows new partitions, and raises, as
         `create_reader`.
         """
-        check_types(locals(), PulsarClient.create_table_view)
+        checked_arguments(locals(), PulsarClient.create_table_view)
         checked = check_schema(schema)
         reader = self.create_reader(
             topic,
@@ -686,13 +580,9 @@ class PulsarClient(Closing):
             self._producers.discard(producer)
 
     def _dead_letters(
-        self,
-        wanted: TopicSelection,
-        subscription: str,
-        values: MessageValues,
-        policy: ConsumerDeadLetterPolicy | None,
-        retry: bool,
+        self, given: Any, wanted: TopicSelection, values: MessageValues
     ) -> DeadLetterProducers | None:
+        policy, retry = given.dead_letter_policy, given.enable_retry
         if policy is None and retry:
             policy = ConsumerDeadLetterPolicy(MAX_RECONSUME_TIMES)
         if policy is None:
@@ -702,7 +592,7 @@ class PulsarClient(Closing):
             if not named:
                 raise OptionError("with a pattern of topics, the dead-letter topic needs a name")
         first = wanted.names[0] if wanted.names else ""
-        return DeadLetterProducers(self._context, first, subscription, policy, values)
+        return DeadLetterProducers(self._context, first, given.subscription_name, policy, values)
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:
@@ -729,13 +619,6 @@ def _at(info: ServiceInfo, options: ClientOptions) -> ClientOptions:
         auth=info.auth,
         tls=replace(options.tls, trust_certs_file=info.tls_trust_certs_file_path),
     )
-
-
-def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:
-    if message_id is None:
-        return LATEST_POSITION
-    wanted = message_id.unwrap()
-    return Position.before(wanted) if inclusive else Position.after(wanted)
 
 
 # The official client's name.
