@@ -5,43 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-from pulsar_spark.client.exceptions import CumulativeAcknowledgementNotAllowedError
+from pulsar_spark.client import exceptions
 from pulsar_spark.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    BrokerChecksumError,
     BrokerInvalidTopicName,
     BrokerUnreachable,
-    ClosedError,
-    ConnectError,
     ConnectionLost,
-    ConsumerBusy,
-    ConsumerNotFound,
-    CryptoError,
-    EncryptedMessage,
-    IncompatibleSchema,
-    InvalidRow,
-    InvalidTopicName,
-    MessageTooLarge,
-    MetadataError,
-    NotAllowed,
-    OperationTimeout,
     OptionError,
-    PersistenceError,
-    ProducerBusy,
-    ProducerFenced,
-    ProducerQueueFull,
     PulsarError,
-    QuotaExceeded,
-    QuotaExceededHold,
-    RemoteProtocolError,
-    ServiceNotReady,
-    SubscriptionNotFound,
-    TooManyRequests,
-    TopicNotFound,
-    TopicTerminated,
-    UnsupportedFeature,
-    UnsupportedVersion,
 )
 
 
@@ -231,43 +201,16 @@ class Result(_Choice):
     Interrupted = 45
 
 
+# By the exceptions' names, which are the results'; of several names of an error, by the first one.
 _RESULTS: dict[type[PulsarError], Result] = {
-    OperationTimeout: Result.Timeout,
+    **{
+        getattr(exceptions, result.name): result
+        for result in reversed(Result)
+        if hasattr(exceptions, result.name)
+    },
     BrokerUnreachable: Result.Timeout,
-    RemoteProtocolError: Result.LookupError,
-    ConnectError: Result.ConnectError,
-    ConnectionLost: Result.NotConnected,
-    AuthenticationError: Result.AuthenticationError,
-    AuthorizationError: Result.AuthorizationError,
-    MetadataError: Result.BrokerMetadataError,
-    PersistenceError: Result.BrokerPersistenceError,
-    BrokerChecksumError: Result.ChecksumError,
-    ConsumerBusy: Result.ConsumerBusy,
-    ClosedError: Result.AlreadyClosed,
-    ProducerBusy: Result.ProducerBusy,
-    TooManyRequests: Result.TooManyLookupRequestException,
-    InvalidTopicName: Result.InvalidTopicName,
     BrokerInvalidTopicName: Result.InvalidTopicName,
-    ServiceNotReady: Result.ServiceUnitNotReady,
-    UnsupportedFeature: Result.OperationNotSupported,
-    QuotaExceededHold: Result.ProducerBlockedQuotaExceededError,
-    QuotaExceeded: Result.ProducerBlockedQuotaExceededException,
-    ProducerQueueFull: Result.ProducerQueueIsFull,
-    MessageTooLarge: Result.MessageTooBig,
-    TopicNotFound: Result.TopicNotFound,
-    SubscriptionNotFound: Result.SubscriptionNotFound,
-    TopicTerminated: Result.TopicTerminated,
-    IncompatibleSchema: Result.IncompatibleSchema,
-    NotAllowed: Result.NotAllowedError,
-    ProducerFenced: Result.ProducerFenced,
-    OptionError: Result.InvalidConfiguration,
-    CryptoError: Result.CryptoError,
-    EncryptedMessage: Result.CryptoError,
-    InvalidRow: Result.InvalidMessage,
-    ConsumerNotFound: Result.ConsumerNotFound,
-    UnsupportedVersion: Result.UnsupportedVersionError,
-    CumulativeAcknowledgementNotAllowedError: Result.CumulativeAcknowledgementNotAllowedError,
-    PulsarError: Result.UnknownError,
+    ConnectionLost: Result.NotConnected,
 }
 
 
@@ -276,4 +219,4 @@ def result_of(error: PulsarError | None) -> Result:
     if error is None:
         return Result.Ok
     kinds = (kind for kind in type(error).__mro__ if kind in _RESULTS)
-    return _RESULTS[next(kinds, PulsarError)]
+    return _RESULTS.get(next(kinds, PulsarError), Result.UnknownError)

@@ -54,13 +54,9 @@ def test_an_error_has_its_result(error: errors.PulsarError, result: Result) -> N
 
 
 def test_broker_errors_of_a_send_have_results_of_their_own() -> None:
-    # Codes that only transactions get have no name there.
-    without = {"UnknownServerError"}
-    without |= {"ConsumerAssignError", "TransactionCoordinatorNotFound", "InvalidTxnStatus"}
-    without |= {"TransactionConflict", "TransactionNotFound"}
     unknown = {
         kind.__name__
         for kind in errors.BrokerError.__subclasses__()
         if result_of(kind("no")) is Result.UnknownError
     }
-    assert unknown == without
+    assert unknown == {"UnknownServerError"}
