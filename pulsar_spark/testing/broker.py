@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pulsar_spark.errors import ClosedError, LocalProtocolError, OperationTimeout
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 from pulsar_spark.testing.faults import Faults
-from pulsar_spark.testing.options import BrokerOptions
+from pulsar_spark.testing.options import OPTION_NAMES, BrokerOptions
 from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic_control import TopicControl, translated
@@ -81,31 +80,9 @@ class EmbeddedBroker(TopicControl):
         policies: TopicPolicies | None = None,
         policy_check_interval: float = 1.0,
     ) -> None:
-        self.options = BrokerOptions(
-            port=port,
-            auto_create=auto_create,
-            namespaces=namespaces,
-            brokers=brokers,
-            max_message_size=max_message_size,
-            max_entries_per_ledger=max_entries_per_ledger,
-            memory_limit=memory_limit,
-            expose_entry_metadata=expose_entry_metadata,
-            batch_index_ack=batch_index_ack,
-            listeners=tuple(listeners),
-            deduplication=deduplication,
-            transactions=transactions,
-            precise_flow=precise_flow,
-            max_unacked_messages=max_unacked_messages,
-            keep_alive_interval=keep_alive_interval,
-            liveness_timeout=liveness_timeout,
-            failover_delay=failover_delay,
-            protocol_version=protocol_version,
-            tls=tls,
-            authenticate=authenticate,
-            rest=rest,
-            policies=policies or TopicPolicies(),
-            policy_check_interval=policy_check_interval,
-        )
+        given = locals()
+        chosen = {name: given[name] for name in OPTION_NAMES if given.get(name) is not None}
+        self.options = BrokerOptions(**chosen)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
@@ -119,7 +96,7 @@ class EmbeddedBroker(TopicControl):
             raise LocalProtocolError("the embedded broker was started before", "Make a new one.")
         loop = asyncio.SelectorEventLoop()
         self._loop = loop
-        self._server = Server(self.options, loop, _Host(self))
+        self._server = Server(self.options, loop, Faults(self))
         self._thread = threading.Thread(
             target=self._run, name="pulsar-embedded-broker", daemon=True
         )
@@ -224,6 +201,11 @@ class EmbeddedBroker(TopicControl):
         except FutureTimeoutError:
             raise OperationTimeout("the embedded broker does not answer") from None
 
+    def _listen(self, listening: bool) -> None:
+        """Accept new connections, or refuse them."""
+        server = self._parts()[1]
+        self._wait_for(server.listen() if listening else server.refuse())
+
     # --- addresses and records ---
 
     @property
@@ -314,42 +296,3 @@ class EmbeddedBroker(TopicControl):
             topic.roll()
             topic.forget_connections()
         await server.listen()
-
-
-class _Host:
-    """The broker's part in faults, from any thread."""
-
-    def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker = broker
-
-    def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
-        self._broker.unload(topic, assigned_broker_url)
-
-    def close_clients(
-        self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
-    ) -> int:
-        return self._broker.close_clients(
-            topic,
-            producers=producers,
-            consumers=consumers,
-            assigned_broker_url=assigned_broker_url,
-        )
-
-    def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
-        return self._broker.migrate(topic, url, url_tls)
-
-    def move_readers(self, topic: str) -> int:
-        return self._broker.move_readers(topic)
-
-    def disconnect_all(self, *, reset: bool) -> int:
-        return self._broker._call(lambda server: server.disconnect_all(reset=reset))
-
-    def set_listening(self, listening: bool) -> None:
-        server = self._broker._parts()[1]
-        self._broker._wait_for(server.listen() if listening else server.refuse())
-
-    def set_reading(self, reading: bool) -> None:
-        self._broker._call(lambda server: server.set_reading(reading))
-
-    def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
-        return self._broker._call(lambda server: server.inject(data, connection))

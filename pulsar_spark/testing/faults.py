@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -30,41 +30,14 @@ from pulsar_spark.testing.rules import (
 )
 from pulsar_spark.testing.topic_store import topic_name
 
+if TYPE_CHECKING:
+    from pulsar_spark.testing.broker import EmbeddedBroker
+
 # How many commands of each type are remembered, and how many different counters there are.
 LOG_LENGTH = 1000
 _MAX_COUNTS = 100_000
 # Deliveries are only counted: remembering each would cost more than sending it.
 _NOT_LOGGED = frozenset(("MESSAGE", "SEND_RECEIPT"))
-
-
-class FaultHost(Protocol):
-    """The broker's methods for faults that concern more than one command."""
-
-    def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
-        """Unload a topic, as a broker does before it moves."""
-
-    def close_clients(
-        self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
-    ) -> int:
-        """Close producers or consumers."""
-
-    def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
-        """Tell clients that a topic moved to another cluster."""
-
-    def disconnect_all(self, *, reset: bool) -> int:
-        """Close all connections."""
-
-    def move_readers(self, topic: str) -> int:
-        """Move the cursors of non-durable subscriptions to a topic's end; returns how many."""
-
-    def set_listening(self, listening: bool) -> None:
-        """Accept new connections, or refuse them."""
-
-    def set_reading(self, reading: bool) -> None:
-        """Read from the connections, or stop reading."""
-
-    def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
-        """Send unsolicited bytes or a command."""
 
 
 class Faults:
@@ -74,8 +47,8 @@ class Faults:
     arguments are those of `on`.
     """
 
-    def __init__(self, host: FaultHost) -> None:
-        self._host = host
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
         # Reentrant: a rule's predicate may ask what was seen.
         self._lock = threading.RLock()
         self._rules: dict[str, tuple[Rule, ...]] = {}
@@ -137,8 +110,8 @@ class Faults:
         """Remove all rules; accept connections and read again."""
         with self._lock:
             self._rules = {}
-        self._host.set_listening(True)
-        self._host.set_reading(True)
+        self.accept()
+        self.resume_reads()
 
     def drop(self, command: str, **rule: Any) -> Rule:
         """Lose a command."""
@@ -201,54 +174,54 @@ class Faults:
 
     def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
         """Unload a topic: its producers and consumers are disconnected and may reconnect."""
-        self._host.unload(topic, assigned_broker_url)
+        self._broker.unload(topic, assigned_broker_url)
 
     def close_producers(self, topic: str, assigned_broker_url: str | None = None) -> int:
         """Close a topic's producers, naming their new broker if given; returns how many."""
-        return self._host.close_clients(
+        return self._broker.close_clients(
             topic, producers=True, consumers=False, assigned_broker_url=assigned_broker_url
         )
 
     def close_consumers(self, topic: str, assigned_broker_url: str | None = None) -> int:
         """Close a topic's consumers, naming their new broker if given; returns how many."""
-        return self._host.close_clients(
+        return self._broker.close_clients(
             topic, producers=False, consumers=True, assigned_broker_url=assigned_broker_url
         )
 
     def migrate(self, topic: str, url: str | None, url_tls: str | None = None) -> int:
         """Tell a topic's clients that it moved to another cluster; returns how many."""
-        return self._host.migrate(topic, url, url_tls)
+        return self._broker.migrate(topic, url, url_tls)
 
     def move_readers(self, topic: str) -> int:
         """Move the cursors of a topic's readers past all that is stored; returns how many.
 
         So do brokers when messages expire, although a reader has nothing to acknowledge.
         """
-        return self._host.move_readers(topic)
+        return self._broker.move_readers(topic)
 
     def disconnect(self, *, reset: bool = False) -> int:
         """Close all connections, normally or by TCP reset; returns how many."""
-        return self._host.disconnect_all(reset=reset)
+        return self._broker._call(lambda server: server.disconnect_all(reset=reset))
 
     def refuse(self) -> None:
         """Refuse new connections until `accept`; open ones stay."""
-        self._host.set_listening(False)
+        self._broker._listen(False)
 
     def accept(self) -> None:
         """Accept new connections again, on the same port."""
-        self._host.set_listening(True)
+        self._broker._listen(True)
 
     def stall_reads(self) -> None:
         """Read nothing from any connection until `resume_reads`, so that clients' writes block."""
-        self._host.set_reading(False)
+        self._broker._call(lambda server: server.set_reading(False))
 
     def resume_reads(self) -> None:
         """Read again."""
-        self._host.set_reading(True)
+        self._broker._call(lambda server: server.set_reading(True))
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None = None) -> int:
         """Send unsolicited bytes or a command on one or all connections; returns on how many."""
-        return self._host.inject(data, connection)
+        return self._broker._call(lambda server: server.inject(data, connection))
 
     # --- the record ---
 

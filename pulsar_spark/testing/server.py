@@ -13,7 +13,7 @@ from pulsar_spark.errors import ConnectError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
-from pulsar_spark.testing.faults import FaultHost, Faults
+from pulsar_spark.testing.faults import Faults
 from pulsar_spark.testing.options import HOST, BrokerOptions
 from pulsar_spark.testing.quotas import enforce
 from pulsar_spark.testing.rest.connection import RestConnection
@@ -43,11 +43,11 @@ class Server:
     """
 
     def __init__(
-        self, options: BrokerOptions, loop: asyncio.AbstractEventLoop, fault_host: FaultHost
+        self, options: BrokerOptions, loop: asyncio.AbstractEventLoop, faults: Faults
     ) -> None:
         self.options = options
         self.loop = loop
-        self.faults = Faults(fault_host)
+        self.faults = faults
         clock = Clock(loop.call_soon, loop.call_later)
         self.topics = TopicStore(options, clock)
         self.coordinator = Coordinator(clock, self.topics.topics.get)
