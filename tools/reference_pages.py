@@ -1,4 +1,4 @@
-"""Write docs/columns.md and docs/troubleshooting.md from the tables of columns and the errors.
+"""Write the pages of columns, options and errors from their tables and classes.
 
 ``python -m tools.reference_pages`` writes the pages, ``--check`` fails if they are outdated.
 """
@@ -17,6 +17,7 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.policies import Policy
 from pulsar_spark.spark.columns import METADATA_COLUMNS, POSITION_COLUMNS, Column
 from pulsar_spark.spark.writing.columns import WRITABLE_COLUMNS
+from tools import options_page
 from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
@@ -178,6 +179,7 @@ def _sentence(text: str) -> str:
 
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "columns.md": columns_page,
+    ROOT / "docs" / "options.md": options_page.markdown,
     ROOT / "docs" / "troubleshooting.md": trouble_page,
 }
 

@@ -16,7 +16,7 @@ from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_time
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
 from pulsar_spark.spark.options.foreign import foreign_option
-from pulsar_spark.spark.options.table import BY_NAME, EVERY_VALUE, OPTIONS, Option, Scope
+from pulsar_spark.spark.options.table import BY_NAME, OPTIONS, Option, Scope
 
 logger = get_logger(__name__)
 
@@ -140,9 +140,8 @@ def _parse_text(option: Option, value: str) -> Any:
 def _parse(option: Option, value: str) -> Any:
     parsed = _parse_text(option, value)
     if parsed in option.unbuilt:
-        shown = "" if option.secret or option.unbuilt is EVERY_VALUE else f"={parsed}"
         raise UnsupportedFeature(
-            f"{option.key}{shown} is not supported by this version", "Leave the option out."
+            f"{option.key}={parsed} is not supported by this version", "Leave the option out."
         )
     return parsed
 

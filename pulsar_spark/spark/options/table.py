@@ -40,16 +40,6 @@ class Scope(Flag):
     BOTH = READS | WRITES
 
 
-class _Every:
-    """Stands for all values of an option."""
-
-    def __contains__(self, value: object) -> bool:
-        return True
-
-
-EVERY_VALUE = _Every()
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option. `default` is text for `parse`, or None if there is no default.
@@ -67,7 +57,7 @@ class Option:
     shown_default: str | None = None
     aliases: tuple[str, ...] = ()
     secret: bool = False
-    unbuilt: tuple[Any, ...] | _Every = ()
+    unbuilt: tuple[str, ...] = ()
 
     @property
     def default_value(self) -> Any:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from pulsar_spark.spark.options.docs import FIRST, markdown
 from pulsar_spark.spark.options.foreign import FOREIGN
 from pulsar_spark.spark.options.parsers import Choice
 from pulsar_spark.spark.options.table import GROUPS, OPTIONS
-
-DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
-
-
-def test_the_documented_options_are_current() -> None:
-    text = (DOCS / "options.md").read_text("utf-8")
-    assert text == markdown(), "run: python -m pulsar_spark.spark.options.docs > docs/options.md"
+from tools.options_page import FIRST, markdown
 
 
 def sections() -> dict[str, str]:

@@ -1,17 +1,13 @@
-"""docs/options.md, generated from the table of options.
-
-`python -m pulsar_spark.spark.options.docs > docs/options.md` writes it.
-"""
+"""The text of docs/options.md, from the table of options; `reference_pages` writes it."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 
 from pulsar_spark.spark.options.foreign import FOREIGN, Foreign
 from pulsar_spark.spark.options.parsers import Choice
-from pulsar_spark.spark.options.table import EVERY_VALUE, GROUPS, Option, Scope
+from pulsar_spark.spark.options.table import GROUPS, Option, Scope
 
 _HEAD = """\
 # Options
@@ -89,17 +85,10 @@ def _section(option: Option) -> str:
     text = re.sub(r"[\w-]+\.md", r"[\g<0>](\g<0>)", option.help)
     if isinstance(option.parse, Choice):
         text += f" One of {', '.join(f'`{word}`' for word in option.parse.words)}."
-    if option.unbuilt is EVERY_VALUE:
-        text += " *Not supported yet.*"
-    elif isinstance(option.unbuilt, tuple) and option.unbuilt:
-        values = ", ".join(f"`{_written(value)}`" for value in option.unbuilt)
+    if option.unbuilt:
+        values = ", ".join(f"`{value}`" for value in option.unbuilt)
         text += f" *Not supported yet: {values}.*"
     return f"\n### `{option.key}`\n\n{text}\n\n{' · '.join(facts)}\n"
-
-
-def _written(value: object) -> str:
-    """Return a value in users' notation."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _scope(scope: Scope) -> str:
@@ -112,7 +101,3 @@ def _scope(scope: Scope) -> str:
         Scope.WRITE: "batch write",
     }
     return words[scope]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())
