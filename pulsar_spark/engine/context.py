@@ -310,14 +310,10 @@ class ClientContext(Closing):
             counts[topic] = found
         return counts
 
-    def create_if_missing(self, topic: str) -> None:
-        """Create a missing topic without partitions, if the broker allows it.
-
-        Raises TopicNotFound if it does not, and other errors of the broker.
-        """
-        in_steps(self.creating_if_missing(topic))
-
     def creating_if_missing(self, topic: str) -> Steps[None]:
-        """Return the steps of `create_if_missing`."""
+        """Return steps that create a missing topic without partitions, if the broker allows it.
+
+        They raise TopicNotFound if it does not, and other errors of the broker.
+        """
         attempt = partial(attach_once, self.lookup)
         value_of((yield from self.lookup.asking_many([topic], attempt))[topic])

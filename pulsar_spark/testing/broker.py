@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pulsar_spark.errors import ClosedError, LocalProtocolError, OperationTimeout
@@ -135,12 +134,7 @@ class EmbeddedBroker(TopicControl):
     def __enter__(self) -> EmbeddedBroker:
         return self.start() if self._thread is None else self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import in_steps
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.testing import EmbeddedBroker
@@ -14,8 +15,8 @@ TOPIC = "persistent://public/default/new"
 
 def test_a_missing_topic_is_created_and_no_subscription_stays() -> None:
     with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
-        context.create_if_missing(TOPIC)
-        context.create_if_missing(TOPIC)
+        in_steps(context.creating_if_missing(TOPIC))
+        in_steps(context.creating_if_missing(TOPIC))
         assert TOPIC in broker.topics()
         assert not broker.subscriptions(TOPIC)
 
@@ -26,4 +27,4 @@ def test_where_topics_are_not_created_it_is_said() -> None:
         ClientContext(ClientOptions(broker.service_url)) as context,
         pytest.raises(TopicNotFound, match="public/default/new"),
     ):
-        context.create_if_missing(TOPIC)
+        in_steps(context.creating_if_missing(TOPIC))

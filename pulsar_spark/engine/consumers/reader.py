@@ -18,12 +18,12 @@ import math
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
@@ -63,6 +63,8 @@ from pulsar_spark.protocol.message_id import (
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 _FIRST_IDLE = 0.5
 _MAX_IDLE = 5.0
@@ -252,14 +254,7 @@ class EntryReader(Closing):
         call), OperationTimeout without progress for the poll timeout, ClosedError after `close`,
         and the broker's error.
         """
-        deadline = Deadline(timeout)
-        while (block := self._next_block(deadline)) is not None:
-            entry = self._take_entry(block)
-            if entry is not None:
-                return entry
-            if deadline.expired():
-                break
-        return None
+        return self._next(self._take_entry, timeout)
 
     def next_rows(
         self, decoder: RowDecoder, timeout: float | None = None
@@ -268,13 +263,17 @@ class EntryReader(Closing):
 
         A reader has one decoder.
         """
+
+        def take(block: MessageBlock) -> ReceivedRows | ReceivedEntry | None:
+            return self._take_rows(block, decoder) or self._take_entry(block)
+
+        return self._next(take, timeout)
+
+    def _next(self, take: Callable[[MessageBlock], T], timeout: float | None) -> T | None:
         deadline = Deadline(timeout)
         while (block := self._next_block(deadline)) is not None:
-            found = self._take_rows(block, decoder) or self._take_entry(block)
-            if found is not None:
+            if (found := take(block)) is not None or deadline.expired():
                 return found
-            if deadline.expired():
-                break
         return None
 
     def skip(self) -> bool:
