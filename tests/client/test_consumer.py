@@ -32,7 +32,8 @@ from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import timers
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.entries import LastChunk
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD

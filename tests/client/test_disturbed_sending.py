@@ -153,7 +153,7 @@ def test_each_message_ends_once_and_in_order_and_sending_goes_on(
     assert kept <= set(stored)
     if disturb is disconnect and blocks:
         assert len(kept) == SENT
-    assert not own.unsent
+    assert not own.waiting.messages
 
 
 def check_order(stored: list[int], step: int, *, by_key: bool) -> None:

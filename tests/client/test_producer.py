@@ -304,7 +304,7 @@ def test_shutdown_does_not_wait_behind_a_sender_that_waits_for_room(
     sender = threading.Thread(target=producer.send_async, args=(b"2", outcomes), daemon=True)
     sender.start()
     (own,) = producer._writer.producers
-    wait_until(lambda: own._is_sending)
+    wait_until(lambda: own.waiting.is_sending)
     leaving = threading.Thread(target=client.shutdown, daemon=True)
     leaving.start()
     finish(leaving, sender, seconds=20)

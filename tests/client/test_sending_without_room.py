@@ -100,7 +100,9 @@ def test_a_batch_that_is_due_while_the_queue_is_full_is_sent_or_fails(
             f"key-{number % 3}",
         )
     batcher = producer._writer._batcher(0)
-    wait_until(lambda: batcher.producer._due or len(told) == SENT, "that the last batch is due")
+    wait_until(
+        lambda: batcher.producer.waiting.due or len(told) == SENT, "that the last batch is due"
+    )
     end(broker, client)
     wait_until(lambda: len(told) == SENT, "all callbacks")
     assert set(told.values()) == {wanted}

@@ -273,7 +273,7 @@ def test_who_aborts_does_not_wait_behind_a_sender_that_waits_for_room() -> None:
         writer.send(MessageFields(b"1"), results, at_once=True)
         sender = Raised(lambda: writer.send(MessageFields(b"2"), None, at_once=True))
         (producer,) = writer.producers
-        wait_until(lambda: producer._is_sending)
+        wait_until(lambda: producer.waiting.is_sending)
         aborting = Raised(writer.abort)
         finish(aborting, sender, seconds=20)
         assert isinstance(sender.error, ClosedError)

@@ -81,7 +81,7 @@ class BatchAccumulator:
     @property
     def count(self) -> int:
         """Messages that wait to be sent: in the current batch, or to be written together."""
-        return self.producer.unsent
+        return self.producer.waiting.messages
 
     @property
     def has_complete_entries(self) -> bool:
@@ -142,7 +142,7 @@ class BatchAccumulator:
             messages.append(payload, key, fields, sequence_id)
             current.open += 1
             current.open_bytes += size
-            self.producer.unsent += 1
+            self.producer.waiting.messages += 1
             is_full = current.open >= self._max_messages or current.open_bytes >= self._max_bytes
             goes = is_full and self._ends_batch(current, size)
         if goes and waits:
@@ -213,7 +213,7 @@ class BatchAccumulator:
             self._current.messages = messages
             return
         self._current = Submission(messages, default=self._default_callback, by_key=self._by_key)
-        self.producer.enqueue(self._current)
+        self.producer.waiting.add(self._current)
 
     def _reserve(self, held: int, ahead: int = 0, *, waits: bool = True) -> bool:
         """Have memory for messages; if that had to wait, return false: look at all again.
@@ -309,7 +309,7 @@ class BatchAccumulator:
         current.messages.extend(part)
         current.open += len(part)
         current.open_bytes += size
-        self.producer.unsent += len(part)
+        self.producer.waiting.messages += len(part)
 
     def _submit(self, messages: OutgoingMessages, start: int, stop: int, per_entry: int) -> int:
         submission = Submission(messages.part(start, stop), per_entry=per_entry)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -33,7 +32,6 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
     Acknowledged,
     InflightWindow,
-    MessageCallback,
     PendingSends,
     ProducerCounts,
     ReceiptVerdict,
@@ -48,6 +46,7 @@ from pulsar_spark.engine.producers.producer_session import (
     Registrar,
 )
 from pulsar_spark.engine.producers.send_gate import RefusedEntry, SendGate
+from pulsar_spark.engine.producers.send_queue import SendQueue
 from pulsar_spark.engine.producers.submission import Submission
 from pulsar_spark.errors import (
     BrokerChecksumError,
@@ -161,14 +160,8 @@ class TopicProducer:
             self._window.pending, in_order=in_order, guards_all=self._options.resumes
         )
         # The following are guarded by `changed`.
-        self.waiting: deque[Submission] = deque()
-        """What is not sent yet, in its order. Only the last one can have a current batch."""
-        self.unsent = 0
-        """How many messages wait there."""
-        self._due = False
-        self._full_due = False
-        self._unheard: PulsarError | None = None
-        self._is_sending = False
+        self.waiting = SendQueue(self._window)
+        """What is not sent yet."""
         # Bytes queued on the connection and not written; for the thread that sends.
         self._unwritten = 0
         self._opening = False
@@ -325,14 +318,14 @@ class TopicProducer:
         submission = Submission(messages, per_entry=1)
         submission.owned, submission.held = False, size
         with self.changed:
-            self.enqueue(submission)
+            self.waiting.add(submission)
         self.make_due(only_full=True)
 
     def submit(self, submission: Submission) -> None:
         """As `send`; after an error `submission.failed_at` says how many messages were sent."""
         self._check_process()
         with self.changed:
-            self.enqueue(submission)
+            self.waiting.add(submission)
         try:
             self.drain(submission)
         finally:
@@ -340,18 +333,7 @@ class TopicProducer:
                 # Nobody waits for it any more.
                 submission.owned = False
                 if not submission.is_begun:
-                    self._forget(submission)
-
-    def enqueue(self, submission: Submission) -> None:
-        """Let messages wait behind the others. `changed` is held."""
-        if self.waiting:
-            last = self.waiting[-1]
-            last.seal()
-            last.grows = False
-            if not len(last):
-                self._forget(last)
-        self.waiting.append(submission)
-        self.unsent += len(submission)
+                    self.waiting.forget(submission)
 
     def drain(self, last: Submission | None = None, *, takes_turns: bool = True) -> bool:
         """Send all complete entries that wait now, up to and including `last`.
@@ -361,20 +343,20 @@ class TopicProducer:
         """
         mine, target = False, 0
         with self.changed:
-            if last is None and self.waiting:
-                last = self.waiting[-1]
+            if last is None:
+                last = self.waiting.last
             if last is not None and last.sealed:
                 target = last.sent + last.sealed
-                if self._is_sending and not takes_turns:
-                    self._full_due = True
+                if self.waiting.is_sending and not takes_turns:
+                    self.waiting.full_due = True
                     return False
                 mine = self._wait_for_turn(last, target)
-                self._is_sending = self._is_sending or mine
+                self.waiting.is_sending = self.waiting.is_sending or mine
         if last is not None and mine:
             self._drain(last, target)
         error = None if last is None else last.error
         if error is None:
-            error, self._unheard = self._unheard, None
+            error = self.waiting.hear()
         if error is not None:
             raise error.with_context()
         return True
@@ -382,7 +364,7 @@ class TopicProducer:
     def _wait_for_turn(self, last: Submission, target: int) -> bool:
         """Wait until no other thread sends; false if nothing is left to send then."""
         until = time.monotonic() + self._window.timeout
-        while self._is_sending and last.sent < target:
+        while self.waiting.is_sending and last.sent < target:
             left = until - time.monotonic()
             # What another thread has begun to send ends with it.
             if left <= 0 and not last.is_begun:
@@ -411,7 +393,7 @@ class TopicProducer:
 
     def _end_turn(self) -> None:
         with self.changed:
-            self._is_sending, self._unwritten = False, 0
+            self.waiting.is_sending, self._unwritten = False, 0
             self.changed.notify_all()
 
     def make_due(self, *, only_full: bool = False) -> None:
@@ -420,13 +402,13 @@ class TopicProducer:
         Does not block: for timers and the receive thread.
         """
         with self.changed:
-            self._full_due = True
-            self._due = self._due or not only_full
+            self.waiting.full_due = True
+            self.waiting.due = self.waiting.due or not only_full
         self.send_due()
 
     def send_due(self) -> None:
         """Send what is due, as far as there is room, unless another thread sends: it does then."""
-        if not self._full_due:
+        if not self.waiting.full_due:
             return
         if self._encoding is None and not self._window.ended:
             self._open_in_background()
@@ -437,7 +419,7 @@ class TopicProducer:
                 mine = True
                 self._send_next(waits=False)
         except PulsarError as error:
-            while self.unsent:
+            while self.waiting.messages:
                 self._drop_first(error, whole=True)
             self._end_turn()
         except BaseException:
@@ -448,25 +430,14 @@ class TopicProducer:
 
     def _may_send(self, mine: bool) -> bool:
         """Whether to send, without waiting, what waits first; takes or ends this thread's turn."""
-        window = self._window
         with self.changed:
-            if self._is_sending and not mine:
+            if self.waiting.is_sending and not mine:
                 return False
-            first = self.waiting[0] if self.waiting else None
-            if first is not None and not first.runs and self._due and window.has_room(1):
-                first.seal()
-            if first is None or not (len(first) if self._due else first.runs):
-                self._due = self._full_due = False
-            elif window.ended:
-                self._is_sending = True
-                return True
-            elif first.runs and not first.owned and window.has_room(first.next_count):
-                # What is owned, its owner sends.
-                self._is_sending = True
-                return True
-            if mine:
+            if may_send := self.waiting.may_send_due():
+                self.waiting.is_sending = True
+            elif mine:
                 self._end_turn()
-            return False
+            return may_send
 
     def reserve(self, size: int) -> None:
         """Reserve memory for messages of a later `send`; waits for it.
@@ -532,7 +503,7 @@ class TopicProducer:
         window = self._window
         with self.changed:
             window.check()
-            submission = self.waiting[0]
+            submission = self.waiting.submissions[0]
             submission.is_begun = submission.owned
             count = submission.next_count
             sends = self._encoded(submission) if window.has_room(count) else None
@@ -603,12 +574,11 @@ class TopicProducer:
                     "the first chunks of the message were not acknowledged in time",
                     **self._where(),
                 )
-            submission.take(send.num_messages)
-            self._note_sent(submission, send.num_messages)
+            self.waiting.take(submission, send.num_messages)
             window.append(send)
             self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
             self._gate.add(send)
-            self._queue()
+            self._put_sends()
         if waits and self._unwritten >= BLOCK_BYTES:
             self._write_queued()
 
@@ -623,59 +593,13 @@ class TopicProducer:
             self._write_queued()
             self._window.reserve(size)
 
-    def _note_sent(self, submission: Submission, count: int) -> None:
-        """Note that messages wait no more. `changed` is held."""
-        self.unsent -= count
-        if not len(submission):
-            if submission.grows:
-                self._window.release(submission.held)
-                submission.held = submission.ahead = 0
-            else:
-                self._forget(submission)
-
-    def _forget(self, submission: Submission) -> None:
-        """Take a submission out, with what is left of it. `changed` is held."""
-        if submission in self.waiting:
-            self.waiting.remove(submission)
-            self.unsent -= len(submission)
-            self._window.release(submission.held)
-            submission.held = submission.ahead = 0
-            submission.grows = False
-
     def _drop_first(self, error: PulsarError, *, whole: bool = False) -> None:
         """Fail the next entry of what waits first, or the whole of it."""
         with self.changed:
-            if not self.waiting:
-                return
-            submission = self.waiting[0]
-            if whole:
-                submission.seal()
-            count = len(submission) if whole else submission.next_count
-            callbacks = self._drop(submission, error, count)
+            callbacks = self.waiting.drop_first(error, whole=whole)
         tell_failed(callbacks, error)
 
-    def _drop(
-        self, submission: Submission, error: PulsarError, count: int
-    ) -> Sequence[MessageCallback | None]:
-        """Take messages away, all if some have no callback; return those to tell.
-
-        Whoever waits gets the error, or who sends next. `changed` is held.
-        """
-        callbacks = submission.callbacks(count)
-        if None in callbacks:
-            submission.seal()
-            count = len(submission)
-            callbacks = submission.callbacks(count)
-            if submission.owned:
-                submission.error, submission.failed_at = error, submission.sent
-            else:
-                self._unheard = self._unheard or error
-        self._window.release(submission.give_back(count))
-        submission.take(count)
-        self._note_sent(submission, count)
-        return callbacks
-
-    def _queue(self) -> None:
+    def _put_sends(self) -> None:
         """Queue the frames that may go on the connection. `changed` is held."""
         session = self._session
         while session is not None and (send := self._gate.next()) is not None:
@@ -734,7 +658,7 @@ class TopicProducer:
                 error = self._window.too_large(encoding.limits.max_message_size)
                 self._gate.restart(encoding)
                 if error is None:
-                    self._queue()
+                    self._put_sends()
                 self._window.changed.notify_all()
         if not wanted:
             session.close_quietly()
@@ -819,7 +743,7 @@ class TopicProducer:
             refusal = self._first_refusal()
             failure = self._receipt_log.failure(self._where) or refusal
             if may_go and failure is None:
-                self._queue()
+                self._put_sends()
         if is_open:
             self._registrar.trouble = None
         # Before a flush can see that everything is acknowledged.
@@ -899,7 +823,7 @@ class TopicProducer:
                     self._gate.drop(found.sends)
             failure, refused = self._first_refusal(), self._window.take_refused()
             if failure is None:
-                self._queue()
+                self._put_sends()
         if failure is not None:
             self._fail(failure)
         self._write(session, wait=False)
@@ -914,7 +838,7 @@ class TopicProducer:
             sends.refused = error
             self._gate.drop(sends)
             refused = self._window.take_refused()
-            self._queue()
+            self._put_sends()
         self._write(session, wait=False)
         self._window.finish(refused)
 
@@ -948,7 +872,7 @@ class TopicProducer:
         with self._window.changed:
             for send in lost:
                 self._gate.drop(send)
-            self._queue()
+            self._put_sends()
         if (session := self._session) is not None:
             self._write(session, wait=False)
 
@@ -1048,14 +972,12 @@ class TopicProducer:
             if failed and self._on_failure is not None:
                 # Before anybody can see that it has ended.
                 self._on_failure(error)
-            self._is_clean = not (failed or unfinished or self.unsent)
+            self._is_clean = not (failed or unfinished or self.waiting.messages)
             self._gate.clear()
             session, self._session = self._session, None
             self._forget_lost()
             opening = not self._opened.done()
-            for submission in self.waiting:
-                submission.seal()
-            callbacks = [self._drop(one, error, len(one)) for one in list(self.waiting)]
+            callbacks = self.waiting.drop_all(error)
         self._window.wake()
         if opening:
             self._opened.set_exception(error.with_context())
