@@ -38,7 +38,7 @@ from pulsar_spark.client.enums import (
 )
 from pulsar_spark.client.event_loop import Turns, finish, run_on
 from pulsar_spark.client.message import Message, MessageId
-from pulsar_spark.client.producer import MessageRouter, PulsarProducer
+from pulsar_spark.client.producer import MessageRouter, PulsarProducer, set_entry_fields
 from pulsar_spark.client.reader import PulsarReader
 from pulsar_spark.client.schema import BytesSchema, Schema
 from pulsar_spark.client.service_info import AutoClusterFailover, ServiceInfoProvider
@@ -167,18 +167,12 @@ class AsyncProducer:
         otherwise. A task that is cancelled takes no message back that was not waiting for room.
         """
         with _told():
-            message, partition = self._producer._prepare(
-                content,
-                properties,
-                partition_key,
-                ordering_key,
-                sequence_id,
-                replication_clusters,
-                False if disable_replication is None else disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
+            message = self._producer._message(
+                content, properties, partition_key, ordering_key, sequence_id, event_timestamp
             )
+            stays = False if disable_replication is None else disable_replication
+            set_entry_fields(message, replication_clusters, stays, deliver_at, deliver_after, None)
+            partition = self._producer._route(message)
             if self._producer._waits_for_room:
                 stored = await self._begin_in_turn(message, partition)
             else:

@@ -144,7 +144,7 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        _set_entry_fields(
+        set_entry_fields(
             message, replication_clusters, disable_replication, deliver_at, deliver_after, txn
         )
         partition = self._route(message)
@@ -209,7 +209,7 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        _set_entry_fields(
+        set_entry_fields(
             message, replication_clusters, disable_replication, deliver_at, deliver_after, txn
         )
         complete = log_failure if callback is None else self._deferred(callback)
@@ -246,28 +246,6 @@ class PulsarProducer(Closing):
 
         self._callbacks.wait_for_room(self._rules.send_timeout)
         return DeferredCallback(tell, self._callbacks.run)
-
-    def _prepare(
-        self,
-        content: Any,
-        properties: dict[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
-        sequence_id: int | None,
-        replication_clusters: list[str] | None,
-        disable_replication: bool,
-        event_timestamp: int | None,
-        deliver_at: int | None,
-        deliver_after: timedelta | None,
-    ) -> tuple[MessageFields, int]:
-        """Return a message for `send_soon`, and its partition. Raises as `send_async`."""
-        message = self._message(
-            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
-        )
-        _set_entry_fields(
-            message, replication_clusters, disable_replication, deliver_at, deliver_after, None
-        )
-        return message, self._route(message)
 
     def _send_soon(
         self, message: MessageFields, partition: int, callback: SentCallback, run: Runner
@@ -436,7 +414,7 @@ class PulsarProducer(Closing):
         )
 
 
-def _set_entry_fields(
+def set_entry_fields(
     message: MessageFields,
     replication_clusters: list[str] | None,
     disable_replication: bool,
