@@ -113,6 +113,9 @@ class PartitionSource:
         self._reader.begin_close()
         self._reader = self._reader_from(EARLIEST_POSITION, follows=True)
         self.end = None
+        if self.generation:
+            # Another thread has closed the one before.
+            self._reader.begin_close()
 
     @property
     def is_behind(self) -> bool:
@@ -301,7 +304,7 @@ class PulsarReader(Closing):
     def _asking_ends(self) -> Steps[None]:
         """Return steps that ask for the topic's end: all that is known is read."""
         ends = yield from self._asking_last_ids()
-        for topic, source in self._sources.items():
+        for topic, source in list(self._sources.items()):
             if topic in ends:
                 source.end = Position.after(ends[topic])
 
@@ -333,8 +336,9 @@ class PulsarReader(Closing):
             positions = yield from self._asking_time(messageid)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
-        yield from settled(self._leave(), _CLOSE_SECONDS)
+        leaving = self._leave()
         self._open(positions, cluster)
+        yield from settled(leaving, _CLOSE_SECONDS)
 
     @interruptible
     def close(self) -> None:
