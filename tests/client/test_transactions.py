@@ -17,8 +17,8 @@ from pulsar_spark.client import (
     PulsarConsumer,
     Transaction,
     TransactionState,
+    parameters,
 )
-from pulsar_spark.client import client as client_module
 from pulsar_spark.errors import (
     AuthorizationError,
     InvalidTxnStatus,
@@ -361,7 +361,7 @@ def test_the_end_of_a_block_says_that_its_transaction_has_timed_out(client: Puls
 def test_what_is_left_of_a_batch_comes_again_in_time_though_a_part_is_acknowledged_in_one(
     client: PulsarClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_LEAST_ACK_TIMEOUT_MS", 0)
+    monkeypatch.setattr(parameters, "_LEAST_ACK_TIMEOUT_MS", 0)
     with client.create_producer(
         "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
     ) as producer:
