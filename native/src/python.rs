@@ -59,17 +59,7 @@ fn hash_values<'py>(
     words: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let column = Column::new(values)?;
-    let found = match &column {
-        Column::Values(values) => {
-            let values = values.iter().map(|item| item.as_ref().map(|item| item.as_bytes()));
-            hashes::hash_values(values, seed, word, words)
-        }
-        Column::Joined { data, edges } => {
-            let data = data.as_bytes();
-            let values = edges.windows(2).map(|pair| Some(&data[pair[0]..pair[1]]));
-            hashes::hash_values(values, seed, word, words)
-        }
-    };
+    let found = hashes::hash_values(column.slices(), seed, word, words);
     let found = found.map_err(|_| PyValueError::new_err("there is a word for each value"))?;
     Plain::copied(py, &found)
 }
@@ -513,7 +503,7 @@ impl<'py> Column<'py> {
         }
     }
 
-    pub(crate) fn slices(&self) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
+    pub(crate) fn slices(&self) -> Box<dyn ExactSizeIterator<Item = Option<&[u8]>> + '_> {
         match self {
             Column::Values(values) => {
                 Box::new(values.iter().map(|item| item.as_ref().map(|item| item.as_bytes())))
@@ -678,32 +668,20 @@ impl Plain for u8 {
     }
 }
 
-impl Plain for i32 {
-    const SIZE: usize = 4;
+macro_rules! plain_numbers {
+    ($($kind:ty),*) => {$(
+        impl Plain for $kind {
+            const SIZE: usize = size_of::<$kind>();
 
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
+            #[inline]
+            fn write(self, to: &mut [u8]) {
+                to.copy_from_slice(&self.to_ne_bytes());
+            }
+        }
+    )*};
 }
 
-impl Plain for u64 {
-    const SIZE: usize = 8;
-
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
-}
-
-impl Plain for i64 {
-    const SIZE: usize = 8;
-
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(&self.to_ne_bytes());
-    }
-}
+plain_numbers!(i32, u64, i64);
 
 #[pymodule]
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
