@@ -297,7 +297,7 @@ class UnsupportedFeature(PulsarError):
 class MissingDependency(PulsarError, ImportError):
     """A required optional package is not installed.
 
-    Cause: an extra such as `crypto` is not in this Python environment.
+    Cause: an extra such as `oauth2` is not in this Python environment.
 
     Remedy: install the extra that the error names, on the driver and on every executor.
     """

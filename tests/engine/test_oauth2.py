@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import sys
 import threading
 import time
 import tracemalloc
@@ -24,6 +25,7 @@ from pulsar_spark.engine.options import AuthOptions, ClientOptions, OAuth2Option
 from pulsar_spark.errors import (
     AuthenticationError,
     IssuerUnreachable,
+    MissingDependency,
     OptionError,
     PulsarError,
     TlsError,
@@ -393,6 +395,13 @@ def test_an_issuer_that_is_not_there_can_be_asked_again(authority: Authority) ->
     with Issuer(authority) as issuer:
         auth = made(issuer, authority)
     refused(auth, IssuerUnreachable, "cannot be asked")
+
+
+def test_packages_that_are_missing_are_named(
+    auth: OAuth2Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "authlib.integrations.requests_client", None)
+    refused(auth, MissingDependency, "authlib and requests")
 
 
 @pytest.mark.parametrize("url", ["http://example.com", "https://me:pw@h", "ftp://h", "no url", ""])

@@ -16,14 +16,10 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
-from urllib import request
-from urllib.error import URLError
-from urllib.parse import unquote, unquote_to_bytes, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-from pulsar_spark import __version__
 from pulsar_spark.engine.connections.tls import client_context, load_trusted
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.options import OAuth2Options, is_unicode
@@ -31,11 +27,14 @@ from pulsar_spark.errors import (
     AuthenticationError,
     ConnectError,
     IssuerUnreachable,
+    MissingDependency,
     OptionError,
-    PulsarError,
     TlsError,
     holds_secret,
 )
+
+if TYPE_CHECKING:
+    import requests
 
 _WELL_KNOWN = "/.well-known/openid-configuration"
 _TIMEOUT = 8.0
@@ -51,7 +50,6 @@ _MARGIN = 60.0
 _CREDENTIALS = (
     "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
 )
-_NO_TOKEN = "answers with something that is not JSON of a token"
 _REACH = "Check the issuer's URL, and that this machine can reach it."
 
 
@@ -161,35 +159,42 @@ class OAuth2Auth:
     def _fetch(self, deadline: Deadline) -> tuple[bytes, float]:
         """Return a new token and its lifetime in seconds."""
         client, secret = self._client()
-        issuer = _Issuer(self._options, deadline)
-        endpoint = self._endpoint(issuer, secret)
-        # In the body, as Java's client sends them.
-        wanted = {
-            "grant_type": "client_credentials",
-            "client_id": client,
-            "client_secret": secret,
-            "audience": self._options.audience,
-            "scope": self._options.scope,
-        }
-        body = urlencode({name: value for name, value in wanted.items() if value}).encode()
-        answer = issuer.ask(endpoint, body)
-        if "error" in answer:
-            raise _wrong(endpoint, "refuses to give a token")
+        with _session(self._options, client, secret, deadline) as session:
+            endpoint = self._endpoint(session, deadline, secret)
+            wanted = {"audience": self._options.audience} if self._options.audience else {}
+            answer = _asked(
+                endpoint,
+                lambda: session.fetch_token(
+                    endpoint,
+                    grant_type="client_credentials",
+                    timeout=max(deadline.remaining(), 0.001),
+                    allow_redirects=False,
+                    **wanted,
+                ),
+            )
         token, lifetime = answer.get("access_token"), answer.get("expires_in", _LIFETIME)
         if not isinstance(token, str) or not token or not is_unicode(token):
             raise AuthenticationError(f"{_host(endpoint)} gave no access_token", _CREDENTIALS)
         try:
-            seconds = max(float(int(lifetime)), 0.0)
-        except (TypeError, ValueError, OverflowError):
-            if lifetime:
-                raise _wrong(endpoint, _NO_TOKEN) from None
+            seconds = max(float(lifetime), 0.0)
+        except (TypeError, ValueError):
             seconds = _LIFETIME
         return token.encode(), seconds
 
-    def _endpoint(self, issuer: _Issuer, secret: str) -> str:
+    def _endpoint(self, session: Any, deadline: Deadline, secret: str) -> str:
         """Return the token URL that the issuer publishes."""
         url = self._options.issuer_url.rstrip("/") + _WELL_KNOWN
-        metadata = issuer.ask(url)
+        metadata = _asked(
+            url,
+            lambda: _json(
+                session.get(
+                    url,
+                    withhold_token=True,
+                    timeout=max(deadline.remaining(), 0.001),
+                    allow_redirects=False,
+                )
+            ),
+        )
         endpoint = metadata.get("token_endpoint")
         if not isinstance(endpoint, str):
             raise AuthenticationError(f"{_host(url)} names no token_endpoint", _REACH)
@@ -264,105 +269,100 @@ def _key(value: str) -> dict[str, Any]:
 # --- requests to the issuer -------------------------------------------------------------------
 
 
-class _Issuer:
-    """Sends single requests and verifies certificates; follows no redirects, limits answers.
+def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
+    """Return a session that verifies certificates, follows no redirects and limits answers.
 
-    Raises TlsError for certificates in the options that cannot be read.
+    Raises MissingDependency, TlsError.
     """
+    try:
+        from authlib.integrations.requests_client import OAuth2Session
+        from requests.adapters import HTTPAdapter
+    except ImportError:
+        raise MissingDependency(
+            "OAuth2 needs the packages authlib and requests",
+            "Install pulsar-spark[oauth2] on every machine.",
+        ) from None
+    context = client_context()
+    context.load_default_certs()
+    if options.trust_certs_file is not None:
+        load_trusted(context, options.trust_certs_file)
 
-    def __init__(self, options: OAuth2Options, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self._context = client_context()
-        self._context.load_default_certs()
-        if options.trust_certs_file is not None:
-            load_trusted(self._context, options.trust_certs_file)
+    class Adapter(HTTPAdapter):
+        """One request and its bounded answer, wherever authlib or requests would send it."""
 
-    def ask(self, url: str, body: bytes | None = None) -> dict[str, Any]:
-        """Return the JSON object that a GET, or a POST of `body`, is answered with.
+        def init_poolmanager(self, *args: Any, **more: Any) -> None:
+            super().init_poolmanager(*args, ssl_context=context, **more)
 
-        Raises only errors of this package.
-        """
-        # A proxy's own machine is another one, and without TLS it would see the secret.
-        is_here = _is_here(urlsplit(url).hostname or "")
-        # Without the handlers of redirects and errors: statuses are judged here.
-        opener = request.OpenerDirector()
-        for handler in (
-            request.ProxyHandler({} if is_here else None),
-            request.HTTPHandler(),
-            request.HTTPSHandler(context=self._context),
-        ):
-            opener.add_handler(handler)
-        headers = {
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"pulsar-spark/{__version__}",
-        }
-        try:
-            timeout = max(self._deadline.remaining(), 0.001)
-            with opener.open(request.Request(url, body, headers), timeout=timeout) as response:
-                content = self._content(response, _host(url))
-        except PulsarError:
-            raise
-        except (HTTPException, OSError, ValueError) as error:
-            raise _not_asked(url, error) from None
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            raise _wrong(url, _NO_TOKEN) from None
-        if not isinstance(answer, dict):
-            raise _wrong(url, "answers with what is no JSON object")
-        return answer
+        def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+            return super().proxy_manager_for(proxy, ssl_context=context, **more)
 
-    def _content(self, response: HTTPResponse, host: str) -> bytes:
-        """Read an answer within its limits; raise its status as an error, without its text."""
-        if response.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
-            raise AuthenticationError(
-                f"{host} answers with a Content-Encoding, although it was asked for none", _REACH
-            )
-        body = bytearray()
-        while part := response.read1(_CHUNK):
-            body += part
-            if len(body) > _MAX_BODY:
-                raise AuthenticationError(
-                    f"{host} answers with more than {_MAX_BODY} bytes", _REACH
-                )
-            if self._deadline.expired():
-                raise _too_slow(host)
-        status = response.status
-        if 300 <= status < 400:
-            raise AuthenticationError(
-                f"{host} answers by a redirect ({status}), and credentials are never sent to a "
-                "redirect",
-                "Give the issuer's own address as issuerUrl.",
-            )
-        if status in (408, 425, 429) or status >= 500:
-            raise IssuerUnreachable(f"{host} answers with status {status}", "Try again later.")
-        if status >= 400:
-            raise AuthenticationError(
-                f"{host} refuses to give a token (status {status}{_code(bytes(body))})",
-                _CREDENTIALS,
-            )
-        return bytes(body)
+        def send(self, request: Any, *args: Any, **more: Any) -> requests.Response:
+            _check_url("issuerUrl", request.url)
+            if _is_here(urlsplit(request.url).hostname or ""):
+                # A proxy's own machine is another one, and without TLS it would see the secret.
+                more["proxies"] = {}
+            request.headers["Accept-Encoding"] = "identity"
+            # The secret is in the body; this would be one for another purpose, from ~/.netrc.
+            request.headers.pop("Authorization", None)
+            response = super().send(request, *args, **{**more, "stream": True})
+            _check_answer(response, deadline)
+            return response
+
+    # Sent in the body, as Java's client does.
+    session = OAuth2Session(
+        client,
+        secret,
+        token_endpoint_auth_method="client_secret_post",
+        scope=options.scope,
+    )
+    session.mount("https://", Adapter())
+    session.mount("http://", Adapter())
+    return session
 
 
-def _not_asked(url: str, error: Exception) -> PulsarError:
-    """Return the error of a request that has no answer."""
-    reason = error.reason if isinstance(error, URLError) else error
-    if isinstance(reason, ssl.SSLError):
-        why = getattr(reason, "verify_message", "TLS failed")
-        return TlsError(
-            f"the certificate of {_host(url)} is not accepted ({why})",
-            "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
+def _check_answer(response: requests.Response, deadline: Deadline) -> None:
+    """Read an answer within its limits; raise its status as an error, without its text."""
+    host, status = _host(response.url), response.status_code
+    if response.raw.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
+        response.close()
+        raise AuthenticationError(
+            f"{host} answers with a Content-Encoding, although it was asked for none", _REACH
         )
-    what = type(reason).__name__
-    if isinstance(error, ValueError):
-        # A proxy's URL in the environment that means nothing.
-        return _wrong(url, f"cannot be asked ({what}; is HTTPS_PROXY right?)")
-    return IssuerUnreachable(f"the OAuth2 issuer {_host(url)} cannot be asked ({what})", _REACH)
+    body = bytearray()
+    # Not `stream`, which reads lines of any length between chunks.
+    while part := _read(response):
+        body += part
+        if len(body) > _MAX_BODY:
+            response.close()
+            raise AuthenticationError(f"{host} answers with more than {_MAX_BODY} bytes", _REACH)
+        if deadline.expired():
+            response.close()
+            raise _too_slow(host)
+    response._content = bytes(body)
+    if 300 <= status < 400:
+        raise AuthenticationError(
+            f"{host} answers by a redirect ({status}), and credentials are never sent to a "
+            "redirect",
+            "Give the issuer's own address as issuerUrl.",
+        )
+    if status in (408, 425, 429) or status >= 500:
+        raise IssuerUnreachable(f"{host} answers with status {status}", "Try again later.")
+    if status >= 400:
+        raise AuthenticationError(
+            f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
+        )
 
 
-def _wrong(url: str, what: str) -> AuthenticationError:
-    return AuthenticationError(f"the OAuth2 issuer {_host(url)} {what}", _CREDENTIALS)
+def _read(response: requests.Response) -> bytes:
+    """Return the next bytes of the body as they came; raises as requests does."""
+    from requests import ConnectionError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        part: bytes = response.raw.read(_CHUNK, decode_content=False)
+    except HTTPError as error:
+        raise ConnectionError(error) from None
+    return part
 
 
 def _too_slow(host: str) -> IssuerUnreachable:
@@ -390,6 +390,56 @@ _CODES = frozenset(
         "invalid_target",
     }
 )
+
+
+def _json(response: requests.Response) -> Any:
+    return response.json()
+
+
+def _asked(url: str, ask: Any) -> dict[str, Any]:
+    """Return the JSON object of an answer; raises only errors of this package."""
+    import requests
+    from authlib.integrations.base_client.errors import OAuthError
+
+    what = ""
+    try:
+        answer = ask()
+    except requests.exceptions.SSLError as error:
+        why = _tls_reason(error)
+        raise TlsError(
+            f"the certificate of {_host(url)} is not accepted ({why})",
+            "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
+        ) from None
+    except requests.exceptions.JSONDecodeError:
+        what = "answers with something that is not JSON of a token"
+    except requests.exceptions.RequestException as error:
+        if isinstance(error, ValueError):
+            # A proxy's URL in the environment, of a kind that requests does not know.
+            what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
+        else:
+            raise IssuerUnreachable(
+                f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
+            ) from None
+    except OAuthError:
+        what = "refuses to give a token"
+    except (ValueError, TypeError):
+        what = "answers with something that is not JSON of a token"
+    else:
+        if isinstance(answer, dict):
+            return answer
+        what = "answers with what is no JSON object"
+    raise AuthenticationError(f"the OAuth2 issuer {_host(url)} {what}", _CREDENTIALS)
+
+
+def _tls_reason(error: BaseException) -> str:
+    """Return OpenSSL's reason, which is at the end of a chain of errors."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return seen.verify_message
+        inner = getattr(seen, "reason", None) or (seen.args[0] if seen and seen.args else None)
+        seen = inner if isinstance(inner, BaseException) else None
+    return "TLS failed"
 
 
 def _host(url: str) -> str:
