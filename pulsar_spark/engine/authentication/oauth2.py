@@ -136,6 +136,8 @@ class OAuth2Auth:
         # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would never
         # exceed one. So this runs on a thread that can be abandoned.
         found: queue.SimpleQueue[tuple[bytes, float] | BaseException] = queue.SimpleQueue()
+        # On a busy machine the first import takes seconds, which are not the issuer's.
+        _import_packages()
         deadline = Deadline(_TIMEOUT)
 
         def fetch() -> None:
@@ -269,19 +271,25 @@ def _key(value: str) -> dict[str, Any]:
 # --- requests to the issuer -------------------------------------------------------------------
 
 
-def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
-    """Return a session that verifies certificates, follows no redirects and limits answers.
-
-    Raises MissingDependency, TlsError.
-    """
+def _import_packages() -> None:
+    """Import the packages that ask the issuer; raises MissingDependency."""
     try:
-        from authlib.integrations.requests_client import OAuth2Session
-        from requests.adapters import HTTPAdapter
+        import authlib.integrations.requests_client  # noqa: F401 - `_session` uses it
     except ImportError:
         raise MissingDependency(
             "OAuth2 needs the packages authlib and requests",
             "Install pulsar-spark[oauth2] on every machine.",
         ) from None
+
+
+def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
+    """Return a session that verifies certificates, follows no redirects and limits answers.
+
+    Raises TlsError.
+    """
+    from authlib.integrations.requests_client import OAuth2Session
+    from requests.adapters import HTTPAdapter
+
     context = client_context()
     context.load_default_certs()
     if options.trust_certs_file is not None:
