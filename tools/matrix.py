@@ -4,11 +4,11 @@
 Spark, ``python -m tools.matrix oldest`` the oldest one available here, and ``python -m tools.matrix
 --pulsar 3.0.7`` some of Pulsar.
 
-Versions of Spark run the smoke tests, and those of SQL, pipelines and Connect. Each has an
-environment in .venv-matrix, made by uv if it is installed, and kept. Versions of Pulsar run the
-integration tests on a real broker, with this interpreter; their servers are in the tests' cache.
-Unavailable versions are reported and left out. It is only a failure if nothing could be run and CI
-is true.
+Versions of Spark run the smoke tests, and those of SQL, pipelines, Connect, and of Delta Lake and
+Iceberg, which have no jars for the newest Spark. Each has an environment in .venv-matrix, made by
+uv if it is installed, and kept. Versions of Pulsar run the integration tests on a real broker, with
+this interpreter; their servers are in the tests' cache. Unavailable versions are reported and left
+out. It is only a failure if nothing could be run and CI is true.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".venv-matrix"
 TESTS = tuple(
     f"tests/integration/test_{name}.py"
-    for name in ("matrix_smoke", "sql", "sql_page", "pipelines", "connect")
+    for name in ("matrix_smoke", "sql", "sql_page", "pipelines", "connect", "lakehouse")
 )
 TEST_TOOLS = (
     "pytest>=9.0.3",
@@ -41,8 +41,9 @@ PULSARS = ("3.0.7", "3.3.6", "4.2.4")
 PULSAR_TESTS = ("tests/integration", "-m", "real_broker and not slow")
 PULSAR_VARIABLE = "PULSAR_SPARK_TEST_PULSAR"
 
-# The oldest Spark runs with the oldest supported Python, if available.
-PYTHONS = {"4.0": "3.10"}
+# If they are available: the oldest Spark runs with the oldest supported Python, newer ones with
+# those that `make test` does not have.
+PYTHONS = {"4.0": "3.10", "4.1": "3.12", "4.2": "3.13", "4.3": "3.14"}
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
 
 PASSED = "passed"
