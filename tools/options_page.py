@@ -41,7 +41,7 @@ _FOREIGN = """
 
 What other systems call these options, where their name is another. Such a name is an error that
 says what stands here. Names of the Scala connector (streamnative/pulsar-spark) and of Java's
-client are accepted as they are: see [migrating.md](migrating.md). A name that ends with `*` stands
+client are accepted as they are: see [Migrating](migrating.md). A name that ends with `*` stands
 for all that begin so.
 
 | there | here | what differs |
@@ -82,7 +82,7 @@ def _section(option: Option) -> str:
         facts.append(f"default: {default}")
     if option.aliases:
         facts.append(f"also: {_code(option.aliases)}")
-    text = re.sub(r"[\w-]+\.md", r"[\g<0>](\g<0>)", option.help)
+    text = re.sub(r"([\w-]+)\.md", r"[\1](\g<0>)", option.help)
     if isinstance(option.parse, Choice):
         text += f" One of {', '.join(f'`{word}`' for word in option.parse.words)}."
     if option.unbuilt:

@@ -90,7 +90,7 @@ def _narrowest(cell: str) -> float:
 
 
 def breakable(html: str) -> str:
-    """Return a page whose tables may break long names, at dots and before capitals."""
+    """Return a page whose tables and headings may break long names, at dots and before capitals."""
 
     def broken(word: re.Match[str]) -> str:
         return _IN_NAMES.sub("<wbr>", word[0]) if len(word[0]) > _LONG else word[0]
@@ -101,7 +101,7 @@ def breakable(html: str) -> str:
     def cell(found: re.Match[str]) -> str:
         return re.sub(r"(<code>)([^<]*)(</code>)", code, found[0])
 
-    return re.sub(r"<t([dh])\b[^>]*>.*?</t\1>", cell, html, flags=re.DOTALL)
+    return re.sub(r"<(t[dh]|h\d)\b[^>]*>.*?</\1>", cell, html, flags=re.DOTALL)
 
 
 class _Fetched(HTMLParser):

@@ -21,7 +21,7 @@ from tests.support.pulsar_distribution import (
 
 SECONDS = 480
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
-JARS = re.findall(r"`(\S+_2\.13:[\d.]+)`", (DOCS / "lakehouse.md").read_text("utf-8"))
+JARS = re.findall(r"^(\S+:\S+_2\.13:[\d.]+)$", (DOCS / "lakehouse.md").read_text(), re.MULTILINE)
 FITTING = [jar for jar in JARS if f"{SPARK}_2.13:" in jar]
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -117,10 +117,12 @@ def test_a_table_that_cannot_be_made_narrow_enough_is_found() -> None:
     assert found.startswith("line 3: a table of")
 
 
-def test_tables_break_long_names_and_nothing_else() -> None:
+@pytest.mark.parametrize("tag", ["td", "th", "h3"])
+def test_tables_and_headings_break_long_names_and_nothing_else(tag: str) -> None:
     name = "<code>pulsar.client.maxRedirects</code>"
-    assert page_checks.breakable(f"<td><code>a.b</code> {name}</td>{name}") == (
-        "<td><code>a.b</code> <code>pulsar.<wbr>client.<wbr>max<wbr>Redirects</code></td>" + name
+    broken = "<code>pulsar.<wbr>client.<wbr>max<wbr>Redirects</code>"
+    assert page_checks.breakable(f"<{tag}><code>a.b</code> {name}</{tag}>{name}") == (
+        f"<{tag}><code>a.b</code> {broken}</{tag}>{name}"
     )
 
 
