@@ -28,7 +28,7 @@ _RUNNING = """\
 service URL: {0}
 read it:     spark.read.format("pulsar")
                  .option("service.url", "{0}")
-                 .option("topic", "my-topic").load()
+                 .option("topic", "{1}").load()
 stop it:     Ctrl-C"""
 _REST = """
 admin REST:  {admin_url}"""
@@ -292,8 +292,8 @@ def run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     with EmbeddedBroker(**_settings(arguments)) as broker:
-        for topic in arguments.topic:
-            name, partitions = _topic(topic)
+        topics = [_topic(topic) for topic in arguments.topic]
+        for name, partitions in topics:
             broker.create_topic(name, partitions=partitions)
         told = {"service_url": broker.service_url}
         if arguments.rest is not None:
@@ -302,7 +302,8 @@ def run(arguments: argparse.Namespace) -> int:
             print_json_line(told)
         else:
             rest = _REST.format(**told) if "admin_url" in told else ""
-            print(_RUNNING.format(broker.service_url) + rest, flush=True)
+            name = topics[0][0] if topics else "my-topic"
+            print(_RUNNING.format(broker.service_url, name) + rest, flush=True)
         stopped.wait()
     return 0
 

@@ -65,6 +65,17 @@ def test_a_client_is_served_until_a_signal_ends_it(
         process.communicate()
 
 
+def test_what_reads_a_topic_names_the_one_that_was_created() -> None:
+    process = start("--port", "0", "--topic", "orders:3", "--topic", "plain")
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(5)]
+        assert '.option("topic", "orders").load()' in lines[3]
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_port_that_is_taken_is_named_with_the_way_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
