@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.matrix import PYTHONS
+
 pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,6 +31,12 @@ def test_files_fit_the_schema_of_their_service(schema: str, files: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     done = subprocess.run([*command, *found], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_spark_is_run_with_the_python_that_the_matrix_would_choose() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
+    pairs = jobs["spark"]["strategy"]["matrix"]["include"]
+    assert {pair["spark"]: pair["python"] for pair in pairs} == PYTHONS
 
 
 def test_docker_compose_brings_pulsar_spark_and_jupyter_with_the_notebooks() -> None:
