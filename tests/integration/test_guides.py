@@ -123,7 +123,7 @@ def run(
             (folder / block.title).write_text(code)
         elif block.language == "sql":
             for statement in filter(str.strip, code.split(";\n")):
-                spark.sql(statement).collect()
+                found["spark"].sql(statement).collect()
         else:
             # Errors name the line of the page.
             padded = "\n" * (block.line - 1) + code
