@@ -406,8 +406,6 @@ def check_scheduled_jobs(
                 "PYSPARK_PYTHON": sys.executable,
                 "PYTHONPATH": str(DOCS.parent),
                 "SPARK_CONF_DIR": str(folder),
-                # Small queries need less CPU without compiling them.
-                "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
             capture_output=True,
             text=True,
