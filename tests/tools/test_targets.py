@@ -41,6 +41,5 @@ def test_each_test_is_run_by_one_of_the_two_targets() -> None:
 
 def test_continuous_integration_runs_both_and_must_have_its_broker() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    for needed in ("export CI=true", "make lint", "make test", "make test-slow || status=$?"):
+    for needed in ("export CI=true", "make lint", "make test", "make test-slow"):
         assert needed in lines
-    assert lines[-1] == 'exit "$status"'
