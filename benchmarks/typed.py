@@ -241,7 +241,7 @@ def measure(bench: Bench, runs: int, scale: float, alternate: Alternate) -> dict
 def _medians(found: Mapping[Shape, Sequence[Result]]) -> dict[str, Any]:
     return {
         shape.title: {
-            f"{result.contender.name}": [round(result.rows_per_second), round(result.cpu, 2)]
+            result.contender.name: [round(result.rows_per_second), round(result.cpu, 2)]
             for result in results
         }
         for shape, results in found.items()
@@ -381,24 +381,15 @@ def _in_spark(bench: Bench, shape: Shape, typed: dict[str, Any], raw: dict[str, 
 
 
 def table(found: Mapping[Shape, Sequence[Result]]) -> str:
-    """The Markdown table; the shape that is worst beside its floor first."""
-    kinds = [OURS, TRIVIAL, RAW, IN_SPARK, OFFICIAL, SCALA]
+    """The Markdown table of reading; the shape that is worst beside its floor first."""
     lines = [
         "| CPU µs a row (thousand rows/s) | typed, kernel | typed, pure Python "
         "| floor: columns ready-made | raw | raw + Spark's function | official client + library "
         "| Scala connector | × floor |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    rows: list[tuple[float, str]] = []
-    for shape, results in found.items():
-        by_kind = {(r.contender.kind, r.contender.implementation): r for r in results}
-        named = [by_kind.get((OURS, "native")), by_kind.get((OURS, "python"))]
-        named += [by_kind.get((kind, "")) for kind in kinds[1:]]
-        ours, floor = named[0] or named[1], by_kind.get((TRIVIAL, ""))
-        ratio = ours.cpu / floor.cpu if ours and floor else 0.0
-        cells = [shape.title, *map(_cell, named), f"{ratio:.2f}" if ratio else ""]
-        rows.append((ratio, f"| {' | '.join(cells)} |"))
-    return "\n".join([*lines, *(text for _, text in sorted(rows, reverse=True))])
+    kinds = (TRIVIAL, RAW, IN_SPARK, OFFICIAL, SCALA)
+    return "\n".join([*lines, *_rows(found, kinds, lambda cpu, floor: cpu / floor, "{:.2f}")])
 
 
 def written_table(found: Mapping[Shape, Sequence[Result]]) -> str:
@@ -408,16 +399,30 @@ def written_table(found: Mapping[Shape, Sequence[Result]]) -> str:
         "| floor: a sink that drops the columns | Spark's function + raw | kernel beside floor |",
         "|---|---:|---:|---:|---:|---:|",
     ]
+    kinds = (TRIVIAL_SINK, IN_SPARK)
+    return "\n".join([*lines, *_rows(found, kinds, lambda cpu, floor: cpu - floor, "{:+.2f} µs")])
+
+
+def _rows(
+    found: Mapping[Shape, Sequence[Result]],
+    others: Sequence[str],
+    beside: Callable[[float, float], float],
+    shown: str,
+) -> list[str]:
+    """A row for each shape, the worst first: ours, the others, and ours beside the first of them.
+
+    Without that one, its floor, the last cell is empty.
+    """
     rows: list[tuple[float, str]] = []
     for shape, results in found.items():
         by_kind = {(r.contender.kind, r.contender.implementation): r for r in results}
         named = [by_kind.get((OURS, "native")), by_kind.get((OURS, "python"))]
-        named += [by_kind.get((kind, "")) for kind in (TRIVIAL_SINK, IN_SPARK)]
+        named += [by_kind.get((kind, "")) for kind in others]
         ours, floor = named[0] or named[1], named[2]
-        more = ours.cpu - floor.cpu if ours and floor else 0.0
-        cells = [shape.title, *map(_cell, named), f"+{more:.2f} µs" if floor else ""]
-        rows.append((more, f"| {' | '.join(cells)} |"))
-    return "\n".join([*lines, *(text for _, text in sorted(rows, reverse=True))])
+        ratio = beside(ours.cpu, floor.cpu) if ours and floor else 0.0
+        cells = [shape.title, *map(_cell, named), shown.format(ratio) if floor else ""]
+        rows.append((ratio, f"| {' | '.join(cells)} |"))
+    return [text for _, text in sorted(rows, reverse=True)]
 
 
 def _cell(result: Result | None) -> str:
