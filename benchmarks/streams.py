@@ -234,6 +234,7 @@ def _idle(frame: DataFrame) -> float:
             time.sleep(_WARM_UP_SECONDS)
             with measured() as result:
                 time.sleep(IDLE_SECONDS)
+            _wait(lambda: query.isActive, query)
         finally:
             query.stop()
     return result.cpu_seconds / result.seconds

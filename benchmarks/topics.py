@@ -9,11 +9,15 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from benchmarks.measure import Measurement
 from benchmarks.workloads import Workload
 from pulsar_spark.protocol.implementation import VARIABLE as IMPLEMENTATION
-from tests.support.real_broker import RealBroker
+
+if TYPE_CHECKING:
+    # It needs pytest, which an environment that only runs Spark does not have.
+    from tests.support.real_broker import RealBroker
 
 _OFFICIAL_SECONDS = 600
 

@@ -69,7 +69,7 @@ class Workload:
     def title(self) -> str:
         """The name in tables."""
         size = f"{self.size} B" if self.size < 1000 else f"{self.size // 1000} KB"
-        words = [size]
+        words = [size if self.size else self.name]
         words += [] if self.compression == "NONE" else [self.compression]
         words += [f"batches of {self.batch:,}" if self.batch > 1 else "unbatched"]
         words += [f"{self.partitions} partitions"] if self.partitions > 1 else []

@@ -34,7 +34,6 @@ def session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "600m",
         "spark.log.level": "OFF",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

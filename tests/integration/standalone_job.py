@@ -22,7 +22,6 @@ SETTINGS = {
     "spark.driver.host": HOSTS[0],
     "spark.driver.bindAddress": HOSTS[0],
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -275,7 +275,6 @@ from tests.integration.test_spark_stream_sink import Job
 builder = SparkSession.builder.master("local[2,20]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.memory", "512m").config("spark.log.level", "OFF")
 builder = builder.config("spark.ui.showConsoleProgress", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
 builder = builder.config("spark.sql.codegen.wholeStage", "false")
 job = Job(builder.getOrCreate(), Path(sys.argv[1]), sys.argv[2], topic="t")
 job.options["pulsar.producer.batchingMaxMessages"] = "50"

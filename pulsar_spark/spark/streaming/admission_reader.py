@@ -37,7 +37,7 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return where the next batch ends; everything before `start` is committed."""
-        if start == self._told and self._source.rests():
+        if start == self._told and self._rests():
             return start
         caps = caps_within(self._options.caps, limit)
         self._told = self._source.latest(StreamOffset.from_json(start), caps).to_json()

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+# How long a look rests that is the second without news: Spark looks a hundred times a second.
+_REST_SECONDS = 0.05
+
 
 class PulsarStreamReader(DataSourceStreamReader):
     """Reads topics as a stream. Asks no broker before Spark asks for an offset.
@@ -44,6 +47,8 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._versions = SeenVersions(options.read)
         self._checked: ValueType | None = None
         self._warned = self._asked = False
+        # Whether the last look found nothing, and there was no micro-batch after it.
+        self._quiet = False
         # The last offset, as Spark was told it, and the last report, until something has changed.
         self._told: dict[str, Any] = {}
         self._reported: dict[str, Any] | None = None
@@ -67,13 +72,23 @@ class PulsarStreamReader(DataSourceStreamReader):
                 "read, and the next run continues there. From Spark 4.2 on they read everything, "
                 "in micro-batches within these limits."
             )
-        if self._source.rests():
+        if self._rests():
             return self._told
         start = self._source.last or self._source.initial()
         # A restarted query may ask once before it has repeated its last batch.
         committed, self._asked = self._asked, True
         self._told = self._source.latest(start, caps, committed=committed).to_json()
         return self._told
+
+    def _rests(self) -> bool:
+        """Whether the last offset is still the latest one; waits a moment for news, if it was.
+
+        It does not wait after a micro-batch: another source of the query may have news.
+        """
+        if self._quiet:
+            self._source.wait_for_news(_REST_SECONDS)
+        self._quiet = self._source.rests()
+        return self._quiet
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch; with equal offsets a restarted query passes its position."""
@@ -99,7 +114,8 @@ class PulsarStreamReader(DataSourceStreamReader):
         return self._tasks.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge the messages before `end`."""
+        """Acknowledge the messages before `end`; Spark commits for all sources of a query."""
+        self._quiet = False
         self._source.commit(StreamOffset.from_json(end))
 
     def stop(self) -> None:

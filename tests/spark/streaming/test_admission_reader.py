@@ -8,8 +8,9 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,6 +28,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pulsar_spark.progress import lag
 from pulsar_spark.spark.options.stream import Caps, parse_stream_options
+from pulsar_spark.spark.streaming import reader as stream_reader
 from pulsar_spark.spark.streaming.admission_reader import AdmissionStreamReader, caps_within
 from pulsar_spark.spark.streaming.backlog import Backlogs
 from pulsar_spark.testing import EmbeddedBroker
@@ -195,8 +197,9 @@ def used_by_process() -> Used:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
-    broker: EmbeddedBroker,
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 0.0)
     broker.create_topic("t", 4)
     store_many(broker, "t-partition-0", 10)
     options = {"service.url": broker.service_url, "topic": "t", "startingOffsets": "earliest"}
@@ -224,3 +227,72 @@ def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
     reader.stop()
     # Measured: some 10 KiB. One of 100 bytes a trigger would be 200 KiB.
     assert after.memory - before.memory < 190
+
+
+# --- a stream without news --------------------------------------------------------------------
+
+
+@pytest.fixture
+def waits(reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long it waits for news, each time; it does not really wait."""
+    found: list[float] = []
+    monkeypatch.setattr(reader._source, "wait_for_news", found.append)
+    return found
+
+
+def at_rest(reader: AdmissionStreamReader) -> dict[str, Any]:
+    """Return the latest offset, once brokers would report news of later ones."""
+    limit = ReadAllAvailable()
+    end = reader.latestOffset(reader.initialOffset(), limit)
+    reader.commit(end)
+
+    def rests() -> bool:
+        return reader.latestOffset(end, limit) == end and reader._source.rests()
+
+    wait_until(rests, "it does not rest")
+    reader.commit(end)
+    return end
+
+
+def test_it_waits_at_each_look_without_news_after_the_first_one(
+    reader: AdmissionStreamReader, waits: list[float]
+) -> None:
+    end = at_rest(reader)
+    waits.clear()
+    for looks in range(5):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert waits == [0.05] * looks
+
+
+def test_it_does_not_wait_after_a_micro_batch_of_another_source(
+    reader: AdmissionStreamReader, waits: list[float]
+) -> None:
+    end = at_rest(reader)
+    waits.clear()
+    for _ in range(3):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        reader.commit(end)
+    assert waits == []
+
+
+def test_news_ends_the_wait_and_is_in_the_offset_that_was_asked_for(
+    broker: EmbeddedBroker, reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than the test may take.
+    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 600.0)
+    end = at_rest(reader)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    asked = ThreadPoolExecutor(1).submit(reader.latestOffset, end, ReadAllAvailable())
+    store_many(broker, "t", 20)
+    assert asked.result(60)["positions"] == {full("t"): "1:4:0"}
+
+
+def test_it_never_waits_for_the_end_of_available_now(
+    reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 600.0)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for _ in range(3):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
