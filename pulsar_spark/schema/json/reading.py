@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.column_decoder import Read
-from pulsar_spark.schema.json.reference import converter, count_cells, parse, take
+from pulsar_spark.schema.json.reference import converter, count_cells, fields_of, parse
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
 # An item of a list takes as many bytes: a digit and a comma.
@@ -33,7 +33,7 @@ class JsonPlan:
         shapes = list(self.shapes.values())
         # The value itself is a field without a name.
         names = [""] if self.is_whole else list(self.shapes)
-        fields = list(zip(names, map(converter, shapes), strict=True))
+        fields = fields_of(names, list(map(converter, shapes)))
         widest = max((widest_item(shape.kind) for shape in shapes), default=0)
 
         def read(value: bytes) -> Sequence[Any] | None:
@@ -49,7 +49,7 @@ class JsonPlan:
                     cells = sum(map(count_cells, map(tree.get, names), shapes))
                     if cells > MAX_CELLS:
                         raise Mismatch(f"its lists have more than {MAX_CELLS} fields")
-                return [take(tree, name, convert) for name, convert in fields]
+                return fields(tree)
             except RecursionError:
                 raise Mismatch("it is nested too deeply") from None
 

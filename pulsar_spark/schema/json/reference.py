@@ -11,9 +11,10 @@ import json
 import re
 from array import array
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ LONGEST_INTEGER = 40
 NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
 """The words that stand for numbers."""
 
+_DOUBLE = Struct("<d")
 _LONGEST_DECIMAL = 1000
 _EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
 # Each text matches in at most one way, so that a mismatch is found quickly.
@@ -332,25 +334,33 @@ def count_cells(value: Any, shape: Shape) -> int:
 
 
 def _record(shape: Shape, exact: bool) -> Convert:
-    parts = [(n, converter(p, exact=exact)) for n, p in zip(shape.names, shape.parts, strict=True)]
+    read = fields_of(shape.names, [converter(part, exact=exact) for part in shape.parts])
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
             raise wrong(value, shape.rule)
-        return tuple([take(value, name, part) for name, part in parts])
+        return read(value)
 
     return convert
 
 
-def take(value: Mapping[str, Any], name: str, convert: Convert) -> Any:
-    """Convert a field of an object, None if it is null or missing."""
-    found = value.get(name)
-    if found is None:
-        return None
-    try:
-        return convert(found)
-    except Mismatch as mismatch:
-        raise mismatch.within(name) from None
+def fields_of(
+    names: Sequence[str], converters: Sequence[Convert]
+) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """Return the function that converts these fields of an object; missing ones are null."""
+    parts = list(zip(names, converters, strict=True))
+
+    def read(value: Mapping[str, Any]) -> list[Any]:
+        found: list[Any] = []
+        try:
+            for name, convert in parts:
+                field = value.get(name)
+                found.append(None if field is None else convert(field))
+        except Mismatch as mismatch:
+            raise mismatch.within(names[len(found)]) from None
+        return found
+
+    return read
 
 
 def _array(shape: Shape, exact: bool) -> Convert:
@@ -454,10 +464,11 @@ def _boolean(value: Any, shape: Shape) -> bool:
 
 
 def _text(value: Any) -> bytes:
-    if not isinstance(value, str) or isinstance(value, NumberText):
+    if value.__class__ is not str:
         raise wrong(value, JsonRule.TEXT)
     try:
-        return value.encode()
+        encoded: bytes = value.encode()
+        return encoded
     except UnicodeEncodeError:
         raise Mismatch("it is a string with half of a surrogate pair") from None
 
@@ -507,13 +518,21 @@ def _float(value: Any) -> float:
 
 
 def _floating(shape: Shape, exact: bool) -> Convert:
-    code = "f" if pa.types.is_float32(shape.kind) else "d"
-    return lambda value: array(code, [_float(value)]).tobytes()
+    # Other than an array, a Struct refuses a number that is too large for a float.
+    if pa.types.is_float32(shape.kind):
+        return lambda value: array("f", [_float(value)]).tobytes()
+    pack = _DOUBLE.pack
+    return lambda value: pack(float(value) if value.__class__ is NumberText else _float(value))
 
 
-def _integer(value: Any, shape: Shape) -> int:
+def _integer(shape: Shape, exact: bool) -> Convert:
     bits = shape.kind.bit_width - 1
-    return in_range(whole_number(value, shape), range(-(2**bits), 2**bits))
+    allowed = range(-(2**bits), 2**bits)
+
+    def convert(value: Any) -> int:
+        return in_range(value if value.__class__ is int else whole_number(value, shape), allowed)
+
+    return convert
 
 
 _SIMPLE: dict[JsonRule, Convert] = {
@@ -528,7 +547,6 @@ _SIMPLE: dict[JsonRule, Convert] = {
 
 _SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
     JsonRule.BOOLEAN: _boolean,
-    JsonRule.INTEGER: _integer,
     JsonRule.DECIMAL: scaled_decimal,
     JsonRule.DATE: to_date,
     JsonRule.MOMENT: to_moment,
@@ -541,5 +559,6 @@ _MAKERS: dict[JsonRule, Callable[[Shape, bool], Convert]] = {
     JsonRule.MAP: _map,
     JsonRule.PAIRS: _pairs,
     JsonRule.UNION: _union,
+    JsonRule.INTEGER: _integer,
     JsonRule.FLOAT: _floating,
 }
