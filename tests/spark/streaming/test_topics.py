@@ -101,7 +101,8 @@ def test_topics_that_a_watch_could_not_report_are_found_after_a_disconnect(
         broker.create_topic("a-2")
         broker.faults.disconnect()
     new = store_many(broker, "a-2", 10)
-    assert query.batch() == new
+    # A client learns of it a moment later.
+    wait_until(lambda: query.batch() == new, "the new topic is not found")
 
 
 def test_a_pattern_that_the_broker_does_not_watch_is_listed_at_each_trigger(
