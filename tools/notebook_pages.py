@@ -57,7 +57,9 @@ def execute(
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
     together = new_notebook(cells=cells)  # type: ignore[no-untyped-call]
-    client = NotebookClient(together, timeout=_SECONDS, kernel_name="python3")
+    client = NotebookClient(
+        together, timeout=_SECONDS, startup_timeout=_SECONDS, kernel_name="python3"
+    )
     with tempfile.TemporaryFile() as said:
         try:
             client.execute(env=environment, stdout=said, stderr=said)
