@@ -130,17 +130,13 @@ def read_long(cursor: ValueCursor) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _take(size: int) -> Read:
-    """Return the function that takes so many bytes."""
-
-    def take(cursor: ValueCursor) -> bytes:
-        data, start = cursor.data, cursor.pos
-        cursor.pos = end = start + size
-        if end > len(data):
-            raise Mismatch(f"{size} bytes are announced, {len(data) - start} are left")
-        return data[start:end]
-
-    return take
+def _take(cursor: ValueCursor, size: int) -> bytes:
+    data, start = cursor.data, cursor.pos
+    end = start + size
+    if size < 0 or end > len(data):
+        raise Mismatch(f"{size} bytes are announced, {len(data) - start} are left")
+    cursor.pos = end
+    return data[start:end]
 
 
 def _read_null(_cursor: ValueCursor) -> None:
@@ -154,11 +150,8 @@ def _read_int(cursor: ValueCursor) -> int:
     return number
 
 
-_read_byte = _take(1)
-
-
 def _read_boolean(cursor: ValueCursor) -> bool:
-    byte: int = _read_byte(cursor)[0]
+    byte = _take(cursor, 1)[0]
     if byte > 1:
         raise Mismatch(f"the byte {byte} is not a boolean")
     return byte == 1
@@ -192,8 +185,9 @@ def _floating(plan: ReadNumber) -> Read:
         read, convert = _WHOLE[plan.kind], to_float if is_float else _to_double
         return lambda cursor: convert(read(cursor))
     size = _SIZES[plan.kind]
-    take = _take(size)
-    return take if size == plan.type.bit_width // 8 else lambda cursor: _widened(take(cursor))
+    if size == plan.type.bit_width // 8:
+        return lambda cursor: _take(cursor, size)
+    return lambda cursor: _widened(_take(cursor, size))
 
 
 def _to_double(number: int) -> bytes:
@@ -224,7 +218,8 @@ def _widened(data: bytes) -> bytes:
 
 
 def _bytes(plan: ReadBytes) -> Read:
-    raw = _read_sized if plan.size is None else _take(plan.size)
+    size = plan.size
+    raw = _read_sized if size is None else lambda cursor: _take(cursor, size)
     convert = conversion(plan)
     if convert is None:
         return raw
@@ -232,17 +227,11 @@ def _bytes(plan: ReadBytes) -> Read:
 
 
 def _read_sized(cursor: ValueCursor) -> bytes:
-    size = read_long(cursor)
-    data, start = cursor.data, cursor.pos
-    cursor.pos = end = start + size
-    if size < 0 or end > len(data):
-        raise Mismatch(f"{size} bytes are announced, {len(data) - start} are left")
-    return data[start:end]
+    return _take(cursor, read_long(cursor))
 
 
 def _read_text(cursor: ValueCursor) -> bytes:
-    raw = _read_sized(cursor)
-    return raw if raw.isascii() else _text(raw)
+    return _text(_take(cursor, read_long(cursor)))
 
 
 def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
@@ -257,10 +246,11 @@ def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
 
 
 def _text(raw: bytes) -> bytes:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        raise Mismatch("a text is not UTF-8") from None
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            raise Mismatch("a text is not UTF-8") from None
     return raw
 
 
@@ -354,29 +344,25 @@ def _pair(plan: ReadMap) -> Read:
 
 
 def _record(plan: ReadRecord) -> Read:
-    reads = [reader_of(step.plan) for step in plan.steps]
+    steps = [(step.name, reader_of(step.plan), step.target) for step in plan.steps]
     template: list[Any] = [None] * plan.type.num_fields
     for default in plan.defaults:
         template[default.target] = read_value(reader_of(default.plan), default.data)
-    targets = [step.target for step in plan.steps]
 
     def read(cursor: ValueCursor) -> list[Any]:
-        found: list[Any] = []
-        try:
-            for read_field in reads:
-                found.append(read_field(cursor))
-        except Mismatch as error:
-            raise error.within(plan.steps[len(found)].name) from None
-        return found
-
-    def placed(cursor: ValueCursor) -> list[Any]:
         out = template.copy()
-        for target, value in zip(targets, read(cursor), strict=True):
-            if target is not None:
-                out[target] = value
+        current = ""
+        try:
+            for name, read_field, target in steps:
+                current = name
+                value = read_field(cursor)
+                if target is not None:
+                    out[target] = value
+        except Mismatch as error:
+            raise error.within(current) from None
         return out
 
-    return read if targets == list(range(plan.type.num_fields)) else placed
+    return read
 
 
 def _union(plan: ReadUnion) -> Read:
@@ -436,8 +422,8 @@ def _opaque(plan: ReadOpaque) -> Read:
 _CHECKED: dict[str, Read] = {
     **_WHOLE,
     "null": _read_null,
-    "float": _take(4),
-    "double": _take(8),
+    "float": lambda cursor: _take(cursor, 4),
+    "double": lambda cursor: _take(cursor, 8),
     "bytes": _read_sized,
     "string": _read_text,
 }
@@ -491,7 +477,7 @@ def _parts(cursor: ValueCursor, node: Node, read_text: Read, strict: bool) -> It
                 read_text(cursor)
                 yield node.values
         case Fixed():
-            _take(node.size)(cursor)
+            _take(cursor, node.size)
         case Enum() if strict:
             _symbol(cursor, len(node.symbols))
         case Enum():

@@ -464,11 +464,10 @@ def _boolean(value: Any, shape: Shape) -> bool:
 
 
 def _text(value: Any) -> bytes:
-    if value.__class__ is not str:
+    if type(value) is not str:
         raise wrong(value, JsonRule.TEXT)
     try:
-        encoded: bytes = value.encode()
-        return encoded
+        return value.encode()
     except UnicodeEncodeError:
         raise Mismatch("it is a string with half of a surrogate pair") from None
 
@@ -510,19 +509,21 @@ def _base64(value: Any) -> bytes:
 
 
 def _float(value: Any) -> float:
+    if isinstance(value, NumberText):
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise wrong(value, JsonRule.FLOAT)
-    if isinstance(value, str) and not isinstance(value, NumberText) and value not in NOT_FINITE:
+    if isinstance(value, str) and value not in NOT_FINITE:
         raise wrong(value, JsonRule.FLOAT)
     return float(value)
 
 
 def _floating(shape: Shape, exact: bool) -> Convert:
-    # Other than an array, a Struct refuses a number that is too large for a float.
     if pa.types.is_float32(shape.kind):
+        # Unlike a Struct, an array takes a number that is too large for a float.
         return lambda value: array("f", [_float(value)]).tobytes()
     pack = _DOUBLE.pack
-    return lambda value: pack(float(value) if value.__class__ is NumberText else _float(value))
+    return lambda value: pack(_float(value))
 
 
 def _integer(shape: Shape, exact: bool) -> Convert:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-# How long a look rests that is the second without news: Spark looks a hundred times a second.
-_REST_SECONDS = 0.05
+# How long a look waits for news if the one before found none: Spark looks a hundred times a second.
+_WAIT_SECONDS = 0.05
 
 
 class PulsarStreamReader(DataSourceStreamReader):
@@ -85,9 +85,7 @@ class PulsarStreamReader(DataSourceStreamReader):
 
         It does not wait after a micro-batch: another source of the query may have news.
         """
-        if self._quiet:
-            self._source.wait_for_news(_REST_SECONDS)
-        self._quiet = self._source.rests()
+        self._quiet = self._source.rests(_WAIT_SECONDS if self._quiet else 0.0)
         return self._quiet
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -254,15 +254,14 @@ class StreamSource:
         self._rests_until = time.monotonic() + _REST_SECONDS if resting else -math.inf
         return found
 
-    def wait_for_news(self, seconds: float) -> None:
-        """Wait until brokers report news, at most so long; not at all unless they would."""
-        if self._subscriptions is not None and time.monotonic() < self._rests_until:
-            self._subscriptions.news.wait(seconds)
+    def rests(self, wait: float = 0.0) -> bool:
+        """Return whether the last offset is still the latest one: brokers would report news.
 
-    def rests(self) -> bool:
-        """Return whether the last offset is still the latest one: brokers would report news."""
+        Before it looks, it waits for news, at most so many seconds.
+        """
         if self._subscriptions is None or time.monotonic() >= self._rests_until:
             return False
+        self._subscriptions.news.wait(wait)
         return self._follow().are_same() and self._subscriptions.rests()
 
     def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:

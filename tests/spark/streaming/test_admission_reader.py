@@ -199,7 +199,7 @@ def used_by_process() -> Used:
 def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 0.0)
+    monkeypatch.setattr(stream_reader, "_WAIT_SECONDS", 0.0)
     broker.create_topic("t", 4)
     store_many(broker, "t-partition-0", 10)
     options = {"service.url": broker.service_url, "topic": "t", "startingOffsets": "earliest"}
@@ -233,42 +233,47 @@ def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
 
 
 @pytest.fixture
-def waits(reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long it waits for news, each time; it does not really wait."""
-    found: list[float] = []
-    monkeypatch.setattr(reader._source, "wait_for_news", found.append)
+def end(reader: AdmissionStreamReader) -> dict[str, Any]:
+    """The latest offset, of which brokers would report a later one; no look was after it yet."""
+    limit = ReadAllAvailable()
+    found = reader.latestOffset(reader.initialOffset(), limit)
+    reader.commit(found)
+
+    def rests() -> bool:
+        return reader.latestOffset(found, limit) == found and reader._source.rests()
+
+    wait_until(rests, "it does not rest")
+    reader.commit(found)
     return found
 
 
-def at_rest(reader: AdmissionStreamReader) -> dict[str, Any]:
-    """Return the latest offset, once brokers would report news of later ones."""
-    limit = ReadAllAvailable()
-    end = reader.latestOffset(reader.initialOffset(), limit)
-    reader.commit(end)
+@pytest.fixture
+def waits(
+    reader: AdmissionStreamReader, end: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """How long it waits for news, each time; it does not really wait."""
+    found: list[float] = []
+    rests = reader._source.rests
 
-    def rests() -> bool:
-        return reader.latestOffset(end, limit) == end and reader._source.rests()
+    def recorded(wait: float = 0.0) -> bool:
+        found.extend([wait] if wait else [])
+        return rests()
 
-    wait_until(rests, "it does not rest")
-    reader.commit(end)
-    return end
+    monkeypatch.setattr(reader._source, "rests", recorded)
+    return found
 
 
 def test_it_waits_at_each_look_without_news_after_the_first_one(
-    reader: AdmissionStreamReader, waits: list[float]
+    reader: AdmissionStreamReader, end: dict[str, Any], waits: list[float]
 ) -> None:
-    end = at_rest(reader)
-    waits.clear()
     for looks in range(5):
         assert reader.latestOffset(end, ReadAllAvailable()) == end
         assert waits == [0.05] * looks
 
 
 def test_it_does_not_wait_after_a_micro_batch_of_another_source(
-    reader: AdmissionStreamReader, waits: list[float]
+    reader: AdmissionStreamReader, end: dict[str, Any], waits: list[float]
 ) -> None:
-    end = at_rest(reader)
-    waits.clear()
     for _ in range(3):
         assert reader.latestOffset(end, ReadAllAvailable()) == end
         reader.commit(end)
@@ -276,21 +281,24 @@ def test_it_does_not_wait_after_a_micro_batch_of_another_source(
 
 
 def test_news_ends_the_wait_and_is_in_the_offset_that_was_asked_for(
-    broker: EmbeddedBroker, reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker,
+    reader: AdmissionStreamReader,
+    end: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Longer than the test may take.
-    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 600.0)
-    end = at_rest(reader)
+    monkeypatch.setattr(stream_reader, "_WAIT_SECONDS", 600.0)
     assert reader.latestOffset(end, ReadAllAvailable()) == end
-    asked = ThreadPoolExecutor(1).submit(reader.latestOffset, end, ReadAllAvailable())
-    store_many(broker, "t", 20)
-    assert asked.result(60)["positions"] == {full("t"): "1:4:0"}
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(reader.latestOffset, end, ReadAllAvailable())
+        store_many(broker, "t", 20)
+        assert asked.result(60)["positions"] == {full("t"): "1:4:0"}
 
 
 def test_it_never_waits_for_the_end_of_available_now(
     reader: AdmissionStreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "_REST_SECONDS", 600.0)
+    monkeypatch.setattr(stream_reader, "_WAIT_SECONDS", 600.0)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, ReadAllAvailable())
