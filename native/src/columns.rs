@@ -213,11 +213,16 @@ impl<T: Default + Copy> Fixed<T> {
 }
 
 /// A column of maps from text to text.
-#[derive(Default)]
 pub struct Maps {
     pub offsets: Vec<i32>,
     pub keys: Binary,
     pub values: Binary,
+}
+
+impl Default for Maps {
+    fn default() -> Self {
+        Maps { offsets: vec![0], keys: Binary::default(), values: Binary::default() }
+    }
 }
 
 impl Maps {
@@ -353,7 +358,85 @@ impl Versions {
     }
 }
 
-/// The columns that are wanted, and the rows in them.
+type Long = Fixed<i64>;
+type Int = Fixed<i32>;
+
+/// A column that is wanted.
+pub enum Wanted<'a> {
+    Binary(&'a mut Binary),
+    Long(&'a mut Long),
+    Int(&'a mut Int),
+    Maps(&'a mut Maps),
+}
+
+impl Wanted<'_> {
+    fn truncate(self, rows: usize) {
+        match self {
+            Wanted::Binary(column) => column.truncate(rows),
+            Wanted::Long(column) => column.truncate(rows),
+            Wanted::Int(column) => column.truncate(rows),
+            Wanted::Maps(column) => column.truncate(rows),
+        }
+    }
+
+    fn clear(self, largest: usize) {
+        match self {
+            Wanted::Binary(column) => column.clear(largest),
+            Wanted::Long(column) => column.clear(),
+            Wanted::Int(column) => column.clear(),
+            Wanted::Maps(column) => column.clear(largest),
+        }
+    }
+}
+
+macro_rules! columns {
+    ($($name:ident: $kind:ident,)*) => {
+        /// The columns that are wanted.
+        #[derive(Default)]
+        pub struct Columns {
+            $(pub $name: Option<$kind>,)*
+        }
+
+        impl Columns {
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            fn new(names: &[String]) -> Self {
+                let wanted = |name| names.iter().any(|wanted| wanted == name);
+                Columns { $($name: wanted(stringify!($name)).then($kind::default),)* }
+            }
+
+            /// Each of them, with its name.
+            pub fn each(&mut self) -> impl Iterator<Item = (&'static str, Wanted<'_>)> {
+                let columns = [
+                    $(self.$name.as_mut().map(|found| (stringify!($name), Wanted::$kind(found))),)*
+                ];
+                columns.into_iter().flatten()
+            }
+        }
+    };
+}
+
+columns! {
+    value: Binary,
+    key: Binary,
+    message_id: Binary,
+    publish_time: Long,
+    event_time: Long,
+    properties: Maps,
+    ledger_id: Long,
+    entry_id: Long,
+    batch_index: Int,
+    producer_name: Binary,
+    sequence_id: Long,
+    ordering_key: Binary,
+    schema_version: Binary,
+    redelivery_count: Int,
+    size: Int,
+    index: Long,
+    replicated_from: Binary,
+}
+
+/// Rows, in the columns that are wanted.
 #[derive(Default)]
 pub struct Rows {
     pub rows: usize,
@@ -364,88 +447,12 @@ pub struct Rows {
     pushed_inexact: bool,
     pub spans: Vec<Span>,
     pub versions: Versions,
-    pub value: Option<Binary>,
-    pub key: Option<Binary>,
-    pub message_id: Option<Binary>,
-    pub publish_time: Option<Fixed<i64>>,
-    pub event_time: Option<Fixed<i64>>,
-    pub properties: Option<Maps>,
-    pub ledger_id: Option<Fixed<i64>>,
-    pub entry_id: Option<Fixed<i64>>,
-    pub batch_index: Option<Fixed<i32>>,
-    pub producer_name: Option<Binary>,
-    pub sequence_id: Option<Fixed<i64>>,
-    pub ordering_key: Option<Binary>,
-    pub schema_version: Option<Binary>,
-    pub redelivery_count: Option<Fixed<i32>>,
-    pub size: Option<Fixed<i32>>,
-    pub index: Option<Fixed<i64>>,
-    pub replicated_from: Option<Binary>,
-}
-
-/// Do the same with each column that is wanted.
-macro_rules! each_column {
-    ($rows:expr, $column:ident => $binary:expr, $fixed:expr) => {{
-        let rows = $rows;
-        for column in [
-            &mut rows.value,
-            &mut rows.key,
-            &mut rows.message_id,
-            &mut rows.producer_name,
-            &mut rows.ordering_key,
-            &mut rows.schema_version,
-            &mut rows.replicated_from,
-        ] {
-            if let Some($column) = column {
-                $binary;
-            }
-        }
-        for column in [
-            &mut rows.publish_time,
-            &mut rows.event_time,
-            &mut rows.ledger_id,
-            &mut rows.entry_id,
-            &mut rows.sequence_id,
-            &mut rows.index,
-        ] {
-            if let Some($column) = column {
-                $fixed;
-            }
-        }
-        for column in [&mut rows.batch_index, &mut rows.redelivery_count, &mut rows.size] {
-            if let Some($column) = column {
-                $fixed;
-            }
-        }
-    }};
+    pub columns: Columns,
 }
 
 impl Rows {
     pub fn new(columns: &[String]) -> Self {
-        let wants = |name: &str| columns.iter().any(|column| column == name);
-        let binary = |name: &str| wants(name).then(Binary::default);
-        let long = |name: &str| wants(name).then(Fixed::<i64>::default);
-        let int = |name: &str| wants(name).then(Fixed::<i32>::default);
-        Rows {
-            value: binary("value"),
-            key: binary("key"),
-            message_id: binary("message_id"),
-            publish_time: long("publish_time"),
-            event_time: long("event_time"),
-            properties: wants("properties").then(|| Maps { offsets: vec![0], ..Maps::default() }),
-            ledger_id: long("ledger_id"),
-            entry_id: long("entry_id"),
-            batch_index: int("batch_index"),
-            producer_name: binary("producer_name"),
-            sequence_id: long("sequence_id"),
-            ordering_key: binary("ordering_key"),
-            schema_version: binary("schema_version"),
-            redelivery_count: int("redelivery_count"),
-            size: int("size"),
-            index: long("index"),
-            replicated_from: binary("replicated_from"),
-            ..Rows::default()
-        }
+        Rows { columns: Columns::new(columns), ..Rows::default() }
     }
 
     /// Whether keys and event times are as they were sent.
@@ -456,9 +463,9 @@ impl Rows {
     /// How many bytes the columns repeat for each message of a batch.
     pub fn row_size(&self, shared: &Shared) -> usize {
         [
-            (&self.producer_name, shared.producer_name),
-            (&self.schema_version, shared.schema_version),
-            (&self.replicated_from, shared.replicated_from.unwrap_or_default()),
+            (&self.columns.producer_name, shared.producer_name),
+            (&self.columns.schema_version, shared.schema_version),
+            (&self.columns.replicated_from, shared.replicated_from.unwrap_or_default()),
         ]
         .iter()
         .map(|(column, text)| if column.is_some() { text.len() } else { 0 })
@@ -472,10 +479,10 @@ impl Rows {
         id: &[u8],
         own: Own<'a, impl Iterator<Item = Pair<'a>>>,
     ) -> Result<()> {
-        if let Some(column) = &mut self.value {
+        if let Some(column) = &mut self.columns.value {
             column.push(own.value)?;
         }
-        if let Some(column) = &mut self.key {
+        if let Some(column) = &mut self.columns.key {
             match own.key {
                 Some(text) if own.key_is_base64 => {
                     put_base64(&mut column.data, text)?;
@@ -485,30 +492,30 @@ impl Rows {
                 key => column.push(key)?,
             }
         }
-        if let Some(column) = &mut self.message_id {
+        if let Some(column) = &mut self.columns.message_id {
             column.push(Some(id))?;
         }
-        if let Some(column) = &mut self.event_time {
+        if let Some(column) = &mut self.columns.event_time {
             let millis = own.event_time.min(LAST_MILLIS) as i64;
             column.push((millis > 0).then_some(millis * 1000));
             self.pushed_inexact |= own.event_time > LAST_MILLIS;
         }
-        if let Some(column) = &mut self.properties {
+        if let Some(column) = &mut self.columns.properties {
             column.push(own.properties)?;
         }
-        if let Some(column) = &mut self.batch_index {
+        if let Some(column) = &mut self.columns.batch_index {
             column.push(Some(own.batch_index));
         }
-        if let Some(column) = &mut self.sequence_id {
+        if let Some(column) = &mut self.columns.sequence_id {
             column.push(Some(own.sequence_id));
         }
-        if let Some(column) = &mut self.ordering_key {
+        if let Some(column) = &mut self.columns.ordering_key {
             column.push(own.ordering_key)?;
         }
-        if let Some(column) = &mut self.size {
+        if let Some(column) = &mut self.columns.size {
             column.push(Some(i32::try_from(own.size).map_err(|_| Unusual)?));
         }
-        if let Some(column) = &mut self.index {
+        if let Some(column) = &mut self.columns.index {
             column.push(own.index);
         }
         Ok(())
@@ -519,23 +526,23 @@ impl Rows {
         if count == 0 {
             return Ok(());
         }
-        if let Some(column) = &mut self.publish_time {
+        if let Some(column) = &mut self.columns.publish_time {
             column.fill(shared.publish_time.min(LAST_MILLIS) as i64 * 1000, count);
         }
-        if let Some(column) = &mut self.ledger_id {
+        if let Some(column) = &mut self.columns.ledger_id {
             column.fill(shared.ledger, count);
         }
-        if let Some(column) = &mut self.entry_id {
+        if let Some(column) = &mut self.columns.entry_id {
             column.fill(shared.entry, count);
         }
-        if let Some(column) = &mut self.redelivery_count {
+        if let Some(column) = &mut self.columns.redelivery_count {
             column.fill(shared.redelivery_count, count);
         }
         let version = Some(shared.schema_version).filter(|version| !version.is_empty());
         for (column, value, is_text) in [
-            (&mut self.producer_name, Some(shared.producer_name), true),
-            (&mut self.schema_version, version, false),
-            (&mut self.replicated_from, shared.replicated_from, true),
+            (&mut self.columns.producer_name, Some(shared.producer_name), true),
+            (&mut self.columns.schema_version, version, false),
+            (&mut self.columns.replicated_from, shared.replicated_from, true),
         ] {
             if let Some(column) = column {
                 if is_text {
@@ -558,18 +565,12 @@ impl Rows {
     pub fn give_up(&mut self) {
         let count = self.rows;
         self.pushed_inexact = false;
-        each_column!(&mut *self, column => column.truncate(count), column.truncate(count));
-        if let Some(column) = &mut self.properties {
-            column.truncate(count);
-        }
+        self.columns.each().for_each(|(_, column)| column.truncate(count));
     }
 
     /// Forget all rows, and keep memory for about as many.
     pub fn clear(&mut self, largest: usize) {
-        each_column!(&mut *self, column => column.clear(largest), column.clear());
-        if let Some(column) = &mut self.properties {
-            column.clear(largest);
-        }
+        self.columns.each().for_each(|(_, column)| column.clear(largest));
         self.spans.clear();
         self.versions.clear();
         self.rows = 0;
@@ -624,7 +625,7 @@ mod tests {
             let own = Own { event_time, properties, ..Own::default() };
             rows.push(b"", own).unwrap();
         }
-        let found = rows.event_time.unwrap();
+        let found = rows.columns.event_time.unwrap();
         let last = LAST_MILLIS as i64 * 1000;
         assert_eq!(&found.data[..], [1000, last, last, last, 0]);
         assert_eq!(found.validity.nulls, 1);
@@ -647,7 +648,7 @@ mod tests {
 
     #[test]
     fn of_a_repeated_property_the_last_value_counts_at_the_first_place() {
-        let mut found = Maps { offsets: vec![0], ..Maps::default() };
+        let mut found = Maps::default();
         let pairs: [Pair; 3] = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")];
         found.push(pairs.into_iter()).unwrap();
         assert_eq!((&found.keys.data[..], &found.values.data[..]), (&b"ab"[..], &b"32"[..]));

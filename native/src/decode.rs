@@ -361,7 +361,9 @@ impl Decoder {
                 self.rows.push(&id, own)?;
                 (reached, reached_at) = (index + 1, end);
             }
-            if message.key_is_base64 && self.rows.key.is_some() && (!taken || message.compacted_out)
+            if message.key_is_base64
+                && self.rows.columns.key.is_some()
+                && (!taken || message.compacted_out)
             {
                 // A batch with a key that cannot be read is left whole.
                 put_base64(&mut Vec::new(), message.key.unwrap_or_default())?;

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
-use crate::columns::{Binary, Buffer, Fixed, Lent, Maps, Rows, Span};
+use crate::columns::{self, Binary, Buffer, Fixed, Lent, Maps, Rows, Span, Wanted};
 use crate::decode::{self, Options, Place};
 use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
 use crate::frame;
@@ -96,9 +96,15 @@ impl BlockDecoder {
     #[new]
     fn new(options: &Bound<'_, PyAny>, decompress: Object) -> PyResult<Self> {
         let columns = options.getattr("columns")?.try_iter()?;
+        let columns: Vec<String> = columns.map(|name| name?.extract()).collect::<PyResult<_>>()?;
+        let known = |name: &&String| columns::Columns::NAMES.contains(&name.as_str());
+        if let Some(name) = columns.iter().find(|name| !known(name)) {
+            let text = format!("this kernel has no column {name}: build it again");
+            return Err(PyValueError::new_err(text));
+        }
         let options = Options {
             partition: options.getattr("partition")?.extract()?,
-            columns: columns.map(|name| name?.extract()).collect::<PyResult<_>>()?,
+            columns,
             end: options.getattr("end")?.extract()?,
             max_rows: options.getattr("max_rows")?.extract()?,
             max_bytes: options.getattr("max_bytes")?.extract()?,
@@ -225,34 +231,14 @@ struct Columns {
 impl Columns {
     fn new(py: Python<'_>, rows: &mut Rows) -> PyResult<Self> {
         let columns = PyDict::new(py);
-        for (name, column) in [
-            ("value", &mut rows.value),
-            ("key", &mut rows.key),
-            ("message_id", &mut rows.message_id),
-            ("producer_name", &mut rows.producer_name),
-            ("ordering_key", &mut rows.ordering_key),
-            ("schema_version", &mut rows.schema_version),
-            ("replicated_from", &mut rows.replicated_from),
-        ] {
-            if let Some(column) = column {
-                columns.set_item(name, binary_buffers(py, column)?)?;
-            }
-        }
-        for (name, column) in [
-            ("publish_time", fixed_buffers(py, &mut rows.publish_time)?),
-            ("event_time", fixed_buffers(py, &mut rows.event_time)?),
-            ("properties", map_buffers(py, &mut rows.properties)?),
-            ("ledger_id", fixed_buffers(py, &mut rows.ledger_id)?),
-            ("entry_id", fixed_buffers(py, &mut rows.entry_id)?),
-            ("batch_index", fixed_buffers(py, &mut rows.batch_index)?),
-            ("sequence_id", fixed_buffers(py, &mut rows.sequence_id)?),
-            ("redelivery_count", fixed_buffers(py, &mut rows.redelivery_count)?),
-            ("size", fixed_buffers(py, &mut rows.size)?),
-            ("index", fixed_buffers(py, &mut rows.index)?),
-        ] {
-            if let Some(column) = column {
-                columns.set_item(name, column)?;
-            }
+        for (name, column) in rows.columns.each() {
+            let buffers = match column {
+                Wanted::Binary(column) => binary_buffers(py, column)?,
+                Wanted::Long(column) => fixed_buffers(py, column)?,
+                Wanted::Int(column) => fixed_buffers(py, column)?,
+                Wanted::Maps(column) => map_buffers(py, column)?,
+            };
+            columns.set_item(name, buffers)?;
         }
         let versions = &rows.versions;
         let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
@@ -615,18 +601,13 @@ fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
     Ok(fields.into_pyobject(py)?.into_any().unbind())
 }
 
-fn fixed_buffers<T: Plain>(
-    py: Python<'_>,
-    column: &mut Option<Fixed<T>>,
-) -> PyResult<Option<Object>> {
-    let Some(column) = column else { return Ok(None) };
+fn fixed_buffers<T: Plain>(py: Python<'_>, column: &mut Fixed<T>) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
     let fields = (bits, buffer(py, &mut column.data)?, column.validity.nulls);
-    Ok(Some(fields.into_pyobject(py)?.into_any().unbind()))
+    Ok(fields.into_pyobject(py)?.into_any().unbind())
 }
 
-fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Object>> {
-    let Some(column) = column else { return Ok(None) };
+fn map_buffers(py: Python<'_>, column: &mut Maps) -> PyResult<Object> {
     let fields = PyTuple::new(
         py,
         [
@@ -635,7 +616,7 @@ fn map_buffers(py: Python<'_>, column: &mut Option<Maps>) -> PyResult<Option<Obj
             binary_buffers(py, &mut column.values)?,
         ],
     )?;
-    Ok(Some(fields.into_any().unbind()))
+    Ok(fields.into_any().unbind())
 }
 
 /// What a buffer's values are; numbers are written in the machine's own order.

@@ -46,17 +46,17 @@ S_COLUMNS = [
 ]
 MORE_COLUMNS = [
     (names.PARTITION, "int"),
-    (names.LEDGER_ID, "bigint"),
-    (names.ENTRY_ID, "bigint"),
-    (names.BATCH_INDEX, "int"),
-    (names.PRODUCER_NAME, "string"),
+    ("__ledgerId", "bigint"),
+    ("__entryId", "bigint"),
+    ("__batchIndex", "int"),
+    ("__producerName", "string"),
     (names.SEQUENCE_ID, "bigint"),
     (names.ORDERING_KEY, "binary"),
-    (names.SCHEMA_VERSION, "binary"),
-    (names.REDELIVERY_COUNT, "int"),
-    (names.SIZE, "int"),
-    (names.INDEX, "bigint"),
-    (names.REPLICATED_FROM, "string"),
+    ("__schemaVersion", "binary"),
+    ("__redeliveryCount", "int"),
+    ("__size", "int"),
+    ("__index", "bigint"),
+    ("__replicatedFrom", "string"),
 ]
 
 

@@ -16,6 +16,7 @@ from pulsar_spark.errors import MissingDependency, OptionError
 from pulsar_spark.protocol import blocks, implementation
 from pulsar_spark.protocol.implementation import NATIVE, PYTHON, VARIABLE, load
 from tests.protocol.block_streams import options
+from tests.protocol.implementations import Implementation
 
 KERNEL = "pulsar_spark._kernel"
 
@@ -83,6 +84,12 @@ def test_one_of_another_contract_is_refused(kernel: ModuleType) -> None:
         with pytest.raises(MissingDependency, match=f"contract {blocks.CONTRACT + 1}"):
             load(name)
     assert load(PYTHON) is None
+
+
+@pytest.mark.parametrize("impl", ["native"], indirect=True)
+def test_a_column_that_the_kernel_was_built_without_is_refused(impl: Implementation) -> None:
+    with pytest.raises(ValueError, match="no column new_one: build it again"):
+        impl.make(options(["key", "new_one"]), decompress)
 
 
 def test_an_unknown_name_is_refused() -> None:

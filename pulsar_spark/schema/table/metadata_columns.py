@@ -1,7 +1,7 @@
 """The columns of message metadata: one table, from which decoders, schemas and docs follow.
 
-A new column is a row here and one of `protocol/block_columns.py:COLUMNS`; in the compiled kernel a
-field of `Rows` (native/src/columns.rs), which its list of columns names (native/src/python.rs).
+A new column is a row here, one of `protocol/block_columns.py:COLUMNS`, and one of `columns!` in
+native/src/columns.rs.
 """
 
 from __future__ import annotations
@@ -87,28 +87,28 @@ POSITION_COLUMNS: tuple[MetadataColumn, ...] = (
         "Number of the topic partition; -1 for a topic without partitions.",
     ),
     MetadataColumn(
-        names.LEDGER_ID,
+        "__ledgerId",
         "ledger_id",
         pa.int64(),
         False,
         "BookKeeper ledger that stores the message.",
     ),
     MetadataColumn(
-        names.ENTRY_ID,
+        "__entryId",
         "entry_id",
         pa.int64(),
         False,
         "Entry within the ledger. A batch of messages is one entry.",
     ),
     MetadataColumn(
-        names.BATCH_INDEX,
+        "__batchIndex",
         "batch_index",
         pa.int32(),
         False,
         "Index within a batched entry; -1 for a message that is its own entry.",
     ),
     MetadataColumn(
-        names.PRODUCER_NAME,
+        "__producerName",
         "producer_name",
         pa.string(),
         False,
@@ -129,35 +129,35 @@ POSITION_COLUMNS: tuple[MetadataColumn, ...] = (
         "Ordering key, which Key_Shared consumers go by instead of the key.",
     ),
     MetadataColumn(
-        names.SCHEMA_VERSION,
+        "__schemaVersion",
         "schema_version",
         pa.binary(),
         True,
         "Version of the schema that the message was written with, as the broker numbers it.",
     ),
     MetadataColumn(
-        names.REDELIVERY_COUNT,
+        "__redeliveryCount",
         "redelivery_count",
         pa.int32(),
         False,
         "How often the broker delivered the message before; 0 for reads.",
     ),
     MetadataColumn(
-        names.SIZE,
+        "__size",
         "size",
         pa.int32(),
         False,
         "Bytes of the payload, uncompressed.",
     ),
     MetadataColumn(
-        names.INDEX,
+        "__index",
         "index",
         pa.int64(),
         True,
         "Consecutive number within the topic partition; null where brokers stamp none.",
     ),
     MetadataColumn(
-        names.REPLICATED_FROM,
+        "__replicatedFrom",
         "replicated_from",
         pa.string(),
         True,

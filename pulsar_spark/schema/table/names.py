@@ -1,4 +1,4 @@
-"""Names of the columns of reads and writes."""
+"""Names of the columns that code treats by name; the others are rows of METADATA_COLUMNS."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ PUBLISH_TIME = "__publishTime"
 EVENT_TIME = "__eventTime"
 PROPERTIES = "__messageProperties"
 PARTITION = "__partition"
-LEDGER_ID = "__ledgerId"
-ENTRY_ID = "__entryId"
-BATCH_INDEX = "__batchIndex"
-PRODUCER_NAME = "__producerName"
 SEQUENCE_ID = "__sequenceId"
 ORDERING_KEY = "__orderingKey"
-SCHEMA_VERSION = "__schemaVersion"
-REDELIVERY_COUNT = "__redeliveryCount"
-SIZE = "__size"
-INDEX = "__index"
-REPLICATED_FROM = "__replicatedFrom"
 DELIVER_AT = "__deliverAt"
 
 

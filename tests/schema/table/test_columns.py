@@ -67,7 +67,7 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
     ]
     entry = batch(messages, wanted=range(10, 190))
     assert column(names.VALUE, entry) == [value for _, value in expected]
-    assert column(names.BATCH_INDEX, entry) == [index for index, _ in expected]
+    assert column("__batchIndex", entry) == [index for index, _ in expected]
     assert column(names.MESSAGE_ID, entry) == [
         MessageIdAdv(7, 0, 3, index, MANY).serialize() for index, _ in expected
     ]
@@ -191,17 +191,17 @@ def test_columns_of_position_and_producer() -> None:
     expected: dict[str, list[Any]] = {
         names.TOPIC: [TOPIC] * 3,
         names.PARTITION: [3, 3, 3],
-        names.LEDGER_ID: [7, 7, 7],
-        names.ENTRY_ID: [0, 0, 1],
-        names.BATCH_INDEX: [0, 1, -1],
-        names.PRODUCER_NAME: ["mine", "mine", "p"],
+        "__ledgerId": [7, 7, 7],
+        "__entryId": [0, 0, 1],
+        "__batchIndex": [0, 1, -1],
+        "__producerName": ["mine", "mine", "p"],
         names.SEQUENCE_ID: [5, 101, -1],
         names.ORDERING_KEY: [b"o", None, b"q"],
-        names.SCHEMA_VERSION: [b"\0" * 8, b"\0" * 8, None],
-        names.REDELIVERY_COUNT: [2, 2, 0],
-        names.SIZE: [0, 0, 3],
-        names.INDEX: [40, 41, None],
-        names.REPLICATED_FROM: ["r", "r", None],
+        "__schemaVersion": [b"\0" * 8, b"\0" * 8, None],
+        "__redeliveryCount": [2, 2, 0],
+        "__size": [0, 0, 3],
+        "__index": [40, 41, None],
+        "__replicatedFrom": ["r", "r", None],
     }
     for name, wanted in expected.items():
         assert column(name, *entries) == wanted, name

@@ -168,7 +168,7 @@ def numbers(*values: tuple[bytes, bytes]) -> bytes:
 
 
 def typed(stream: bytes, mode: str = "FAILFAST") -> tuple[Sequence[Any], RecordBatchBuilder]:
-    columns = {"value": pa.int64(), names.ENTRY_ID: pa.int64()}
+    columns = {"value": pa.int64(), "__entryId": pa.int64()}
     target = builder(columns, schema=INT64, mode=mode)
     return table(of_blocks(target, stream), columns).to_pylist(), target
 

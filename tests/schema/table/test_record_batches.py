@@ -32,7 +32,7 @@ TYPES: dict[str, pa.DataType] = {
     "value": pa.binary(),
     names.KEY: pa.binary(),
     names.TOPIC: pa.string(),
-    names.BATCH_INDEX: pa.int32(),
+    "__batchIndex": pa.int32(),
     names.PUBLISH_TIME: pa.timestamp("us", tz="UTC"),
     names.PROPERTIES: pa.map_(pa.string(), pa.string()),
     CORRUPT: pa.binary(),
@@ -62,7 +62,7 @@ def test_nothing_gives_no_batch() -> None:
 
 
 def test_columns_come_in_the_order_asked_for_with_the_schema_asked_for() -> None:
-    target = builder([names.TOPIC, "value", names.PROPERTIES, names.BATCH_INDEX])
+    target = builder([names.TOPIC, "value", names.PROPERTIES, "__batchIndex"])
     (found,) = build(target, batch([message(b"a", properties=[("k", "v")]), message(b"b")]))
     assert found.schema == target._schema
     assert found.to_pylist() == [
@@ -96,15 +96,15 @@ def test_batches_have_bounded_rows_and_bytes() -> None:
 @pytest.mark.parametrize(
     "name, fields",
     [
-        (names.SCHEMA_VERSION, {"schema_version": b"v" * 5000}),
-        (names.PRODUCER_NAME, {"producer_name": "p" * 5000}),
-        (names.REPLICATED_FROM, {"replicated_from": "ü" * 2500}),
+        ("__schemaVersion", {"schema_version": b"v" * 5000}),
+        ("__producerName", {"producer_name": "p" * 5000}),
+        ("__replicatedFrom", {"replicated_from": "ü" * 2500}),
     ],
 )
 def test_texts_that_a_batch_shares_are_bounded_for_all_its_rows(
     name: str, fields: dict[str, Any]
 ) -> None:
-    kind = pa.binary() if name == names.SCHEMA_VERSION else pa.string()
+    kind = pa.binary() if name == "__schemaVersion" else pa.string()
     entries = [batch([message(b"v")] * 99, entry_id=number, **fields) for number in range(3)]
 
     def sizes(max_bytes: int) -> list[int]:
@@ -165,7 +165,7 @@ def test_bytes_that_are_no_text_fail_with_topic_and_id() -> None:
 
 
 def test_permissive_gives_null_and_keeps_the_bytes_in_the_column_for_them() -> None:
-    columns = ["value", CORRUPT, names.BATCH_INDEX]
+    columns = ["value", CORRUPT, "__batchIndex"]
     as_text = rows(builder(columns, TEXT, schema=STRING, mode=PERMISSIVE), *MIXED)
     assert [row["value"] for row in as_text] == ["grün", None, None, "", None, "end"]
     assert [row[CORRUPT] for row in as_text] == [None, "��", None, None, "�", None]
@@ -178,13 +178,13 @@ def test_dropmalformed_drops_the_rows_whatever_is_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = rows(builder([names.BATCH_INDEX], TEXT, schema=STRING, mode=DROPMALFORMED), *MIXED)
+        found = rows(builder(["__batchIndex"], TEXT, schema=STRING, mode=DROPMALFORMED), *MIXED)
     assert [row["__batchIndex"] for row in found] == [0, 2, 3, -1]
     assert "2 values" in caplog.text
 
 
 def test_values_that_are_not_asked_for_are_not_decoded() -> None:
-    found = rows(builder([names.BATCH_INDEX], TEXT, schema=STRING, mode=FAILFAST), *MIXED)
+    found = rows(builder(["__batchIndex"], TEXT, schema=STRING, mode=FAILFAST), *MIXED)
     assert len(found) == 6
 
 
