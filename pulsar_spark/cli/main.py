@@ -70,6 +70,7 @@ _SHELLS = ("bash", "zsh", "tcsh")
 _SIMILAR = 0.6
 # A word such as a topic's name: not so long that it is likely to be a credential.
 _SHOWABLE = re.compile(r"[A-Za-z0-9._:/-]{1,40}")
+_NAMESPACE = re.compile(r"[^/:]+/[^/:]+")
 
 
 class Status(enum.IntEnum):
@@ -150,8 +151,10 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
     if not _SHOWABLE.fullmatch(word) or redact(word) != word:
         return "there is a word that belongs to no argument"
     near = get_close_matches(f"--{word}", flags, 1, _SIMILAR)
-    if not near and "--topic" in flags:
-        near = [f"--topic {word}"]
+    # A name with one slash is that of a namespace; no topic's has.
+    flag = "--namespace" if _NAMESPACE.fullmatch(word) else "--topic"
+    if not near and flag in flags:
+        near = [f"{flag} {word}"]
     told = f"the word {word!r} belongs to no argument"
     return f"{told}; did you mean {near[0]}?" if near else told
 
