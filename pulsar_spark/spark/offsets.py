@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import (
     EARLIEST,
     EARLIEST_POSITION,
@@ -23,6 +24,8 @@ from pulsar_spark.protocol.message_id import (
 )
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
+
+logger = get_logger(__name__)
 
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
@@ -83,11 +86,14 @@ class OffsetSpec:
     default: Bound
     by_topic: tuple[tuple[str, Bound], ...] = ()
 
-    def bounds(self, topics: Mapping[str, Sequence[str]], now_millis: int) -> dict[str, Bound]:
+    def bounds(
+        self, topics: Mapping[str, Sequence[str]], now_millis: int, *, waiting: bool = False
+    ) -> dict[str, Bound]:
         """Return the bound of each partition of `topics` (full name → its partitions' names).
 
         A partition's own bound takes precedence over its topic's. Raises InvalidOffset for a topic
-        that is not read, and for a message id that would apply to several partitions.
+        that is not read, unless the read is `waiting` for topics, and for a message id that would
+        apply to several partitions.
         """
         given = dict(self.by_topic)
         # A topic of which only one partition is read may be named as a whole.
@@ -98,7 +104,14 @@ class OffsetSpec:
         }
         known = set(topics).union(*topics.values(), parents)
         for name in given:
-            if name not in known:
+            if name not in known and waiting:
+                logger.warning(
+                    "%s names the topic %r, which is not there: a topic that is made later is read "
+                    "from its beginning",
+                    self.option,
+                    name,
+                )
+            elif name not in known:
                 raise InvalidOffset(
                     f"{self.option} names the topic {name!r}, but this read does not include it",
                     "Name only topics of this read.",

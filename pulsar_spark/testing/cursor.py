@@ -37,7 +37,7 @@ class Cursor:
         """
         if start == _EARLIEST or start < self._log.first_place():
             start = self._log.first_place()
-        elif start == _LATEST or self._log.next_at(start) is None:
+        elif start == _LATEST or start > self._log.place_before(self._log.end_place()):
             start = self._log.end_place()
         self.acked.clear()
         self.partial.clear()

@@ -387,6 +387,20 @@ def test_accept_holds_for_runs_as_well(broker: EmbeddedBroker, run: Run) -> None
 
 
 @pytest.mark.fault(181)
+def test_accept_lets_one_run_have_other_rows_once(broker: EmbeddedBroker, run: Run) -> None:
+    for name in ("monday", "tuesday"):
+        job(broker, name, [name])
+    assert run("--accept", "runs")[0] == 0
+    # The same rows do not use it up, and an earlier run than the last one may be meant.
+    job(broker, "tuesday", ["tuesday"])
+    job(broker, "monday", ["other"])
+    for name in ("monday", "tuesday"):
+        with pytest.raises(SinkStateError, match=f"run {name} is committed with other rows"):
+            job(broker, name, ["other"])
+    assert sorted(read(broker)) == ["monday", "tuesday"]
+
+
+@pytest.mark.fault(181)
 @pytest.mark.parametrize("what", ["begun", "jobs", "decided"])
 def test_accept_is_an_error_where_there_is_nothing_to_accept(
     what: str, broker: EmbeddedBroker, run: Run, capsys: pytest.CaptureFixture[str]

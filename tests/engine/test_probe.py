@@ -329,6 +329,15 @@ def test_where_a_ledger_ends_is_told_while_it_is_kept() -> None:
         wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
+def test_a_ledger_ends_with_its_last_message_if_only_markers_follow_it() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        last = [add_plain(broker, TOPIC, b"x") for _ in range(3)][-1]
+        broker.roll_ledger(TOPIC)
+        broker.skip_entries(TOPIC, 1)
+        assert Probe(pool).last_entries_in([(TOPIC, last.ledger_id)]) == [last.entry_id]
+
+
 # --- what a broker sends ------------------------------------------------------------------------
 
 

@@ -68,7 +68,7 @@ T = TypeVar("T")
 # An entry arrives within milliseconds, or later from tiered storage: each wait is twice the last
 # one. Topics that are often unloaded cost a first wait each time.
 _FIRST_PATIENCE = 1.0
-# How long a broker may take to skip what it does not deliver: first try, second try.
+# How long a broker may take to skip what it does not deliver, if there is time for four of each.
 _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
@@ -377,7 +377,7 @@ class Probe:
                 if not counted:
                     return None
                 try:
-                    yield Within(entry, seconds)
+                    yield Within(entry, min(seconds, deadline.remaining() / 4))
                 except OperationTimeout:
                     continue
                 return None

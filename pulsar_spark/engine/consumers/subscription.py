@@ -497,18 +497,19 @@ class SubscriptionSet:
             lambda consumer: lambda end: consumer.seek_operation(positions[consumer.topic], end),
         )
 
-    def unsubscribe(self) -> dict[str, PulsarError | None]:
-        """Remove the subscriptions from the brokers."""
-        return self._ask(None, lambda consumer: consumer.unsubscribe_operation)
+    def unsubscribe(self, seconds: float | None = None) -> dict[str, PulsarError | None]:
+        """Remove the subscriptions from the brokers, within some seconds."""
+        return self._ask(None, lambda consumer: consumer.unsubscribe_operation, seconds)
 
     def _ask(
         self,
         topics: Iterable[str] | None,
         operation: Callable[[HeldSubscription], OperationFactory[T]],
+        seconds: float | None = None,
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
         questions = [(name, retried(operation(self._consumers[name]))) for name in names]
-        return dict(zip(names, ask_all(questions, self._timeout), strict=True))
+        return dict(zip(names, ask_all(questions, seconds or self._timeout), strict=True))
 
     # --- acknowledgements -----------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ logger = get_logger(__name__)
 
 # While brokers report no news, all topic partitions are looked at this often.
 _REST_SECONDS = 10.0
+# How long a query that ends before it has read anything may take to remove its subscription.
+_ABANDON_SECONDS = 5.0
 # A subscription of a generated name that cannot be removed for one of these was never made.
 _NEVER_MADE = (ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound)
 
@@ -122,6 +124,8 @@ class StreamSource:
         self._initial: StreamOffset | None = None
         # Whether the first offset after the initial one is still to be chosen.
         self._first = False
+        # Whether no checkpoint can name the subscription that was made.
+        self._unrecorded = False
         self._target: Mapping[str, Position] | None = None
         self._admission = Admission(self._look)
         self._backlogs = Backlogs()
@@ -144,7 +148,7 @@ class StreamSource:
         """
         if self._initial is None:
             self._initial = self._decide_initial()
-            self._first = True
+            self._first = self._unrecorded = True
             self.last = self._initial
         return self._initial
 
@@ -152,7 +156,8 @@ class StreamSource:
         planner = self._planner()
         waiting = self._options.read.waiting
         topics = planner.find_topics().topics if waiting else planner.topics()
-        bounds = self._options.read.starting.bounds(topics, int(time.time() * 1000))
+        now = int(time.time() * 1000)
+        bounds = self._options.read.starting.bounds(topics, now, waiting=waiting)
         subscriptions = self._open(self._options.subscription_name())
         try:
             for topic, bound in bounds.items():
@@ -199,10 +204,10 @@ class StreamSource:
                 extents[topic] = Extent(first, end.last)
         return extents
 
-    def _abandon(self, subscriptions: SubscriptionSet) -> None:
+    def _abandon(self, subscriptions: SubscriptionSet, seconds: float | None = None) -> None:
         """Close, and remove subscriptions that no checkpoint mentions."""
         if self._options.subscription is None:
-            for topic, result in subscriptions.unsubscribe().items():
+            for topic, result in subscriptions.unsubscribe(seconds).items():
                 if isinstance(result, PulsarError) and not isinstance(result, _NEVER_MADE):
                     logger.warning(
                         "%s: the subscription %s could not be removed: %s",
@@ -216,7 +221,7 @@ class StreamSource:
 
     def learn(self, offset: StreamOffset) -> None:
         """Store the offset from which a restarted query continues."""
-        self.last = offset
+        self.last, self._unrecorded = offset, False
         self._rests_until = -math.inf
         if self._initial is None:
             # If its first batch was not finished, Spark asks for the start again.
@@ -250,6 +255,7 @@ class StreamSource:
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
         found = self._offset(start, name, self._admit(spans, caps))
+        self._unrecorded = False
         resting = found == start and follow.is_watched and subscriptions.begin_rest()
         self._rests_until = time.monotonic() + _REST_SECONDS if resting else -math.inf
         return found
@@ -372,6 +378,7 @@ class StreamSource:
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
         """Return the ranges for a batch's tasks: exactly what is between two offsets."""
         self.commits.on_plan(start, end)
+        self._unrecorded = False
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
@@ -471,7 +478,9 @@ class StreamSource:
         return self._topics
 
     def close(self) -> None:
-        """Leave the brokers; subscriptions stay. May be called twice."""
+        """Leave the brokers; subscriptions that a checkpoint can name stay. May be called twice."""
+        if self._unrecorded and self._subscriptions is not None:
+            self._abandon(self._subscriptions, _ABANDON_SECONDS)
         if self._topics is not None:
             self._topics.close()
         if self._subscriptions is not None:

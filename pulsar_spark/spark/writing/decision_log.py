@@ -226,9 +226,16 @@ class DecisionLog(Closing):
             self._rebase()
 
     def accept(self) -> None:
-        """What the last micro-batch wrote counts, whatever its query writes when it repeats it."""
-        self._append(self._numbered({"kind": "accept"}))
-        self.state.accepted = True
+        """What is committed stays when it comes again with other rows, once."""
+        self._record_acceptance("accept", stands=True)
+
+    def accepted(self) -> None:
+        """A run has come again with other rows, as was accepted: the next one is refused."""
+        self._record_acceptance("accepted", stands=False)
+
+    def _record_acceptance(self, kind: str, *, stands: bool) -> None:
+        self._append(self._numbered({"kind": kind}))
+        self.state.accepted = stands
 
     def reset(self) -> None:
         """Begin anew: forget what was committed."""

@@ -54,7 +54,7 @@ from pulsar_spark.spark.writing.commit_check import (
 from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import DecisionLog, read_state
 from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
-from pulsar_spark.spark.writing.repeats import SinkPlace, is_repeat, place_of
+from pulsar_spark.spark.writing.repeats import SinkPlace, is_repeat, place_of, uses_acceptance
 from pulsar_spark.spark.writing.sink_records import (
     Decision,
     Unit,
@@ -397,6 +397,8 @@ class OpenSink:
             if repeated:
                 _abort(self.context, mine.transactions)
         if repeated:
+            if uses_acceptance(self.log.state, self.place, mine):
+                self.log.accepted()
             return False
         if mine.transactions:
             self._check_alive(mine, tasks)
@@ -454,7 +456,7 @@ class OpenSink:
         return left
 
     def accept(self) -> None:
-        """Let what was committed last stay, whatever is written in its place.
+        """Let what is committed stay when it comes again with other rows, once.
 
         Raises SinkStateError if nothing is committed that can be repeated.
         """
@@ -518,7 +520,8 @@ class OpenSink:
                 return True
         if not gone:
             reach("after-ends")
-            with _telling(f"all of {decision.unit} is visible", "Do not write it again."):
+            told = f"all of {decision.unit} is committed; whether readers see it is not known"
+            with _telling(told, "Do not write it again."):
                 self._finish(decision, just_now=taking_part)
             reach("after-done")
             return True

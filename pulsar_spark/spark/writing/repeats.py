@@ -27,7 +27,7 @@ class SinkPlace:
     """What a sink has committed last, as far as it decides which unit may follow; plain data.
 
     A repeated unit may have other rows than those that were committed if `first_stays`, an option
-    of the writer, or if the user has `accepted` that.
+    of the writer, or if the user has `accepted` that, once.
     """
 
     sink_id: str
@@ -152,6 +152,16 @@ def is_repeat(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
             done.unit,
         )
     return False
+
+
+def uses_acceptance(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
+    """Whether a repeated run is left out only because the user has accepted its other rows.
+
+    A micro-batch may come several times until the next one is committed.
+    """
+    if mine.unit.run is None or place.first_stays or not place.accepted:
+        return False
+    return state.runs[mine.unit.run].written.is_same(mine.written) is False
 
 
 def _compare(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> bool:

@@ -12,7 +12,9 @@ Records are JSON objects of these kinds:
 - ``done``: all of the decision is committed. It names the messages that readers do not see yet, and
   says since when that is so.
 - ``base``: all that is known without the earlier records, in one or several parts.
-- ``accept``: what the last micro-batch wrote counts, whatever its query writes when it repeats it.
+- ``accept``: what is committed stays when it comes again with other rows: the last micro-batch, or
+  one run.
+- ``accepted``: such a run has come.
 
 Except for fences and markers they are numbered, so that missing ones are noticed. A reader can
 start at a base, and at a `done` that says so: where no runs are remembered, it has all.
@@ -207,7 +209,7 @@ class SinkState:
     runs: dict[str, CommittedRun] = field(default_factory=dict)
     """What is remembered of the committed runs, in their order."""
     accepted: bool = False
-    """Whether the user has accepted what the last unit wrote, whatever comes in its place."""
+    """Whether the user has accepted that what is committed comes again with other rows, once."""
     attempts_from: Position = EARLIEST_POSITION
     """Where the announcements begin that a driver has to read."""
     driver: str | None = None
@@ -258,8 +260,8 @@ class SinkState:
             self.undone = None
         elif kind == "done":
             self._finish(position, record)
-        elif kind == "accept":
-            self.accepted = True
+        elif kind in ("accept", "accepted"):
+            self.accepted = kind == "accept"
         elif kind == "base":
             self._add_part(position, record)
 

@@ -140,6 +140,37 @@ def test_a_start_that_fails_leaves_no_subscription_behind(
         make("none").source.initial()
 
 
+def test_a_query_that_ends_before_its_first_offset_leaves_no_subscription_behind(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make(startingOffsets="earliest")
+    assert query.source.initial().subscription in broker.subscriptions("t")
+    query.source.close()
+    wait_until(lambda: broker.subscriptions("t") == {})
+    query.source.close()
+
+
+@pytest.mark.parametrize("how", ["its own name", "an offset was chosen", "a checkpoint names it"])
+def test_a_query_that_ends_leaves_a_subscription_that_a_restart_can_need(
+    broker: EmbeddedBroker, make: Make, how: str
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make(**{"subscription": "mine"} if how == "its own name" else {})
+    start = query.source.initial()
+    if how != "its own name":
+        end = query.source.latest(start, NO_CAPS)
+    if how == "a checkpoint names it":
+        query.source.close()
+        query = make(offset=StreamOffset.from_json(end.to_json()))
+        query.source.initial()
+        query.source.latest(end, NO_CAPS)
+    query.source.close()
+    wait_until(lambda: list(broker.subscriptions("t")) == [start.subscription])
+
+
 # --- restarting ---------------------------------------------------------------------------------
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pulsar_spark.errors import DataLossError, TopicNotFound
+from pulsar_spark.errors import DataLossError, InvalidOffset, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
-from tests.spark.topics import full, store_many
+from tests.spark.topics import NOW, full, store_many
 from tests.support.waiting import wait_until
 
 
@@ -133,6 +135,35 @@ def test_a_stream_waits_for_topics_that_do_not_exist_if_it_is_told_to(
     broker.create_topic("t", 2)
     new = store_many(broker, "t-partition-1", 10)
     assert query.batch() == new
+
+
+@pytest.mark.parametrize(
+    "option,bounds",
+    [
+        ("startingOffsets", {"a": "earliest", "b": "latest"}),
+        ("startingTime", {"a": NOW, "b": NOW}),
+    ],
+)
+def test_a_start_of_a_topic_that_does_not_exist_yet_is_no_error_while_the_stream_waits(
+    broker: EmbeddedBroker,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    option: str,
+    bounds: dict[str, Any],
+) -> None:
+    broker.create_topic("a")
+    stored = store_many(broker, "a", 10)
+    options = {"topics": "a,b", option: json.dumps(bounds), "valueFormat": "raw"}
+    query = make(None, waitingForNonExistedTopic="true", **options)
+    assert query.batch() == stored
+    assert f"{option} names the topic '{full('b')}', which is not there" in caplog.text
+    broker.create_topic("b")
+    new = store_many(broker, "b", 10)
+    assert query.batch() == new
+    # Without waiting, the name is a mistake.
+    broker.delete_topic("b")
+    with pytest.raises(InvalidOffset, match="this read does not include it"):
+        make(None, **{**options, "topics": "a"}).batch()
 
 
 @pytest.mark.fault(54)

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.client import PulsarClient
+from pulsar_spark.engine.consumers import probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
     AuthorizationError,
+    OperationTimeout,
     TopicLost,
     TornBatch,
     TransactionOutcomeUnknown,
@@ -257,6 +259,37 @@ def test_the_open_transaction_of_another_writer_holds_no_commit_up(
         other.commit()
     assert seen(broker) == Counter([*whole(0), "first", "other"])
     assert not warnings_in(caplog)
+
+
+def test_a_commit_that_cannot_be_checked_is_told_as_committed_and_not_as_seen(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.options["pulsar.client.operationTimeoutMs"] = "3000"
+    with PulsarClient(broker.service_url) as client:
+        other = client.new_transaction(60_000)
+        client.create_producer(TOPIC).send(b"other", txn=other)
+        messages = written(sink, 0)
+        with (
+            broker.faults.drop("CONSUMER_STATS", times=None),
+            pytest.raises(OperationTimeout, match="all of batch 0 is committed; whether readers"),
+        ):
+            sink.writer().commit(list(messages), 0)
+        assert not seen(broker)
+        other.commit()
+    assert seen(broker) == Counter([*whole(0), "other"])
+
+
+def test_to_see_what_holds_a_commit_takes_a_part_of_the_operation_timeout(
+    broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_HELD_SECONDS", (60.0, 60.0))
+    sink.options["pulsar.client.operationTimeoutMs"] = "6000"
+    with PulsarClient(broker.service_url) as client:
+        other = client.new_transaction(60_000)
+        client.create_producer(TOPIC).send(b"other", txn=other)
+        sink.run(0)
+        other.commit()
+    assert seen(broker) == Counter([*whole(0), "other"])
 
 
 def test_an_open_transaction_that_stays_delays_only_the_first_commit(
