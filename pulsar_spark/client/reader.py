@@ -240,8 +240,10 @@ class PulsarReader(Closing):
         """Return the next message; wait for it, at most `timeout_millis`.
 
         Raises OperationTimeout if no message arrived, CorruptMessage for one that cannot be read,
-        ClosedError after `close`, and the broker's error.
+        ClosedError after `close`, the broker's error, and OptionError for a reader with a listener.
         """
+        if self._listening is not None:
+            raise OptionError("a reader with a reader_listener cannot call read_next")
         deadline = Deadline(seconds(timeout_millis))
         while (message := self._try_read()) is None:
             if not self._wait(deadline) and deadline.expired():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
+from pulsar_spark.client import ConsumerType, InitialPosition, MessageId, PulsarClient
 from pulsar_spark.engine.consumers import consumer_session
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription
@@ -18,6 +18,7 @@ from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
     ConnectionLost,
+    MetadataError,
     OperationTimeout,
     ProducerFenced,
     PulsarError,
@@ -211,3 +212,53 @@ def test_a_task_and_a_stream_fail_at_the_first_refusal_that_does_not_pass_by_its
         assert raised.value.code == pb.ServerError.Value(code)
         # A reader's question waits its turn where a policy limits consumers.
         assert refused.hits == 1 or code == "NotAllowedError"
+
+
+# --- requests that are refused ------------------------------------------------------------------
+
+
+def test_a_refused_unsubscribe_is_told_at_once_and_the_consumer_goes_on(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    first = client.subscribe(topic, "s", ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    producer.send(b"0")
+    held = first.receive(WAIT_MS)
+    second = client.subscribe(topic, "s", ConsumerType.Shared)
+    with pytest.raises(MetadataError, match="attempting to unsubscribe"):
+        first.unsubscribe()
+    assert broker.faults.seen("UNSUBSCRIBE") == 1
+    second.close()
+    producer.send(b"1")
+    # The held message stays with it.
+    assert first.receive(WAIT_MS).data() == b"1"
+    assert broker.faults.seen("SUBSCRIBE") == 2
+    first.acknowledge(held)
+    first.unsubscribe()
+    wait_until(lambda: not broker.subscriptions(topic))
+
+
+@pytest.mark.parametrize("code", ["MetadataError", "ServiceNotReady"])
+def test_a_refused_question_leaves_what_was_delivered_where_it_is(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, code: str
+) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    at = client.create_producer(topic).send(b"0")
+    held = consumer.receive(WAIT_MS)
+    with broker.faults.error("GET_LAST_MESSAGE_ID", pb.ServerError.Value(code), times=1):
+        assert consumer.get_last_message_id() == at
+    assert consumer.is_connected()
+    assert broker.faults.seen("SUBSCRIBE") == 1
+    consumer.acknowledge(held)
+
+
+def test_a_consumer_that_its_broker_does_not_know_attaches_again(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    at = client.create_producer(topic).send(b"0")
+    with broker.faults.error(
+        "GET_LAST_MESSAGE_ID", pb.MetadataError, "Consumer not found", times=1
+    ):
+        assert consumer.get_last_message_id() == at
+    assert broker.faults.seen("SUBSCRIBE") == 2

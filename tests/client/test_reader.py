@@ -236,6 +236,12 @@ def test_a_listener_that_fails_gets_the_next_message(
     assert "listener" in caplog.text
 
 
+def test_a_reader_with_a_listener_is_not_read_as_well(client: PulsarClient, topic: str) -> None:
+    reader = client.create_reader(topic, MessageId.earliest, reader_listener=lambda *_: None)
+    with pytest.raises(OptionError, match="a reader_listener cannot call read_next"):
+        reader.read_next()
+
+
 def test_a_listener_may_close_its_reader(client: PulsarClient, topic: str) -> None:
     write(client, topic, [b"1", b"2"])
     done = threading.Event()

@@ -20,7 +20,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import can_pass
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import BrokerError, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
@@ -32,6 +32,13 @@ logger = get_logger(__name__)
 # them at once.
 _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
+# What a broker answers about a consumer that it does not know; the code is that of other errors.
+_UNKNOWN_CONSUMER = "Consumer not found"
+
+
+def is_refusal(error: PulsarError) -> bool:
+    """Whether a broker has answered this to a request of a consumer that it knows."""
+    return isinstance(error, BrokerError) and _UNKNOWN_CONSUMER not in error.what
 
 
 class Attachment(ConsumerSession):
@@ -175,8 +182,8 @@ class AttachedConsumer(Attaching[Attachment]):
         try:
             return (yield attachment.ask(command, deadline))
         except PulsarError as error:
-            # A broker that no longer knows the consumer has said so, or soon will.
-            if can_pass(error):
+            # A broker that refuses a request keeps the consumer, and what it has delivered.
+            if can_pass(error) and not is_refusal(error):
                 self._give_up(attachment)
             raise
 

@@ -26,7 +26,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
     part_of_batch,
     validation_error,
 )
-from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
+from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment, is_refusal
 from pulsar_spark.engine.consumers.chunk_fetcher import BeingFetched, ChunkFetcher, FetchOn
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
@@ -748,7 +748,8 @@ class TopicConsumer(AttachedConsumer):
     def unsubscribe_operation(self, force: bool, deadline: Deadline) -> Operation[None]:
         """Return an operation that removes the subscription and ends the consumer; one attempt.
 
-        With `force`, other connected consumers are disconnected.
+        With `force`, other connected consumers are disconnected. A refusal is final, such as that
+        there are others; the consumer goes on.
         """
         attachment = yield from self.attach_operation(deadline)
         with self._lock:
@@ -756,9 +757,14 @@ class TopicConsumer(AttachedConsumer):
         try:
             command = partial(commands.unsubscribe, force=force or None)
             yield from self._ask(attachment, command, deadline)
-        finally:
+        except BaseException as error:
+            if isinstance(error, PulsarError) and is_refusal(error):
+                error.retryable = False
             with self._lock:
                 self._seeking = False
+            if not self.attached:
+                self._reattach()
+            raise
         self.close()
 
     # --- the end ------------------------------------------------------------------------------
