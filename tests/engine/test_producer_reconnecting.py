@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import threading
 import time
 
@@ -33,6 +36,7 @@ from tests.engine.producing import (
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.outgoing import single
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.fault(11, 12)
@@ -53,6 +57,11 @@ def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
         assert before.metadata == second[0].metadata
 
 
+def unsent(sock: socket.socket) -> int:
+    """Return how many bytes the peer's host has not confirmed."""
+    return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
 @pytest.mark.fault(12)
 def test_receipts_that_came_before_the_connection_broke_count() -> None:
     held, broken = threading.Event(), threading.Event()
@@ -60,6 +69,8 @@ def test_receipts_that_came_before_the_connection_broke_count() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             if session.number == 0 and sent.sequence_id == 3:
+                # What the client's host does not have yet would be lost with the connection.
+                wait_until(lambda: not unsent(session.socket))
                 # Resets the connection, as the death of a broker with requests unread does.
                 linger = struct.pack("ii", 1, 0)
                 session.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
