@@ -252,13 +252,24 @@ def test_a_refused_question_leaves_what_was_delivered_where_it_is(
     consumer.acknowledge(held)
 
 
-def test_a_consumer_that_its_broker_does_not_know_attaches_again(
+def test_an_unsubscribe_is_tried_again_while_the_broker_is_not_ready(
     broker: EmbeddedBroker, client: PulsarClient, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    with broker.faults.error("UNSUBSCRIBE", pb.ServiceNotReady, times=1):
+        consumer.unsubscribe()
+    wait_until(lambda: not broker.subscriptions(topic))
+
+
+@pytest.mark.parametrize(
+    "code, told",
+    [(pb.MetadataError, "Consumer not found"), (pb.ConsumerNotFound, "Consumer 0 not found")],
+)
+def test_a_consumer_that_its_broker_does_not_know_attaches_again(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, code: int, told: str
+) -> None:
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     at = client.create_producer(topic).send(b"0")
-    with broker.faults.error(
-        "GET_LAST_MESSAGE_ID", pb.MetadataError, "Consumer not found", times=1
-    ):
+    with broker.faults.error("GET_LAST_MESSAGE_ID", code, told, times=1):
         assert consumer.get_last_message_id() == at
     assert broker.faults.seen("SUBSCRIBE") == 2

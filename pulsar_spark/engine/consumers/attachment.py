@@ -20,7 +20,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import can_pass
-from pulsar_spark.errors import BrokerError, PulsarError
+from pulsar_spark.errors import BrokerError, ConsumerNotFound, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
@@ -32,12 +32,14 @@ logger = get_logger(__name__)
 # them at once.
 _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
-# What a broker answers about a consumer that it does not know; the code is that of other errors.
+# What a broker answers about a consumer that it does not know, often with the code of other errors.
 _UNKNOWN_CONSUMER = "Consumer not found"
 
 
 def is_refusal(error: PulsarError) -> bool:
     """Whether a broker has answered this to a request of a consumer that it knows."""
+    if isinstance(error, ConsumerNotFound):
+        return False
     return isinstance(error, BrokerError) and _UNKNOWN_CONSUMER not in error.what
 
 

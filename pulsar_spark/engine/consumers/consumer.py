@@ -48,6 +48,7 @@ from pulsar_spark.errors import (
     EncryptedMessage,
     IncompleteMessage,
     MessageTooLarge,
+    MetadataError,
     PulsarError,
     RemoteProtocolError,
 )
@@ -748,8 +749,8 @@ class TopicConsumer(AttachedConsumer):
     def unsubscribe_operation(self, force: bool, deadline: Deadline) -> Operation[None]:
         """Return an operation that removes the subscription and ends the consumer; one attempt.
 
-        With `force`, other connected consumers are disconnected. A refusal is final, such as that
-        there are others; the consumer goes on.
+        With `force`, other connected consumers are disconnected. That there are others is final;
+        the consumer goes on.
         """
         attachment = yield from self.attach_operation(deadline)
         with self._lock:
@@ -758,7 +759,7 @@ class TopicConsumer(AttachedConsumer):
             command = partial(commands.unsubscribe, force=force or None)
             yield from self._ask(attachment, command, deadline)
         except BaseException as error:
-            if isinstance(error, PulsarError) and is_refusal(error):
+            if isinstance(error, MetadataError) and is_refusal(error):
                 error.retryable = False
             with self._lock:
                 self._seeking = False

@@ -68,7 +68,8 @@ T = TypeVar("T")
 # An entry arrives within milliseconds, or later from tiered storage: each wait is twice the last
 # one. Topics that are often unloaded cost a first wait each time.
 _FIRST_PATIENCE = 1.0
-# How long a broker may take to skip what it does not deliver, if there is time for four of each.
+# How long a broker may take to skip what it does not deliver: first try, second try. Each is at
+# most a quarter of the time that is left.
 _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024

@@ -124,8 +124,6 @@ class StreamSource:
         self._initial: StreamOffset | None = None
         # Whether the first offset after the initial one is still to be chosen.
         self._first = False
-        # Whether no checkpoint can name the subscription that was made.
-        self._unrecorded = False
         self._target: Mapping[str, Position] | None = None
         self._admission = Admission(self._look)
         self._backlogs = Backlogs()
@@ -148,7 +146,7 @@ class StreamSource:
         """
         if self._initial is None:
             self._initial = self._decide_initial()
-            self._first = self._unrecorded = True
+            self._first = True
             self.last = self._initial
         return self._initial
 
@@ -221,7 +219,7 @@ class StreamSource:
 
     def learn(self, offset: StreamOffset) -> None:
         """Store the offset from which a restarted query continues."""
-        self.last, self._unrecorded = offset, False
+        self.last = offset
         self._rests_until = -math.inf
         if self._initial is None:
             # If its first batch was not finished, Spark asks for the start again.
@@ -255,7 +253,6 @@ class StreamSource:
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
         found = self._offset(start, name, self._admit(spans, caps))
-        self._unrecorded = False
         resting = found == start and follow.is_watched and subscriptions.begin_rest()
         self._rests_until = time.monotonic() + _REST_SECONDS if resting else -math.inf
         return found
@@ -378,7 +375,6 @@ class StreamSource:
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
         """Return the ranges for a batch's tasks: exactly what is between two offsets."""
         self.commits.on_plan(start, end)
-        self._unrecorded = False
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
@@ -479,7 +475,8 @@ class StreamSource:
 
     def close(self) -> None:
         """Leave the brokers; subscriptions that a checkpoint can name stay. May be called twice."""
-        if self._unrecorded and self._subscriptions is not None:
+        chose_none = self._first and self.last is self._initial
+        if chose_none and self._subscriptions is not None:
             self._abandon(self._subscriptions, _ABANDON_SECONDS)
         if self._topics is not None:
             self._topics.close()

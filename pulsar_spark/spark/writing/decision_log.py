@@ -227,15 +227,15 @@ class DecisionLog(Closing):
 
     def accept(self) -> None:
         """What is committed stays when it comes again with other rows, once."""
-        self._record_acceptance("accept", stands=True)
+        self._record_acceptance("accept")
 
     def accepted(self) -> None:
         """A run has come again with other rows, as was accepted: the next one is refused."""
-        self._record_acceptance("accepted", stands=False)
+        self._record_acceptance("accepted")
 
-    def _record_acceptance(self, kind: str, *, stands: bool) -> None:
+    def _record_acceptance(self, kind: str) -> None:
         self._append(self._numbered({"kind": kind}))
-        self.state.accepted = stands
+        self.state.accepted = kind == "accept"
 
     def reset(self) -> None:
         """Begin anew: forget what was committed."""
