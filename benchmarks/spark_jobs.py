@@ -61,7 +61,7 @@ def _frame(
 
 def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
     """Read everything, and convert each column of each row to Spark's own form."""
-    if hasattr(spark, "dataSource"):
+    if hasattr(spark, "dataSource") and frame["source"] in _NOTHING:
         # Spark ends Python workers that had nothing to do for a minute, and only a read of the same
         # source has the same workers.
         nothing = {**frame["options"], **_NOTHING[frame["source"]]}

@@ -62,6 +62,7 @@ class _Preparation:
 
 
 _PREPARATION = pytest.StashKey[_Preparation]()
+_CLUSTER = pytest.StashKey[RealCluster]()
 
 
 def pytest_report_header() -> list[str]:
@@ -115,7 +116,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A test that uses `request.getfixturevalue` for it should have the mark itself. If several
     processes run the tests, one of them gets all that need Spark, and one all others that need a
     real broker: starting a JVM takes longer than most of these tests. A test may set another group.
+    In each process those that need a real cluster come first, one after the other.
     """
+    items.sort(key=lambda item: not _needs_cluster(item))
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _BROKER_FIXTURES:
@@ -229,26 +232,54 @@ def cluster_security(tmp_path_factory: pytest.TempPathFactory) -> Security:
 
 @pytest.fixture(scope="session")
 def _shared_cluster(
-    _distribution: Distribution, cluster_security: Security
-) -> Iterator[RealCluster]:
-    cluster = RealCluster(_distribution, cluster_security.broker_settings | {"proxyRoles": "proxy"})
-    try:
-        cluster.start()
-        for role in ("reader", "proxy"):
-            cluster_security.permit(cluster, role)
-        yield cluster
-    finally:
+    request: pytest.FixtureRequest, _distribution: Distribution, cluster_security: Security
+) -> Iterator[Callable[[], RealCluster]]:
+    """Return the cluster that runs, or start one; `pytest_runtest_teardown` may close it."""
+    stash = request.config.stash
+
+    def running() -> RealCluster:
+        if (found := stash.get(_CLUSTER, None)) is not None:
+            found.restore()
+            return found
+        settings = cluster_security.broker_settings | {"proxyRoles": "proxy"}
+        stash[_CLUSTER] = cluster = RealCluster(_distribution, settings)
+        try:
+            cluster.start()
+            for role in ("reader", "proxy"):
+                cluster_security.permit(cluster, role)
+        except BaseException:
+            _close_cluster(stash)
+            raise
+        return cluster
+
+    yield running
+    _close_cluster(stash)
+
+
+def _close_cluster(stash: pytest.Stash) -> None:
+    if (cluster := stash.get(_CLUSTER, None)) is not None:
+        del stash[_CLUSTER]
         cluster.close()
 
 
 @pytest.fixture
-def real_cluster(_shared_cluster: RealCluster) -> Iterator[RealCluster]:
+def real_cluster(_shared_cluster: Callable[[], RealCluster]) -> RealCluster:
     """Two real brokers; both run when a test begins, and are restarted after it stopped them.
 
     Clients without a token may do everything; `reader` may read and write in public/default.
     """
-    yield _shared_cluster
-    _shared_cluster.restore()
+    return _shared_cluster()
+
+
+def _needs_cluster(item: pytest.Item | None) -> bool:
+    return "real_cluster" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close the cluster after the last test that needs it: idle, it takes CPU from all others."""
+    if not _needs_cluster(nextitem):
+        _close_cluster(item.config.stash)
 
 
 @pytest.fixture

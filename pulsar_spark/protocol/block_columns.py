@@ -318,10 +318,16 @@ REPEATED: dict[str, Callable[[ReceivedEntry], bytes | None]] = {
 
 
 def _are_exact(rows: BlockColumns) -> bool:
-    columns, owns = rows.options.columns, rows.owns
-    if "key" in columns and any(own.partition_key_b64_encoded for own in owns):
+    columns = rows.options.columns
+    if "key" in columns and any(starmap(_has_base64_key, rows.spans)):
         return False
-    return "event_time" not in columns or max(own.event_time for own in owns) <= LAST_MILLIS
+    return "event_time" not in columns or max(own.event_time for own in rows.owns) <= LAST_MILLIS
+
+
+def _has_base64_key(entry: ReceivedEntry, run: range) -> bool:
+    if entry.batch is None:
+        return entry.metadata.partition_key_b64_encoded
+    return any(index in run for index in entry.batch.base64)
 
 
 def _version_runs(spans: Sequence[_Span], starts: Sequence[int]) -> VersionRuns:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,29 @@ def test_bytes_arrive_in_both_directions(pair: tuple[Transport, socket.socket]) 
     assert transport.receive(5) == b"hello"
     assert transport.send_some([b"a", memoryview(b"bc"), bytearray(b"d")]) == []
     assert peer.recv(100) == b"abcd"
+
+
+def test_bytes_that_come_one_at_a_time_take_one_read_each(
+    pair: tuple[Transport, socket.socket],
+) -> None:
+    """An answer of a broker among hundreds is alone: to look for a second one lets threads in."""
+    transport, peer = pair
+    reads = 0
+
+    class Counting(socket.socket):
+        def recv(self, *arguments: Any) -> bytes:
+            nonlocal reads
+            reads += 1
+            return super().recv(*arguments)
+
+    transport._socket = Counting(fileno=transport._socket.detach())  # type: ignore[attr-defined]
+    transport._socket.setblocking(False)
+    for number in range(20):
+        assert transport.receive(0) is None
+        peer.sendall(b"%d" % number)
+        assert transport.receive(60) == b"%d" % number
+    # The first one looks whether something came before it.
+    assert reads <= 21
 
 
 def test_receive_gives_none_after_its_timeout(pair: tuple[Transport, socket.socket]) -> None:

@@ -89,6 +89,8 @@ class Transport:
     def __init__(self, sock: StreamSocket, peer: str) -> None:
         self._socket = sock
         self.peer = peer
+        # Whether the last read may have left something, which the next one gets without waiting.
+        self._full = True
         self._wakes, self._woken = os.pipe()
         os.set_blocking(self._wakes, False)
         os.set_blocking(self._woken, False)
@@ -153,7 +155,7 @@ class Transport:
         size = max(READ_SIZE, gather * 4 // 3)
         if gather and self._gather(gather, events):
             return self._read(size)
-        if not or_writable and (data := self._read(size)) is not None:
+        if (self._full or gather) and not or_writable and (data := self._read(size)) is not None:
             return data
         ready, _ = self._wait(events, timeout)
         return self._read(size) if ready & ~select.POLLOUT else None
@@ -237,12 +239,17 @@ class Transport:
             os.close(woken)
 
     def _read(self, size: int) -> Received | None:
+        data = None
         try:
-            return self._socket.recv(size)
+            data = self._socket.recv(size)
         except (BlockingIOError, InterruptedError):
-            return None
+            pass
         except OSError as error:
             raise self._lost(error) from None
+        # With TLS the data's size does not tell, nor does the socket that the stream has ended.
+        is_tls = isinstance(self._socket, TlsSocket)
+        self._full = data is not None and (is_tls or len(data) >= size)
+        return data
 
     def _lost(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(

@@ -13,7 +13,8 @@ subscriptions are Exclusive, so a second SUBSCRIBE is refused if the broker hold
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -56,9 +57,15 @@ _TURN_PAUSE = 0.02
 _MAX_TURN_PAUSE = 0.5
 
 
+# Asking the system for each of thousands of names lets other threads in, each time.
+_RANDOM = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_RANDOM.seed)
+
+
 def unique_name(prefix: str) -> str:
     """Return a subscription name that nobody else uses."""
-    return f"{prefix}-{secrets.token_hex(8)}"
+    return f"{prefix}-{_RANDOM.getrandbits(64):016x}"
 
 
 @dataclass(frozen=True, slots=True)
