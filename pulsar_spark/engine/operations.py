@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -403,9 +403,11 @@ def _go_on(operation: Operation[T], future: Future[Any] | None) -> Future[Any] |
     """Pass an operation the result of its wait, and return its next one."""
     if future is None:
         return operation.send(None)
-    if future.cancelled():
-        return operation.throw(ClosedError("what was waited for was cancelled"))
-    if (error := future.exception()) is not None:
+    try:
+        error = future.exception()
+    except CancelledError:
+        error = ClosedError("what was waited for was cancelled")
+    if error is not None:
         return operation.throw(error)
     return operation.send(future.result())
 

@@ -98,11 +98,11 @@ class OffsetSpec:
         given = dict(self.by_topic)
         # A topic of which only one partition is read may be named as a whole.
         parents = {
-            str(TopicName.parse(partition).partitioned)
-            for partitions in topics.values()
+            partition: str(TopicName.parse(partition).partitioned)
+            for partitions in (topics.values() if given else ())
             for partition in partitions
         }
-        known = set(topics).union(*topics.values(), parents)
+        known = set(topics).union(parents, parents.values())
         for name in given:
             if name not in known and waiting:
                 logger.warning(
@@ -119,7 +119,7 @@ class OffsetSpec:
         bounds: dict[str, Bound] = {}
         for topic, partitions in topics.items():
             for partition in partitions:
-                parent = str(TopicName.parse(partition).partitioned)
+                parent = parents.get(partition, topic)
                 bound = given.get(partition) or given.get(topic) or given.get(parent)
                 if bound is None:
                     bound = self.default
