@@ -83,12 +83,14 @@ class Undecodable:
     """A value that cannot be decoded.
 
     `row` is its index in the given array, `field` the path of the mismatch (``address.city``), ""
-    for the whole value; `reason` says what was found and what the schema requires.
+    for the whole value; `reason` says what was found and what the schema requires. `data` are its
+    bytes, None if they are those in the array.
     """
 
     row: int
     field: str
     reason: str
+    data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

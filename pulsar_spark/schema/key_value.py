@@ -27,6 +27,7 @@ from pulsar_spark.schema.arrow.arrays import (
     from_words,
     integers,
     joined,
+    struct_array,
 )
 from pulsar_spark.schema.codec import (
     Decoded,
@@ -80,8 +81,14 @@ class PairDecoder:
         if self._key is not None:
             decoded = self._key.decode(keys)
             columns[KEY] = decoded.columns[0]
-            bad += decoded.bad
+            bad += self._bad_keys(decoded.bad, keys)
         return Decoded([columns[name] for name in self._names], _one_each(bad))
+
+    def _bad_keys(self, bad: Iterable[Undecodable], keys: pa.Array) -> Iterable[Undecodable]:
+        """Return what is wrong with keys, with the bytes of those that are not in the payload."""
+        for found in bad:
+            data = keys[found.row].as_py() if self.separated else None
+            yield replace(found, field=f"{KEY}.{found.field}".rstrip("."), data=data)
 
 
 class _KeyDecoder:
@@ -94,19 +101,14 @@ class _KeyDecoder:
 
     def decode(self, raw: pa.Array) -> Decoded:
         decoded = self._decoder.decode(raw)
-        bad = [
-            replace(found, field=f"{KEY}.{found.field}" if found.field else KEY)
-            for found in decoded.bad
-        ]
         if not self._is_record:
-            return Decoded(decoded.columns, bad)
-        rows = {found.row for found in bad}
+            return decoded
+        rows = {found.row for found in decoded.bad}
         absent = raw.is_null().to_pylist()
-        mask = booleans([absent[row] or row in rows for row in range(len(raw))])
-        struct = pa.StructArray.from_arrays(
-            list(decoded.columns), fields=list(self._schema), mask=mask
-        )
-        return Decoded([struct], bad)
+        present = booleans([not (absent[row] or row in rows) for row in range(len(raw))])
+        kind = pa.struct(list(self._schema))
+        struct = struct_array(len(raw), decoded.columns, kind, present.buffers()[1])
+        return Decoded([struct], decoded.bad)
 
 
 def _one_each(bad: Iterable[Undecodable]) -> list[Undecodable]:

@@ -88,15 +88,16 @@ def given_type(options: ReadOptions) -> ValueType | None:
                 "Give them with .schema(…), such as .schema('id long, name string'). If the topic "
                 "has a schema, valueFormat=auto reads by it.",
             )
-        return _json_type(options.query, options.corrupt_column)
+        is_filled = options.mode == PERMISSIVE
+        return _json_type(options.query, options.corrupt_column if is_filled else None)
     given = options.raw or options.value_schema is not None
     return ValueType(options.value_schema) if given else None
 
 
-def _json_type(query: StructType, corrupt_column: str) -> ValueType:
+def _json_type(query: StructType, corrupt_column: str | None) -> ValueType:
     """Return the type of JSON objects whose fields are the value columns of a query."""
     _check_request(query)
-    others = FIXED_NAMES | {corrupt_column.lower()}
+    others = FIXED_NAMES | ({corrupt_column.lower()} if corrupt_column is not None else set())
     fields = [field for field in query if field.name.lower() not in others]
     return ValueType(declared_json(arrow_schema(_json_fields(fields, ""))))
 
@@ -253,7 +254,8 @@ def _nullable(fields: StructType) -> StructType:
 
 
 def _type(column: Column, kind: ValueType) -> DataType:
-    return (kind.key_type or column.data_type) if column.name == KEY else column.data_type
+    is_typed_key = column.name == KEY and kind.key_type is not None
+    return kind.key_type if is_typed_key else column.data_type  # type: ignore[return-value]
 
 
 def _fits(given: DataType, offered: DataType, *, exactly: bool) -> bool:

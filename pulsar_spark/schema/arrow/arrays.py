@@ -202,6 +202,46 @@ def _usual_field(field: pa.Field) -> pa.Field:
     return field.with_type(usual_type(field.type))
 
 
+def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as a type like its own, which may have other names and widths of offsets.
+
+    Fields of structs are the same by their place: Arrow would look for their names, and find null
+    where only the case is another one.
+    """
+    return column if column.type == kind else _renamed(column, kind).cast(kind)
+
+
+def _renamed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column whose structs' fields have the wanted names."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        places = range(kind.num_fields)
+        parts = [_renamed(column.field(place), wanted.field(place).type) for place in places]
+        fields = [
+            kind.field(place).with_name(wanted.field(place).name).with_type(parts[place].type)
+            for place in places
+        ]
+        if pa.struct(fields) == kind:
+            return column
+        present = column.is_valid().buffers()[1] if column.null_count else None
+        return struct_array(len(column), parts, pa.struct(fields), present)
+    if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return column
+    is_map = pa.types.is_map(kind)
+    inner, to = column.values, pair_type(wanted) if is_map else wanted.value_type
+    items = _renamed(inner, to)
+    if items is inner:
+        return column
+    kind = (
+        pa.map_(*(items.type.field(place).with_nullable(place > 0) for place in (0, 1)))
+        if is_map
+        else pa.list_(kind.value_field.with_type(items.type))
+    )
+    return pa.Array.from_buffers(
+        kind, len(column), column.buffers()[:2], offset=column.offset, children=[items]
+    )
+
+
 def pair_type(kind: pa.DataType) -> pa.DataType:
     """Return the struct type of a map's entries."""
     return pa.struct([kind.key_field, kind.item_field])

@@ -58,7 +58,7 @@ MAX_DEFINITION = 16 * 1024 * 1024
 def parse(info: SchemaInfo) -> MessageType:
     """Return the message type of a topic's values.
 
-    Raises SchemaMismatch if the definition is damaged, too large, recursive or incomplete.
+    Raises SchemaMismatch if the definition is damaged, too large or incomplete.
     """
     if len(info.schema_data) > MAX_DEFINITION:
         raise SchemaMismatch(
@@ -247,8 +247,8 @@ class _Rules:
 def resolve(files: FileDescriptorSet, root: str) -> MessageType:
     """Return the message type with the full name `root`, with all its fields.
 
-    Raises SchemaMismatch for an invalid schema, and for types that cannot be columns: recursive
-    ones, and those nested too deeply or with too many fields.
+    A message within itself stays bytes. Raises SchemaMismatch for an invalid schema, and for types
+    that nest too deeply or have too many fields.
     """
     index = _Index()
     for file in files.file:
@@ -316,11 +316,8 @@ class _Resolver:
         known = self._messages.get(name)
         if known is None:
             if name in self._open:
-                raise SchemaMismatch(
-                    f"the protobuf message {name[1:]} contains itself, by {'.'.join(path)}: "
-                    "Spark has no recursive types",
-                    RAW_REMEDY,
-                )
+                # Spark has no recursive types.
+                return MessageType(name[1:], (), Form.BYTES, leaves=1)
             if len(self._open) >= MAX_DEPTH:
                 raise damaged(f"nests deeper than {MAX_DEPTH} messages, at {'.'.join(path)[:200]}")
             self._open.append(name)

@@ -134,9 +134,19 @@ def _fits(writer: MessageField, reader: MessageField) -> bool:
     if writer.repeated and not reader.repeated:
         return False
     if reader.message is not None and writer.message is not None:
-        maps = reader.message.is_entry, writer.message.is_entry
-        return writer.type == reader.type and maps[0] == maps[1]
+        return writer.type == reader.type and _are_alike(writer.message, reader.message)
     return writer.type == reader.type or writer.type in _SAFE.get(reader.type, ())
+
+
+def _are_alike(writer: MessageType, reader: MessageType) -> bool:
+    """Whether the fields of one mean what those of the other do, as far as they are the same."""
+    if reader.form is Form.BYTES:
+        return not writer.is_entry
+    # JSON's have no fields here, which could be compared.
+    if Form.JSON in (writer.form, reader.form):
+        return writer.name == reader.name
+    has_meaning = {writer.form, reader.form} - {Form.STRUCT, Form.EMPTY, Form.BYTES}
+    return len(has_meaning) < 2 and writer.is_entry == reader.is_entry
 
 
 def _name(field: MessageField) -> str:

@@ -13,6 +13,7 @@
 | DoubleValue … BytesValue | the type within, null where absent |
 | Struct, Value, ListValue | string, their JSON |
 | FieldMask | array of strings |
+| a message within itself (recursive) | binary, its bytes |
 | Any, and all others | struct of their fields |
 
 All are nullable except map keys, as in Spark's own file formats.
@@ -63,7 +64,7 @@ class Form(PythonEnum):
     WRAPPER = "the field of a google.protobuf wrapper"
     JSON = "google.protobuf.Struct, Value and ListValue"
     FIELD_MASK = "google.protobuf.FieldMask"
-    BYTES = "its bytes, as the schema does not say what is in it"
+    BYTES = "its bytes, as it is recursive, or the schema does not say what is in it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import (
     MAX_CELLS,
+    as_type,
     binaries,
     booleans,
     repeated,
@@ -190,7 +191,7 @@ class RecordBatchBuilder:
         else:
             column = array_of(columns, *SOURCES[name])
         # Spark's types may have other names for nested fields, and other offset widths.
-        return column if column.type == target else column.cast(target)
+        return as_type(column, target)
 
     def _without(self, batch: pa.RecordBatch, bad: Sequence[Undecodable]) -> pa.RecordBatch:
         dropped = {found.row for found in bad}
@@ -234,11 +235,11 @@ def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDeco
     found = typed_columns(schema)
     typed = set(found.fields.names) | ({KEY} if found.key is not None else set())
     names = [name for name in projection.columns if name in typed]
-    if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):
-        # Whether a value can be decoded matters even if no field of it is requested.
-        names = found.fields.names
     if not names:
-        return None
+        if projection.mode != DROPMALFORMED and CORRUPT not in projection.columns:
+            return None
+        # Whether a value can be decoded matters even if no field of it is requested.
+        names = [*found.fields.names, *typed.difference(found.fields.names)]
     return ValueDecoder(
         schema, names, writers or (lambda version: schema), as_java=projection.as_java
     )
@@ -252,6 +253,6 @@ def _corrupt_records(found: DecodedValues, kind: pa.DataType) -> pa.Array:
     records: list[Any] = [None] * len(found.raw)
     as_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     for bad in found.bad:
-        value = found.raw[bad.row].as_py()
+        value = found.raw[bad.row].as_py() if bad.data is None else bad.data
         records[bad.row] = value.decode("utf-8", "replace") if as_text else value
     return strings(records) if as_text else binaries(records)

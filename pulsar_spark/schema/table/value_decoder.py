@@ -73,7 +73,7 @@ class ValueDecoder:
         found = typed_columns(reader)
         self._has_keys = found.key is not None and KEY in names
         self.types: Sequence[pa.DataType] = [
-            found.key if name == KEY and found.key else found.fields.field(name).type
+            found.key if name == KEY and found.key is not None else found.fields.field(name).type
             for name in names
         ]
         """The columns' types, in the order of `names`."""

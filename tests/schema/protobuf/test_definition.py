@@ -173,21 +173,16 @@ def test_nested_types_are_found_and_have_their_own_rules() -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_message_that_holds_itself_is_refused_with_the_path() -> None:
+def test_a_message_within_itself_stays_bytes() -> None:
     file = new_file()
     message = file.message_type.add(name="M")
     add(message, "child", 1, Type.TYPE_MESSAGE, type_name=".t.N")
-    add(
-        file.message_type.add(name="N"),
-        "back",
-        1,
-        Type.TYPE_MESSAGE,
-        label=REPEATED,
-        type_name=".t.M",
-    )
-    with pytest.raises(SchemaMismatch, match=r"t\.M contains itself, by child\.back") as raised:
-        resolved(file)
-    assert "valueFormat=raw" in raised.value.remedy
+    inner = file.message_type.add(name="N")
+    add(inner, "back", 1, Type.TYPE_MESSAGE, label=REPEATED, type_name=".t.M")
+    child = fields_of(file)["child"].message
+    assert child is not None
+    assert child.form is Form.STRUCT
+    assert child.fields[0].message == MessageType("t.M", (), Form.BYTES)
 
 
 @pytest.mark.fault(44)
