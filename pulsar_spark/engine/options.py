@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.pem import BEGIN, pem_content, shown_pem
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, redact
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
@@ -112,7 +112,8 @@ class AuthOptions:
     def __repr__(self) -> str:
         return (
             f"AuthOptions(method={self.method!r}, token={_shown(self.token)}, "
-            f"token_file={self.token_file!r}, username={self.username!r}, "
+            f"token_file={self.token_file and redact(self.token_file)!r}, "
+            f"username={self.username!r}, "
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
             f"certificate_file={shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import PulsarError, redact
 
 BEGIN: Final = "-----BEGIN "
 _CONTENT = "content:"
-# What lies between PEM's lines: in base64, every DER sequence starts like this.
-_BARE = re.compile(r"\s*M[A-Za-z0-9+/=\s]{39}")
+# What lies between PEM's lines: in base64, every DER sequence starts with M. A secret of Kubernetes
+# is PEM in base64, and Java's clients take that in a URL.
+_BARE = re.compile(r"\s*(M[A-Za-z0-9+/=\s]{39}|LS0tLS1CRUdJTi|data:)", re.IGNORECASE)
 _NOT_IN_PATHS = "\n", "\\n", "---"
 
 
@@ -32,11 +33,12 @@ def read_pem(value: str, option: str, error: type[PulsarError], remedy: str) -> 
     except (OSError, ValueError) as found:
         if _may_be_key(value):
             raise error(
-                f"{option} is neither a path nor PEM: its first or last line is missing or damaged",
-                f"Give all of it, from {BEGIN}… to -----END ….",
+                f"{option} is neither a path nor PEM: its first or last line is missing or "
+                "damaged, or all of it is base64",
+                f"Give all of it as text, from {BEGIN}… to -----END ….",
             ) from None
         why = found.strerror if isinstance(found, OSError) else "not a path"
-        raise error(f"the file {value} of {option} cannot be read: {why}", remedy) from None
+        raise error(f"the file {redact(value)} of {option} cannot be read: {why}", remedy) from None
 
 
 def is_path(value: str) -> bool:
@@ -46,7 +48,7 @@ def is_path(value: str) -> bool:
 
 def shown_pem(value: str | None) -> str:
     """Return what a `repr` may show: a path."""
-    return repr(value) if value is None or is_path(value) else "'content:***'"
+    return repr(value and redact(value)) if value is None or is_path(value) else "'content:***'"
 
 
 def _may_be_key(value: str) -> bool:

@@ -117,21 +117,22 @@ class OffsetSpec:
                     "Name only topics of this read.",
                 )
         bounds: dict[str, Bound] = {}
+        named: dict[str, int] = {}
         for topic, partitions in topics.items():
             for partition in partitions:
-                parent = parents.get(partition, topic)
-                bound = given.get(partition) or given.get(topic) or given.get(parent)
-                if bound is None:
-                    bound = self.default
-                elif bound.kind is BoundKind.ID and partition not in given and len(partitions) > 1:
-                    raise InvalidOffset(
-                        f"{self.option} gives one message id for a topic of "
-                        f"{len(partitions)} partitions",
-                        f'Name the partition: "{topic}-partition-<n>".',
-                        topic=topic,
-                        message_id=bound.message_id,
-                    )
+                names = (partition, topic, parents.get(partition, topic))
+                name = next((name for name in names if name in given), "")
+                bound = given.get(name, self.default)
+                named[name] = named.get(name, 0) + 1
                 bounds[partition] = bound.at(now_millis)
+        for name, count in named.items():
+            if name and count > 1 and given[name].kind is BoundKind.ID:
+                raise InvalidOffset(
+                    f"{self.option} gives one message id for a topic of {count} partitions",
+                    f'Name the partition: "{name}-partition-<n>".',
+                    topic=name,
+                    message_id=given[name].message_id,
+                )
         return bounds
 
 

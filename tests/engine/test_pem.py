@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 
+from pulsar_spark.engine.authentication.providers import TokenAuth
 from pulsar_spark.engine.options import AuthOptions, TlsOptions
-from pulsar_spark.engine.pem import pem_content, read_pem
-from pulsar_spark.errors import CryptoError, printable
+from pulsar_spark.engine.pem import is_path, pem_content, read_pem
+from pulsar_spark.errors import AuthenticationError, CryptoError, printable
 from tests.engine.damaged_pem import damaged, shows
 from tests.support.certificates import Authority
 
@@ -42,3 +44,35 @@ def test_a_key_with_damaged_lines_is_an_error_and_shown_nowhere(pem: str) -> Non
         assert not shows(caught.value, pem)
         assert not shows(AuthOptions("tls", certificate_file=text, key_file=text), pem)
         assert not shows(TlsOptions(text, text, text), pem)
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize("form", ["{}", " {}", "data:application/x-pem-file;base64,{}"])
+def test_a_key_in_base64_is_an_error_and_shown_nowhere(pem: str, form: str) -> None:
+    """As secrets of Kubernetes are, and URLs of Java's clients."""
+    encoded = base64.b64encode(pem.encode()).decode()
+    text = form.format(encoded)
+    with pytest.raises(CryptoError, match="is neither a path nor PEM") as caught:
+        read_pem(text, "the.option", CryptoError, "")
+    assert encoded[100:140] not in str(caught.value)
+    for shown in (
+        AuthOptions("tls", certificate_file=text, key_file=text),
+        TlsOptions(text, text, text),
+    ):
+        assert encoded[100:140] not in repr(shown)
+    assert not is_path(text)
+
+
+@pytest.mark.fault(96)
+def test_credentials_in_place_of_a_path_are_shown_nowhere() -> None:
+    url, token = "https://user:passw0rd@vault/key.pem", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ0In0.c2ln"
+    with pytest.raises(CryptoError, match="cannot be read") as caught:
+        read_pem(url, "the.option", CryptoError, "")
+    assert "passw0rd" not in str(caught.value)
+    assert "passw0rd" not in repr(TlsOptions(url, url, url))
+    options = AuthOptions("token", token_file=f"/{token}")
+    with pytest.raises(
+        AuthenticationError, match=r"^the token file /\*\*\* cannot be read"
+    ) as refused:
+        TokenAuth(token_file=f"/{token}").auth_data()
+    assert token[5:] not in f"{refused.value} {options!r}"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.producers import producer_session
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.read import parse_read_options
@@ -242,3 +246,85 @@ def test_a_topic_tells_whether_it_was_ever_compacted(broker: Broker, client: Any
         broker.delete_topic(topic)
         broker.create_topic(topic)
         assert not probe.is_compacted(topic)
+
+
+@pytest.mark.fault(61)
+def test_aborted_transactions_at_the_ends_of_a_topic_are_no_loss(broker: Broker) -> None:
+    """Split or not, and though bounds name what was aborted, in whole ledgers of its own too."""
+    topic = broker.create_transactional_topic(0)
+    entries: list[tuple[str, bytes | None]] = []
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as client:
+        for ledger in ("AA", "A", "C.", "A"):
+            for kind in ledger:
+                producer = client.create_producer(topic, batching_enabled=False)
+                txn = None if kind == "." else client.new_transaction()
+                for number in range(3):
+                    value = b"%d" % (len(entries) + number)
+                    found = producer.send(value, txn=txn)
+                    place = f"{found.ledger_id()}:{found.entry_id()}"
+                    entries.append((place, None if kind == "A" else value))
+                producer.close()
+                if txn is not None:
+                    txn.abort() if kind == "A" else txn.commit()
+            if ledger != "A" or len(entries) < 12:
+                broker.roll_ledger(topic)
+    last = len(entries) - 1
+    bounds = [(None, None), (0, None), (7, last), (None, 1), (4, 8), (last, None), (13, last)]
+    for first, end in bounds:
+        given = {"startingOffsets": first, "endingOffsets": end}
+        named = {
+            option: json.dumps({topic: entries[number][0]})
+            for option, number in given.items()
+            if number is not None
+        }
+        stop = None if end is None else end + 1
+        wanted = [value for _, value in entries[first or 0 : stop] if value is not None]
+        for splits in ("1", "2", "5"):
+            options = {"topic": topic, **named, "partitionsPerTopicPartition": splits}
+            assert values(broker, options) == wanted, (named, splits)
+
+
+def values(broker: Broker, options: dict[str, str]) -> list[bytes]:
+    """Read as a batch does."""
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    reader = PulsarBatchReader(parsed, infer_schema(parsed))
+    rows = rows_of(batch for part in reader.partitions() for batch in reader.read(part))
+    return [row["value"] for row in rows]
+
+
+@pytest.mark.fault(93, 94)
+@pytest.mark.parametrize(
+    "skew,transactional",
+    # With a clock that is fast, markers are out of order: publishTimeTolerance is for that.
+    [(-3600_000, False), (-3600_000, True), (-150_000, True), (600_000, False), (50_000, True)],
+)
+def test_times_are_those_of_producers_whatever_their_clock_is(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, skew: int, transactional: bool
+) -> None:
+    """Brokers search by their own times, too: of closed ledgers, and of transactions' markers."""
+    topic = broker.create_transactional_topic(0)
+    now, started = producer_session._now(), count()
+    monkeypatch.setattr(producer_session, "_now", lambda: now + skew + 10 * next(started))
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as client:
+        for ledger in range(3):
+            if ledger:
+                broker.roll_ledger(topic)
+            producer = client.create_producer(topic, batching_enabled=False)
+            for number in range(4):
+                txn = client.new_transaction() if transactional else None
+                producer.send(b"%d" % (4 * ledger + number), txn=txn)
+                if txn is not None:
+                    txn.commit()
+            producer.close()
+    options = {"topic": topic, "startingTime": "0"}
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    reader = PulsarBatchReader(parsed, infer_schema(parsed))
+    rows = rows_of(batch for part in reader.partitions() for batch in reader.read(part))
+    assert [row["value"] for row in rows] == [b"%d" % number for number in range(12)]
+    times = [round(row["__publishTime"].timestamp() * 1000) for row in rows]
+    assert times == sorted(times)
+    for first, end in ((0, 5), (0, 11), (3, 9), (6, 7), (8, 11)):
+        bounds = {"startingTime": str(times[first]), "endingTime": str(times[end])}
+        wanted = [b"%d" % number for number in range(first, end)]
+        assert values(broker, {"topic": topic, **bounds}) == wanted
+    assert values(broker, {"topic": topic, "endingTime": str(times[-1] + 1)})[-1] == b"11"

@@ -212,6 +212,12 @@ def test_one_message_id_cannot_stand_for_several_partitions() -> None:
     with pytest.raises(InvalidOffset, match="3 partitions") as caught:
         spec({"t": "5:6"}).bounds(TOPICS, NOW)
     assert caught.value.topic == T
+    # Nor where they are read by their names.
+    with pytest.raises(InvalidOffset, match="2 partitions"):
+        spec({"t": "5:6"}).bounds({P0: [P0], P2: [P2]}, NOW)
+    # One that is read alone may be named so.
+    assert spec({"t": "5:6"}).bounds({P2: [P2]}, NOW) == {P2: at(5, 6)}
+    assert spec({"t": "5:6", P0: "7:8"}).bounds({P0: [P0], P2: [P2]}, NOW)[P2] == at(5, 6)
 
 
 def test_ages_count_from_the_planning() -> None:

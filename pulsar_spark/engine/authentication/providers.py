@@ -22,6 +22,7 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
     UnsupportedFeature,
+    redact,
 )
 
 T = TypeVar("T")
@@ -109,12 +110,12 @@ class TokenAuth:
                 token = file.read(_MAX_TOKEN).strip()
         except OSError as error:
             raise AuthenticationError(
-                f"the token file {self._file} cannot be read: {error.strerror}",
+                f"the token file {redact(self._file)} cannot be read: {error.strerror}",
                 "The file is read on every machine that runs tasks: put it there.",
             ) from None
         if not token:
             raise AuthenticationError(
-                f"the token file {self._file} is empty", "Write the token into it."
+                f"the token file {redact(self._file)} is empty", "Write the token into it."
             )
         return token
 

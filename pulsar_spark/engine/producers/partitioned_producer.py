@@ -66,6 +66,7 @@ class PartitionedProducer(Closing):
     of a partition is the writer's: every later call raises it. With `txn` all messages belong to
     that transaction, and partitions are added to it as they get messages. `survives_timeouts`,
     `in_order` and `keep_as` as in `TopicProducer`; errors about a message of columns name its row.
+    With `on_too_large`, `write` passes such errors to it, and goes on behind the message.
     Thread-safe.
     """
 
@@ -79,6 +80,7 @@ class PartitionedProducer(Closing):
         timed: bool = False,
         survives_timeouts: bool = False,
         in_order: bool = True,
+        on_too_large: Callable[[PulsarError], None] | None = None,
         txn: ClientTransaction | None = None,
         keep_as: Hashable = None,
     ) -> None:
@@ -88,6 +90,7 @@ class PartitionedProducer(Closing):
         self._options = options or ProducerOptions()
         self._survives_timeouts = survives_timeouts
         self._in_order = in_order
+        self._on_too_large = on_too_large
         self._txn = txn
         self._keep_as = keep_as
         # Whether a timer sends what waits.
@@ -357,9 +360,11 @@ class PartitionedProducer(Closing):
             before = index
             try:
                 index = batcher.extend(messages, index, one_batch=self.partitions > 1, alone=alone)
+                log.given += index - before
             except FailedAt as failed:
-                raise _at_row(failed.error, locate(failed.index)) from None
-            log.given += index - before
+                self._pass_over(failed.error, locate(failed.index))
+                log.given += failed.index - before
+                index = failed.index + 1
             if not batcher.count:
                 with self._lock:
                     self._router.advance()
@@ -399,15 +404,25 @@ class PartitionedProducer(Closing):
         batcher = self._batcher(partition)
         log = self._log(partition, locate, rows)
         own = messages if len(rows) == len(messages) else messages.take(rows)
-        index = 0
+        index = begun = 0
         try:
             while index < len(own):
-                index = batcher.extend(own, index, alone=alone)
-        except FailedAt as failed:
-            index = failed.index
-            raise _at_row(failed.error, locate(rows[index])) from None
+                try:
+                    index = batcher.extend(own, index, alone=alone)
+                except FailedAt as failed:
+                    index = failed.index
+                    self._pass_over(failed.error, locate(rows[index]))
+                    log.given += index - begun
+                    index = begun = index + 1
+                    log = self._log(partition, locate, rows[begun:])
         finally:
-            log.given += index
+            log.given += index - begun
+
+    def _pass_over(self, error: MessageTooLarge, row: int) -> None:
+        """Tell of a message that is too large, to go on without it; raise that otherwise."""
+        if self._on_too_large is None:
+            raise _at_row(error, row) from None
+        self._on_too_large(_at_row(error, row))
 
     def _write_rows(self, messages: OutgoingMessages, locate: Locate) -> None:
         """Write messages with ids of their own, some of which may be known already."""
@@ -424,13 +439,14 @@ class PartitionedProducer(Closing):
         for partition, own in rows.items():
             log = self._log(partition, locate, own)
             batcher = self._batcher(partition)
-            for row in own:
+            for place, row in enumerate(own, 1):
                 payload = messages.payloads[row]
                 try:
                     batcher.add(payload, keys[row], fields[row], ids[row], alone=alone[row])
+                    log.given += 1
                 except MessageTooLarge as error:
-                    raise _at_row(error, locate(row)) from None
-                log.given += 1
+                    self._pass_over(error, locate(row))
+                    log = self._log(partition, locate, own[place:])
 
     def _log(self, partition: int, locate: Locate, rows: Sequence[int]) -> RowLog:
         """Note the rows of the next messages of a partition; return its log."""

@@ -79,6 +79,7 @@ def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
 
 _COUNT = within(integer, 1, _MAX_INT)
 _MILLIS = within(duration_seconds, 0.001, unit=" second")
+_CENTURY = 100 * 365 * 24 * 3600
 
 _CONNECT: tuple[Option, ...] = (
     Option(
@@ -207,7 +208,7 @@ _READ: tuple[Option, ...] = (
     ),
     Option(
         "publishTimeTolerance",
-        duration_seconds,
+        within(duration_seconds, 0, _CENTURY, unit=" seconds"),
         "How far publish times on a topic may be out of order. Searches by time extend this far "
         "beyond both ends; messages that are further out of order can be missed.",
         Scope.READS,

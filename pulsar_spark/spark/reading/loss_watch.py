@@ -107,27 +107,36 @@ class LossWatch:
         if start == EARLIEST_POSITION:
             # Messages deleted before the read started are no loss, unless all are gone.
             is_empty = found is None or found >= end
-            if is_empty and not keeps_from(self._first_kept(), end):
+            last = Position(end.ledger_id, end.entry_id - (0 if end.batch_index else 1))
+            if is_empty and not self._keeps(self._first_kept(), end, first, last):
                 self._warn("between planning and reading: the range ends", end, None)
             return
         if first >= end or (found is not None and found[:2] <= first[:2]):
             return
-        if (found is None or found >= end) and self._still_ends(first.ledger_id):
-            return
         kept = self._first_kept()
-        if not keeps_from(kept, first) or (found is None and self._ends_before(start)):
+        is_cut = found is None and self._ends_before(start)
+        if not self._keeps(None if is_cut else kept, first, first):
             self._warn("between planning and reading: the range begins", first, kept)
 
-    def _still_ends(self, ledger_id: int) -> bool:
-        """Whether a range that has nothing to read is in one ledger, and that is there.
+    def _keeps(self, kept: Position | None, position: Position, *entries: Position) -> bool:
+        """Whether all from a position on is there, given the first message that is; None for none.
 
-        Such a range has aborted transactions only.
+        It is, too, if one of these entries is stored.
         """
-        end = self._partition.range[1]
-        if end.ledger_id != ledger_id:
+        return keeps_from(kept, position) or (
+            # On a topic without any message left, a deleted ledger seems to be there.
+            kept is not None and any(map(self._is_stored, entries))
+        )
+
+    def _is_stored(self, entry: Position) -> bool:
+        """Whether a ledger has an entry, of an aborted transaction perhaps, or ends before it.
+
+        Then all behind it is stored: ledgers are deleted as a whole, the oldest one first.
+        """
+        if entry.entry_id < 0:
             return False
-        last = Lookup(self._context.pool).last_message_id(self._partition.topic)
-        return last.ledger_id == ledger_id and entry_end(last) >= end
+        ledger = self._probe.ledger_end(self._partition.topic, entry.ledger_id)
+        return ledger is not None and entry.entry_id <= ledger.last_entry_id + 1
 
     def _first_kept(self) -> Position | None:
         kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)

@@ -18,7 +18,13 @@ from pulsar_spark.engine.consumers.probe import EntryCount, FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
-from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
+from pulsar_spark.errors import (
+    DataLossError,
+    InvalidOffset,
+    OptionError,
+    PulsarError,
+    TopicNotFound,
+)
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -138,9 +144,19 @@ class Planner:
     def value_type(self, topics: Topics) -> ValueType:
         """Return the values' type; for a running query, the newest that has its columns.
 
-        Raises OptionError for schemas that exclude each other, SchemaMismatch for one that cannot
-        be converted to columns.
+        Raises OptionError for schemas that exclude each other, and for values that are decoded
+        though they may stay encrypted; SchemaMismatch for one that cannot be converted to columns.
         """
+        kind = self._decided_type(topics)
+        if kind.schema is not None and self._options.reader.crypto_failure_action == "CONSUME":
+            raise OptionError(
+                "pulsar.reader.cryptoFailureAction=CONSUME gives encrypted bytes, which are no "
+                f"{kind.schema.type_name} values",
+                "Set valueFormat=raw, or cryptoFailureAction to DISCARD or FAIL.",
+            )
+        return kind
+
+    def _decided_type(self, topics: Topics) -> ValueType:
         given = given_type(self._options)
         if given is not None and given.schema is None:
             return given
@@ -325,7 +341,8 @@ class Planner:
         first = self._first_positions(starts, ends)
         from_start = self._times_of_starts(starts, extents)
         # Later messages are filtered by their times.
-        from_end = self._times(ends, self._options.publish_time_tolerance, extents, or_later=True)
+        tolerance = self._options.publish_time_tolerance
+        from_end = self._times(ends, tolerance, extents, or_later=True)
         compacted = self._options.reader.read_compacted
         ranges: list[ReadRange] = []
         for topic, extent in extents.items():
@@ -340,7 +357,7 @@ class Planner:
                 ReadRange(
                     topic,
                     _start(start, from_start.get(topic), last_end),
-                    _end(end, from_end.get(topic), last_end),
+                    _end(end, tolerance, from_end.get(topic), last_end),
                     _times_between(start, end),
                     # The compacted view may begin before it.
                     extent.first if start.kind is BoundKind.EARLIEST and not compacted else None,
@@ -437,11 +454,9 @@ class Planner:
         assert bound.message_id is not None
         start = start_position(bound.message_id)
         if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
-            self._lost(
-                topic, bound.message_id, f"its first message that is kept is at {first.start}"
-            )
-        elif start > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
-            self._lost(topic, bound.message_id, f"it ends at {last_end}")
+            self._lost(topic, bound.message_id, first)
+        elif start > _next_entry(last_end):
+            self._lost(topic, bound.message_id, first, last_end)
 
     def _check_end(
         self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
@@ -449,10 +464,8 @@ class Planner:
         assert bound.message_id is not None
         end = end_position(bound.message_id)
         if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
-            self._lost(
-                topic, bound.message_id, f"its first message that is kept is at {first.start}"
-            )
-        elif end > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
+            self._lost(topic, bound.message_id, first)
+        elif end > _next_entry(last_end):
             logger.warning(
                 "%s: endingOffsets is %s, but the topic ends at %s: the read ends there",
                 topic,
@@ -460,10 +473,25 @@ class Planner:
                 last_end,
             )
 
-    def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
+    def _lost(
+        self,
+        topic: str,
+        message_id: MessageIdAdv,
+        first: FoundEntry | None,
+        end: Position | None = None,
+    ) -> None:
+        """Report a message before the `first` one, or behind the `end`, unless it is stored."""
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
+        (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
+        # On a topic without any message left, a deleted ledger seems to be there.
+        if first is not None and last is not None and message_id.entry_id <= last:
+            # It is of an aborted transaction, like all between it and the first or last message.
+            return
+        what = f"it ends at {end}"
+        if end is None and first is not None:
+            what = f"its first message that is kept is at {first.start}"
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic. Give another offset, "
@@ -474,6 +502,11 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("%s", error)
+
+
+def _next_entry(end: Position) -> Position:
+    """Return where the entry behind an end begins."""
+    return Position(end.ledger_id, end.entry_id + (1 if end.batch_index else 0))
 
 
 def _later(one: Extent | PulsarError, other: Extent | PulsarError) -> Extent | PulsarError:
@@ -512,11 +545,16 @@ def _start(bound: Bound, found: Position | None, last_end: Position) -> Position
     return last_end if found is None else found
 
 
-def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+def _end(bound: Bound, tolerance: int, found: FoundEntry | None, last_end: Position) -> Position:
     if bound.kind is BoundKind.ID and bound.message_id is not None:
         return min(end_position(bound.message_id), last_end)
+    # Brokers look at their own times too: of ledgers that they closed, of transactions' markers,
+    # and of entries, if they stamp them. Where a producer's clock was slow, they find an earlier
+    # entry, behind which there is more to read.
+    if found is None or found.publish_time < bound.millis + tolerance:
+        return last_end
     # Messages published after planning started are not read, wherever a later search ended.
-    return last_end if found is None else min(found.start, last_end)
+    return min(found.start, last_end)
 
 
 def _times_between(start: Bound, end: Bound) -> PublishTimes:

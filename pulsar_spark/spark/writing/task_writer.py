@@ -348,6 +348,7 @@ class TaskWriter:
                 options,
                 partitions=partitions,
                 in_order=self._options.wait_for_receipts,
+                on_too_large=None if self._options.wait_for_receipts else self._log_loss,
                 txn=txn,
                 # A schema that has changed meanwhile has to be registered.
                 keep_as=(target.current,) if self._keeps else None,

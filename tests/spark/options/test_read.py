@@ -126,6 +126,7 @@ def test_a_pattern_stands_instead_of_topics() -> None:
         ({"topic": "t", "service.url": "localhost:6650"}, "service.url"),
         ({"topic": "t", "service.url": "pulsar://h:99999"}, "service.url"),
         ({"topic": "t", "valueFormat": "avro"}, "valueFormat=avro needs the option valueSchema"),
+        ({"topic": "t", "publishTimeTolerance": "999999999999999999d"}, "publishTimeTolerance"),
         ({"paths": "t"}, "paths"),
         ({"paths": "[1]"}, "paths"),
         (

@@ -278,6 +278,30 @@ def test_a_range_of_ids_without_entries_is_no_loss(
     assert reading.rest() == []
 
 
+@pytest.mark.fault(61)
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_range_from_the_beginning_that_has_no_message_is_no_loss(
+    broker: EmbeddedBroker, read: Open, rolled: bool, is_gone: bool
+) -> None:
+    """As a split read has one, where a topic begins with aborted transactions."""
+    broker.skip_entries(TOPIC, 5)
+    if rolled:
+        broker.roll_ledger(TOPIC)
+    more = add_plain(broker, TOPIC, b"more")
+    ledger = more.ledger_id - rolled
+    if is_gone:
+        broker.roll_ledger(TOPIC)
+        broker.trim("t")
+    for end in range(1, 6):
+        reading = read(Position(ledger, end), first=Position(ledger, 0))
+        if is_gone:
+            with pytest.raises(DataLossError, match="between planning and reading"):
+                reading.rest()
+        else:
+            assert reading.rest() == []
+
+
 def fill_keys(broker: EmbeddedBroker, keys: int = ENTRIES) -> list[list[Message]]:
     """As `fill`, each ledger with messages of the same keys."""
     filled = []

@@ -212,6 +212,17 @@ def test_times_out_of_order_within_the_tolerance_are_found(broker: EmbeddedBroke
     assert values(broker, options) == wanted
 
 
+def test_an_end_is_by_the_producers_time_though_the_broker_stamps_its_own() -> None:
+    """Publish times are in order, of a clock that is an hour slow: the broker finds the first."""
+    with EmbeddedBroker(expose_entry_metadata=True) as broker:
+        broker.create_topic("t")
+        slow = int(time.time() * 1000) - 3600_000
+        for number in range(10):
+            store(broker, "t", [b"%d" % number], publish_time=slow + number)
+        found = values(broker, {"topic": "t", "endingTime": str(slow + 6)})
+        assert found == [b"%d" % number for number in range(6)]
+
+
 def test_a_range_of_time_does_not_read_the_whole_topic(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
     ids = [store(broker, "t", [b"x"], publish_time=NOW + 1000 * n) for n in range(1000)]
@@ -288,12 +299,42 @@ def test_an_age_and_times_per_topic(broker: EmbeddedBroker) -> None:
 # --- data loss --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("schema", [STRING, None])
+def test_encrypted_bytes_are_never_decoded_as_values(
+    broker: EmbeddedBroker, schema: SchemaInfo | None
+) -> None:
+    broker.create_topic("t")
+    if schema is not None:
+        set_schema(broker, "t", schema)
+    store(broker, "t", [b"x"])
+    consume = {"topic": "t", "pulsar.reader.cryptoFailureAction": "CONSUME"}
+    assert values(broker, {**consume, "valueFormat": "raw"}) == [b"x"]
+    for options in (consume, {**consume, "valueFormat": "string"}):
+        if options is consume and schema is None:
+            assert values(broker, options) == [b"x"]
+            continue
+        with pytest.raises(OptionError, match="CONSUME gives encrypted bytes") as caught:
+            values(broker, options)
+        assert "valueFormat=raw" in caught.value.remedy
+
+
+def in_two_ledgers(broker: EmbeddedBroker, first: int, second: int) -> list[MessageIdAdv]:
+    """Store so many messages in each of two ledgers, numbered, with two keys in turn."""
+    broker.create_topic("t")
+    ids = []
+    for number in range(first + second):
+        if number == first:
+            broker.roll_ledger("t")
+        key = f"k{number % 2}"
+        ids.append(store(broker, "t", [b"%d" % number], batched=False, partition_key=key))
+    return ids
+
+
 @pytest.mark.fault(58, 62)
 def test_a_start_that_was_deleted_is_data_loss(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create_topic("t")
-    ids = [store(broker, "t", [b"%d" % number]) for number in range(6)]
+    ids = in_two_ledgers(broker, 3, 3)
     start = {"topic": "t", "startingOffsets": json.dumps({"t": f"{ids[1].ledger_id}:1"})}
     assert values(broker, start) == [b"1", b"2", b"3", b"4", b"5"]
     broker.trim("t", Position(ids[3].ledger_id, ids[3].entry_id))
@@ -311,7 +352,7 @@ def test_a_start_that_was_deleted_is_data_loss(
 def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
     last = store(broker, "t", [b"x"])
-    for start in (f"{last.ledger_id + 5}:0", f"{last.ledger_id}:7"):
+    for start in (f"{last.ledger_id + 5}:0", f"{last.ledger_id}:7", f"{last.ledger_id}:2"):
         with pytest.raises(DataLossError, match="ends at"):
             plan(broker, {"topic": "t", "startingOffsets": {"t": start}})
     # An incremental read continues right after the last message.
@@ -323,12 +364,8 @@ def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> Non
 def test_a_start_that_was_deleted_is_data_loss_of_a_compacted_view_unless_it_was_compacted(
     broker: EmbeddedBroker,
 ) -> None:
-    broker.create_topic("t")
-    ids = [
-        store(broker, "t", [b"%d" % number], batched=False, partition_key=f"k{number % 2}")
-        for number in range(6)
-    ]
-    first, behind = (f"{ids[0].ledger_id}:{entry}" for entry in (0, 9))
+    ids = in_two_ledgers(broker, 2, 4)
+    first, behind = f"{ids[0].ledger_id}:0", f"{ids[-1].ledger_id}:9"
     starts = [
         {"topic": "t", "readCompacted": "true", "startingOffsets": {"t": start}}
         for start in (first, behind)
@@ -386,8 +423,7 @@ def test_times_apply_to_what_is_compacted_after_its_ledgers_are_deleted(
 
 @pytest.mark.fault(58)
 def test_an_end_that_was_deleted_is_data_loss(broker: EmbeddedBroker) -> None:
-    broker.create_topic("t")
-    ids = [store(broker, "t", [b"%d" % number]) for number in range(4)]
+    ids = in_two_ledgers(broker, 2, 2)
     broker.trim("t", Position(ids[2].ledger_id, ids[2].entry_id))
     end = {"topic": "t", "endingOffsets": json.dumps({"t": f"{ids[1].ledger_id}:1"})}
     with pytest.raises(DataLossError):

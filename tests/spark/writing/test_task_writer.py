@@ -421,6 +421,37 @@ def test_without_a_guarantee_receipts_are_not_waited_for_and_failures_counted(
     assert values(broker, {"topic": "t"}) == [b"a", b"b", b"a", b"b"]
 
 
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("batching", ["true", "false"])
+@pytest.mark.parametrize("columns", [(), ("__key",), ("__sequenceId",), ("__topic",)])
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_without_a_guarantee_only_rows_that_are_too_large_are_lost(
+    broker: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+    batching: str,
+    columns: tuple[str, ...],
+    partitions: int,
+) -> None:
+    for topic in ("t", "u"):
+        broker.create_topic(topic, partitions)
+    large, count = (0, 7, 8, 249), 250
+    payloads = [bytes(6 << 20) if row in large else b"%d" % row for row in range(count)]
+    made: dict[str, list[Any]] = {
+        "__key": [str(row % 20) for row in range(count)],
+        "__sequenceId": list(range(count)),
+        "__topic": ["t", "u"] * (count // 2),
+    }
+    options = {"deliveryGuarantee": "none", "pulsar.producer.batchingEnabled": batching}
+    with caplog.at_level(logging.WARNING):
+        done = write(broker, {"value": payloads, **{name: made[name] for name in columns}}, options)
+    assert done.failed == len(large)
+    assert "row 0:" in caplog.text
+    topics = {"topics": "t,u"}
+    wait_until(lambda: len(values(broker, topics)) == count - len(large))
+    found = values(broker, topics)
+    assert sorted(found, key=int) == [b"%d" % row for row in range(count) if row not in large]
+
+
 @pytest.mark.parametrize(
     "partition,attempt,expected",
     [(0, 0, "me"), (3, 0, "me-3"), (0, 2, "me-0-2"), (3, 2, "me-3-2")],
