@@ -244,10 +244,37 @@ class RecordSchema(DefinedSchema):
         return super().encode(obj)
 
     def made(self, value: Any) -> Any:
-        """Return the dict, or an object of `record_cls`."""
+        """Return the dict, or an object of `record_cls`; raises CorruptMessage if none fits."""
         if self._record_cls is None or value is None:
             return value
-        return self._record_cls(**value)
+        try:
+            return self._record_cls(**_as_given(self._record_cls, value))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CorruptMessage(
+                f"a value is no {self._record_cls.__name__}: {error}",
+                "Read it with BytesSchema, or with the definition alone (schema_definition=).",
+            ) from None
+
+
+def _as_given(field: Any, value: Any) -> Any:
+    """Return a decoded value as a Record of the official client takes it, which is `field`.
+
+    It gives what is absent its default, and has the values of enums in JSON, not their names.
+    """
+    if isinstance(value, list):
+        inner = getattr(field, "array_type", None)
+        return [_as_given(inner, item) for item in value]
+    if isinstance(value, dict):
+        inner, fields = getattr(field, "value_type", None), getattr(field, "_fields", {})
+        return {
+            name: _as_given(fields.get(name, inner), item)
+            for name, item in value.items()
+            if item is not None
+        }
+    known = getattr(field, "values", None)
+    if isinstance(value, str) and isinstance(known, dict) and hasattr(field, "enum_type"):
+        return next((each for each in known if str(each) == value), value)
+    return value
 
 
 class JsonSchema(RecordSchema):

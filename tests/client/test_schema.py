@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -258,3 +259,50 @@ def test_records_of_the_official_package_are_objects_both_ways(client: PulsarCli
         assert isinstance(found.value(), Row)
         with pytest.raises(InvalidRow, match="Row"):
             kind(Row).encode({"name": "a", "age": 5})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"number": 1, "color": 2}',
+        '{"number": 1, "color": "dark", "inner": {"x": 3}}',
+        '{"number": 1, "inners": [{"x": 1}, {}], "named": {"a": {"x": 5, "color": 1}}}',
+        '{"number": 1, "text": null}',
+        '{"number": 1, "unknown": 5}',
+        "{}",
+    ],
+)
+def test_json_of_the_official_client_is_what_its_records_make_of_it(text: str) -> None:
+    """Values of enums, not their names; and what is absent has its default."""
+    official = pytest.importorskip("pulsar.schema")
+    colors = Enum("Color", {"red": 1, "dark": 2})
+
+    class Inner(official.Record):  # type: ignore[name-defined,misc]
+        x = official.Integer()
+        color = official.CustomEnum(colors)
+
+    class Outer(official.Record):  # type: ignore[name-defined,misc]
+        number = official.Integer(required=True)
+        text = official.String(default="none")
+        tags = official.Array(official.Integer(), default=[1, 2])
+        inner = Inner()
+        inners = official.Array(Inner())
+        named = official.Map(Inner())
+        color = official.CustomEnum(colors)
+
+    theirs, ours = official.JsonSchema(Outer), JsonSchema(Outer)
+    expected = theirs.decode(text.encode())
+    assert ours.decode(text.encode()).__dict__ == expected.__dict__
+    if expected.number is not None:
+        assert theirs.decode(ours.encode(expected)) == expected
+
+
+def test_a_value_that_the_class_does_not_take_is_an_error_of_ours() -> None:
+    official = pytest.importorskip("pulsar.schema")
+    colors = Enum("Color", {"red": 1})
+
+    class Row(official.Record):  # type: ignore[name-defined,misc]
+        color = official.CustomEnum(colors)
+
+    with pytest.raises(CorruptMessage, match=r"^a value is no Row: .*9"):
+        JsonSchema(Row).decode(b'{"color": 9}')

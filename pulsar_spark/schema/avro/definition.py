@@ -65,20 +65,22 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Exactly `size` bytes. `name` is the full name."""
+    """Exactly `size` bytes. `name` is the full name, `aliases` are others as they are given."""
 
     name: str
     size: int
     logical: Logical | None = None
+    aliases: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of several symbols; readers replace unknown ones by `default`."""
+    """One of several symbols; readers replace unknown ones by `default`. Names as of Fixed."""
 
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
+    aliases: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,11 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Fields in order; `name` is the full name."""
+    """Fields in order. Names as of Fixed."""
 
     name: str
     fields: tuple[RecordField, ...]
+    aliases: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +362,8 @@ class _Parser:
             if parsed.name in found:
                 raise _wrong((*path, parsed.name), "is there twice")
             found[parsed.name] = parsed
-        node = self._records[number] = Record(name, tuple(found.values()))
+        aliases = _texts(tree.get("aliases"))
+        node = self._records[number] = Record(name, tuple(found.values()), aliases)
         self._named[name] = _Named(node, self._count - count, self._deepest - depth)
         self._deepest = max(deepest, self._deepest)
         return node
@@ -383,7 +387,8 @@ class _Parser:
         for symbol in symbols:
             _check_name(symbol, path, "a symbol")
         default = tree.get("default")
-        node = Enum(name, tuple(symbols), default if default in symbols else None)
+        known = default if default in symbols else None
+        node = Enum(name, tuple(symbols), known, _texts(tree.get("aliases")))
         self._named[name] = _Named(node, 1, 0)
         return node
 
@@ -392,7 +397,8 @@ class _Parser:
         size: Any = tree.get("size")
         if not 0 <= _whole(size) <= _MAX_FIXED:
             raise _wrong(path, f"is of the fixed size {_shown(size)}")
-        node = Fixed(name, size, _logical(tree, "fixed", size))
+        logical = _logical(tree, "fixed", size)
+        node = Fixed(name, size, logical, _texts(tree.get("aliases")))
         self._named[name] = _Named(node, 1, 0)
         return node
 

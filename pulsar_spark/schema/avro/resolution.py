@@ -8,7 +8,7 @@ are null if they are nullable; and timestamps are converted between units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -216,7 +216,8 @@ def resolve_columns(writer: Node, reader: Node, columns: pa.Schema) -> Plan:
             f"values were written as {describe(writer)}, the query reads them as a record", _REMEDY
         )
     fields = {field.name: field for field in reader.fields}
-    return resolver.record(writer, tuple(fields[name] for name in columns.names), kind, "")
+    wanted = tuple(fields[name] for name in columns.names)
+    return resolver.record(writer, wanted, kind, "", among=reader.fields)
 
 
 _REMEDY = "Read the values with valueFormat=raw, or the query with the older schema."
@@ -340,11 +341,21 @@ class _Resolver:
         return _must(self.resolve(writer, reader, path), path)
 
     def record(
-        self, writer: Record, wanted: tuple[RecordField, ...], kind: pa.DataType, path: str
+        self,
+        writer: Record,
+        wanted: tuple[RecordField, ...],
+        kind: pa.DataType,
+        path: str,
+        among: tuple[RecordField, ...] = (),
     ) -> ReadRecord:
-        """Return the plan for the fields `wanted` of a record."""
+        """Return the plan for the fields `wanted` of a record, `among` more of them."""
         prefix = f"{path}." if path else ""
-        sources = _sources(writer, wanted)
+        places = {field.name: place for place, field in enumerate(wanted)}
+        sources = {
+            number: places[name]
+            for number, name in _sources(writer, among or wanted).items()
+            if name in places
+        }
         steps = []
         for number, field in enumerate(writer.fields):
             target = sources.get(number)
@@ -417,11 +428,15 @@ class _Members:
             self._by_type.setdefault(type(member), []).append(number)
             for name in _names(member):
                 self._by_name.setdefault((type(member), name), []).append(number)
+        for number, member in enumerate(self.all):
+            for name in _aliases(member):
+                self._by_name.setdefault((type(member), name), []).append(number)
 
     def nearest(self, writer: Node) -> Iterator[int]:
         """Yield the numbers of all members, the most similar to the writer's type first.
 
-        First those with the same name, then the same name in another namespace, then the same kind.
+        First those with the same name, then the same name in another namespace, then the same kind:
+        as Java does. An alias is a name that comes after others.
         """
         seen: set[int] = set()
         groups: list[Iterable[int]] = [
@@ -444,6 +459,12 @@ def _names(node: Node) -> tuple[str, ...]:
     if isinstance(node, Record | Enum | Fixed | Reference):
         return node.name, node.name.rpartition(".")[2]
     return ()
+
+
+def _aliases(node: Node) -> Iterable[str]:
+    """Return the aliases of a union's member, as `_names`."""
+    aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
+    return dict.fromkeys(name for alias in aliases for name in (alias, alias.rpartition(".")[2]))
 
 
 def losses_of(plan: Plan) -> Losses:
@@ -575,23 +596,36 @@ def _must(plan: Plan, path: str) -> Plan:
     return plan
 
 
-def _sources(writer: Record, wanted: tuple[RecordField, ...]) -> dict[int, int]:
-    """Map the writer's field numbers to the wanted fields' numbers.
+def _sources(writer: Record, fields: tuple[RecordField, ...]) -> dict[int, str]:
+    """Map the numbers of the writer's fields to the names of the reader's.
 
-    Equal names come first, so that an alias takes none of them.
+    Equal names come first, so that an alias takes none of them; unless fields were renamed in turn,
+    so that each finds its own by aliases.
     """
     numbers = {field.name: number for number, field in enumerate(writer.fields)}
-    sources = {
-        numbers[field.name]: target for target, field in enumerate(wanted) if field.name in numbers
-    }
-    for target, field in enumerate(wanted):
-        if field.name in numbers:
-            continue
-        for alias in field.aliases:
-            if alias in numbers and numbers[alias] not in sources:
-                sources[numbers[alias]] = target
-                break
-    return sources
+    equal = {numbers[field.name]: field.name for field in fields if field.name in numbers}
+    in_turn = _by_aliases(fields, numbers, {})
+    for number, name in equal.items():
+        in_turn.setdefault(number, name)
+    found = list(in_turn.values())
+    if len(set(found)) == len(found) and set(equal.values()) <= set(found):
+        return in_turn
+    known = set(equal.values())
+    others = tuple(field for field in fields if field.name not in known)
+    return _by_aliases(others, numbers, equal)
+
+
+def _by_aliases(
+    fields: tuple[RecordField, ...], numbers: Mapping[str, int], taken: Mapping[int, str]
+) -> dict[int, str]:
+    """Return `taken`, and for each field the first of its aliases that is free."""
+    found = dict(taken)
+    for field in fields:
+        free = (numbers[alias] for alias in field.aliases if alias in numbers)
+        number = next((number for number in free if number not in found), None)
+        if number is not None:
+            found[number] = field.name
+    return found
 
 
 def _primitive(writer: Primitive, reader: Primitive, kind: pa.DataType) -> Plan | None:

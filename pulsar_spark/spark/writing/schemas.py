@@ -187,7 +187,11 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
         return current
     _check_typed(added)
     definition: dict[str, Any] = json.loads(current.schema_data)
-    definition["fields"] += _made_fields(current.type, added, definition)
+    record = definition
+    # A type may stand in another one's place: {"type": {"type": "record", …}}.
+    while not isinstance(record["type"], str):
+        record = record["type"]
+    record["fields"] += _made_fields(current.type, added, record)
     # The layout shows which client's JSON it is: the Python client indents it.
     indented = current.schema_data.startswith(b"{\n ")
     text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))

@@ -212,6 +212,34 @@ def test_a_name_comes_before_an_alias() -> None:
     assert [column.to_pylist() for column in found.columns] == [[1], [2]]
 
 
+@pytest.mark.parametrize("names", [("b", "c"), ("c", "b"), ("b",), ("c",)])
+def test_fields_that_were_renamed_in_turn_keep_their_values(names: tuple[str, ...]) -> None:
+    writer = record(of("a", "int"), of("b", "int"))
+    fields = [of("b", "int", aliases=["a"]), of("c", "int", aliases=["b"], default=-1)]
+    decoder = avro_codec.decoder(info(writer), info(record(*fields)), names)
+    found = decoder.decode(pa.array(encoded(writer, [{"a": 1, "b": 2}]), pa.binary()))
+    assert [column.to_pylist() for column in found.columns] == [
+        [{"b": 1, "c": 2}[name]] for name in names
+    ]
+
+
+def test_an_alias_takes_no_field_that_has_its_name() -> None:
+    writer = record(of("a", "int"), of("b", "int"))
+    found = read(writer, record(of("b", "int", aliases=["a"])), {"a": 1, "b": 2})
+    assert found.columns[0].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("alias", ["Circle", "other.Circle"])
+def test_a_member_of_a_union_is_found_by_its_alias(alias: str) -> None:
+    def shape(name: str, **more: Any) -> dict[str, Any]:
+        return {**record(of("size", "int"), name=name), **more}
+
+    writer = record(of("f", ["null", shape("Circle")]))
+    reader = record(of("f", ["null", shape("Square"), shape("Disc", aliases=[alias])]))
+    found = read(writer, reader, {"f": {"size": 5}})
+    assert found.columns[0].to_pylist() == [{"member0": None, "member1": {"size": 5}}]
+
+
 def test_a_missing_field_that_can_be_null_needs_no_default() -> None:
     found = read(record(of("a", "int")), record(of("b", ["string", "null"])), {"a": 1})
     assert found.columns[0].to_pylist() == [None]

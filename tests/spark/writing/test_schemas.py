@@ -184,6 +184,18 @@ def test_new_columns_go_to_records_of_any_name(name: str, value_format: str) -> 
         fastavro.parse_schema(evolved)
 
 
+@pytest.mark.parametrize("kind,value_format", [(pb.Schema.Avro, "avro"), (pb.Schema.Json, "json")])
+def test_new_columns_go_to_a_record_that_stands_in_the_place_of_a_type(
+    kind: int, value_format: str
+) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    current = SchemaInfo(kind, "r", json.dumps({"type": {"type": record}}).encode())
+    made = target(current, value_format, a=IntegerType(), b=StringType()).schema
+    assert made is not None
+    fields = json.loads(made.schema_data)["type"]["type"]["fields"]
+    assert [field["name"] for field in fields] == ["a", "b"]
+
+
 def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
     current = SchemaInfo(pb.Schema.Avro, "o", record("a", "b"))
     struct = StructType().add("a", StringType())
