@@ -275,7 +275,7 @@ def test_records_of_the_official_package_are_objects_both_ways(client: PulsarCli
 def test_json_of_the_official_client_is_what_its_records_make_of_it(text: str) -> None:
     """Values of enums, not their names; and what is absent has its default."""
     official = pytest.importorskip("pulsar.schema")
-    colors = Enum("Color", {"red": 1, "dark": 2})
+    colors = Enum("colors", {"red": 1, "dark": 2})
 
     class Inner(official.Record):  # type: ignore[name-defined,misc]
         x = official.Integer()
@@ -299,7 +299,7 @@ def test_json_of_the_official_client_is_what_its_records_make_of_it(text: str) -
 
 def test_a_value_that_the_class_does_not_take_is_an_error_of_ours() -> None:
     official = pytest.importorskip("pulsar.schema")
-    colors = Enum("Color", {"red": 1})
+    colors = Enum("colors", {"red": 1})
 
     class Row(official.Record):  # type: ignore[name-defined,misc]
         color = official.CustomEnum(colors)

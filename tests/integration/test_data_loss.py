@@ -242,6 +242,8 @@ def test_a_topic_tells_whether_it_was_ever_compacted(broker: Broker, client: Any
         broker.trim(topic)
         broker.unload(topic)
         assert probe.is_compacted(topic)
+        # Some brokers compact no topic without messages.
+        write(client, topic, 3)
         broker.compact(topic)
         broker.delete_topic(topic)
         broker.create_topic(topic)

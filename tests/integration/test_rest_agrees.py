@@ -24,8 +24,11 @@ from pulsar_spark.client import (
 from pulsar_spark.errors import IncompatibleSchema
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real
+from tests.support.pulsar_distribution import as_embedded
 from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
+
+pytestmark = as_embedded
 
 RECEIVE_MS = 60_000
 # Lines with a group, a request, its body, and what Pulsar 4.0.8 answers: a status, and the answer,

@@ -10,6 +10,7 @@ import pytest
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_longs
 from tests.integration.brokers import Broker
+from tests.support.pulsar_distribution import as_embedded
 from tests.support.waiting import wait_until
 from tests.testing.wire_client import Received, WireClient
 
@@ -86,6 +87,7 @@ def acknowledged_in_part(client: WireClient, message: Received, left: int) -> No
     client.send("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=0, message_ids=named)
 
 
+@as_embedded
 @pytest.mark.parametrize(
     "kind,counts",
     [(SUB.Shared, True), (SUB.Key_Shared, True), (SUB.Exclusive, False), (SUB.Failover, False)],

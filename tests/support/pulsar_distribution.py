@@ -22,8 +22,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 VERSION = os.environ.get("PULSAR_SPARK_TEST_PULSAR") or "4.0.8"
 """The version of Pulsar that the tests run with."""
+
+as_embedded = pytest.mark.skipif(
+    VERSION != "4.0.8", reason="the embedded broker answers as Pulsar 4.0 does"
+)
+"""For tests whose real and embedded broker give the same to the letter."""
 
 OLDEST_JAVA = 17
 

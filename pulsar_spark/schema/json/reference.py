@@ -12,6 +12,7 @@ import re
 from array import array
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from struct import Struct
@@ -272,11 +273,13 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
     says = _SAYS.get(shape.rule)
     if says is None:
         return convert
+    # Java reads 1.5 as 1, but not "1.5".
+    of_text = converter(replace(shape, coerces_as_java=False), exact=True)
 
     def coerced(value: Any) -> Any:
         if value.__class__ is not str:
             return convert(value)
-        return convert(says(value)) if value else None
+        return of_text(says(value)) if value else None
 
     return coerced
 

@@ -250,7 +250,7 @@ _READ: tuple[Option, ...] = (
         "jsonCoercion",
         choice("lossless", "java"),
         "Which JSON values of another type than the field's are read: those that lose nothing, or "
-        "all that Java's client reads. See schemas.md.",
+        "also numbers that Java's client cuts off. See schemas.md.",
         Scope.READS,
         default="lossless",
     ),

@@ -248,6 +248,17 @@ def test_as_java_reads_them_values_lose_their_fraction_and_what_follows_them() -
     assert [item.row for item in found.bad] == [2, 3, 4]
 
 
+def test_as_java_text_says_a_whole_number_or_none() -> None:
+    schema = info(record([("n", nullable("long")), ("b", nullable("boolean"))]))
+    texts = ['{"n":"7","b":"true"}', '{"n":"1.5"}', '{"n":"-1.5"}', '{"b":"1"}', '{"n":"","b":""}']
+    raw = pa.array([text.encode() for text in texts], pa.binary())
+    for as_java in (False, True):
+        found = json_codec.decoder(schema, schema, ["n", "b"], as_java=as_java).decode(raw)
+        assert [item.row for item in found.bad] == [1, 2, 3]
+        assert [column[0].as_py() for column in found.columns] == [7, True]
+        assert [column[4].as_py() for column in found.columns] == [None, None]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_value() -> None:
     assert decode(NUMBERS, [b'\xef\xbb\xbf{"f1":1}']).columns[1].to_pylist() == [1]
 
