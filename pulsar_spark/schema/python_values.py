@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
@@ -315,16 +316,21 @@ def _default(field: RecordField) -> Any:
         return None if nullable else NO_DEFAULT
     try:
         return converter(field.type)(_from_json(field.type, field.default))
-    except (Mismatch, ValueError, TypeError, AttributeError, KeyError, StopIteration):
+    except _NO_DEFAULTS:
         return NO_DEFAULT
+
+
+_NO_DEFAULTS = (Mismatch, ValueError, TypeError, AttributeError, KeyError)
+"""What converting a default raises that is none of its type."""
 
 
 def _from_json(node: Node, value: Any) -> Any:
     """Return a default's Python value (Avro 1.12, Records)."""
     match node:
         case UnionOf():
-            made = (_from_json(member, value) for member in node.present)
-            return None if value is None else next(one for one in made if _accepts(node, one))
+            return None if value is None else _of_union(node, value)
+        case Array() if not isinstance(value, list):
+            raise TypeError
         case Array():
             return [_from_json(node.items, item) for item in value]
         case Map():
@@ -335,6 +341,14 @@ def _from_json(node: Node, value: Any) -> Any:
         case Fixed() | Primitive(kind="bytes"):
             return _from_text(node.logical, value.encode("latin-1"))
     return value
+
+
+def _of_union(union: UnionOf, value: Any) -> Any:
+    for member in union.present:
+        with suppress(*_NO_DEFAULTS):
+            if _accepts(union, made := _from_json(member, value)):
+                return made
+    raise ValueError
 
 
 def _from_text(logical: Logical | None, raw: bytes) -> Any:
@@ -556,8 +570,13 @@ def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
 def _moment(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, datetime):
-            # As in Python, without a zone it is in the machine's zone.
-            return (value.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
+            if value.tzinfo is None:
+                # As in Python, it is in the machine's zone.
+                try:
+                    value = value.astimezone(timezone.utc)
+                except (OverflowError, ValueError):
+                    raise Mismatch(f"it is {value}, which is no time in UTC") from None
+            return int((value - _EPOCH) // _MICROSECOND)
         return _scaled(value, times, divided, "a datetime")
 
     return convert

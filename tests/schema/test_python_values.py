@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import io
 import json
+import time as clock
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -162,6 +163,43 @@ def test_a_moment_in_another_zone_is_the_same_moment() -> None:
     encoder = PythonEncoder(info)
     there = datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     assert encoder.encode({"at": there}) == encoder.encode({"at": 1704067200000})
+
+
+MOMENT = ("at", {"type": "long", "logicalType": "timestamp-micros"})
+
+
+@pytest.mark.parametrize("hours", [14, 5, 0, -5, -14])
+@pytest.mark.parametrize("edge", [datetime.min, datetime.max])
+def test_moments_at_the_ends_of_pythons_calendar_are_written(edge: datetime, hours: int) -> None:
+    value = edge.replace(tzinfo=timezone(timedelta(hours=hours)))
+    written = PythonEncoder(avro(record(MOMENT))).encode({"at": value})
+    found: Any = fastavro.schemaless_reader(io.BytesIO(written), record(("at", "long")), None)
+    assert found["at"] == (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(
+        microseconds=1
+    )
+
+
+def test_a_moment_that_the_machines_zone_has_not_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = PythonEncoder(avro(record(MOMENT)))
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    clock.tzset()
+    try:
+        with pytest.raises(Mismatch, match="which is no time in UTC"):
+            encoder.encode({"at": datetime.min})
+    finally:
+        monkeypatch.undo()
+        clock.tzset()
+
+
+def test_text_is_no_default_of_a_list() -> None:
+    tree = record(("id", "int"), ("f", ["null", {"type": "array", "items": "string"}, "string"]))
+    tree["fields"][1]["default"] = "abc"
+    schema = avro(tree)
+    assert decode(schema, schema, PythonEncoder(schema).encode({"id": 1})) == [
+        {"id": 1, "f": "abc"}
+    ]
 
 
 def test_enums_of_python_and_records_of_the_official_client_are_taken() -> None:
