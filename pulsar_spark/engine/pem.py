@@ -12,7 +12,7 @@ BEGIN: Final = "-----BEGIN "
 _CONTENT = "content:"
 # What lies between PEM's lines: in base64, every DER sequence starts with M. A secret of Kubernetes
 # is PEM in base64, and Java's clients take that in a URL.
-_BARE = re.compile(r"\s*(M[A-Za-z0-9+/=\s]{39}|LS0tLS1CRUdJTi|data:)", re.IGNORECASE)
+_BARE = re.compile(r"\s*(M[A-Za-z0-9+/=\s]{39}|LS0tLS1CRUdJTi|(?i:data:))")
 _NOT_IN_PATHS = "\n", "\\n", "---"
 
 

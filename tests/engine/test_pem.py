@@ -29,7 +29,9 @@ def test_text_is_taken_as_it_is_and_a_path_is_read(pem: str, tmp_path: Path) -> 
     assert pem_content(str(path)) is None
 
 
-@pytest.mark.parametrize("path", ["/nowhere/key.pem", "keys/" + "k" * 300, "a\0b"])
+@pytest.mark.parametrize(
+    "path", ["/nowhere/key.pem", "keys/" + "k" * 300, "my/" + "k" * 60, "data/key.pem", "a\0b"]
+)
 def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
     with pytest.raises(CryptoError, match=r"^the file .* of the\.option cannot be read") as caught:
         read_pem(path, "the.option", CryptoError, "Put it there.")
