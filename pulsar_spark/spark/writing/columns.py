@@ -121,7 +121,8 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
         elif name in by_name:
             raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
         elif name in WRITABLE_COLUMNS:
-            if name != names.KEY or value_format in _ONE_VALUE:
+            # Where values are text, the topic says of which type keys are.
+            if name != names.KEY or value_format == "raw":
                 check_type(name, field)
             _check_convertible(field.name, field.dataType)
             by_name[name] = position

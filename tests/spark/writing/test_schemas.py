@@ -248,15 +248,16 @@ def test_so_can_those_of_structs_wherever_they_lie() -> None:
             ]
 
 
-def test_keys_of_any_type_are_for_topics_with_such_keys() -> None:
+@pytest.mark.parametrize("value_format", ["auto", "string"])
+def test_keys_of_any_type_are_for_topics_with_such_keys(value_format: str) -> None:
     pair = join_key_value(INT32, STRING, separated=True)
-    assert target(pair, __key=IntegerType(), value=StringType()) == Target(pair)
-    assert target(pair, value=StringType()) == Target(pair)
+    assert target(pair, value_format, __key=IntegerType(), value=StringType()) == Target(pair)
+    assert target(pair, value_format, value=StringType()) == Target(pair)
     with pytest.raises(SchemaMismatch, match="INT32"):
-        target(pair, __key=StringType(), value=StringType())
+        target(pair, value_format, __key=StringType(), value=StringType())
     for current in (None, STRING):
         with pytest.raises(InvalidRow, match="__key is int"):
-            target(current, __key=IntegerType(), value=StringType())
+            target(current, value_format, __key=IntegerType(), value=StringType())
 
 
 @pytest.mark.fault(98)
