@@ -404,8 +404,12 @@ class Planner:
         """Return where to start reading the topics that start by time, None for their ends."""
         whole = self._not_searched(bounds)
         searched = {topic: bound for topic, bound in bounds.items() if topic not in whole}
-        entries = self._times(searched, -self._options.publish_time_tolerance, extents)
-        found = {topic: None if entry is None else entry.start for topic, entry in entries.items()}
+        tolerance = self._options.publish_time_tolerance
+        entries = self._times(searched, -tolerance, extents)
+        found = {
+            topic: None if entry is None else _start_at(entry, tolerance)
+            for topic, entry in entries.items()
+        }
         return {**found, **dict.fromkeys(whole, EARLIEST_POSITION)}
 
     def _not_searched(self, bounds: Mapping[str, Bound]) -> set[str]:
@@ -543,6 +547,16 @@ def _start(bound: Bound, found: Position | None, last_end: Position) -> Position
     if bound.kind is BoundKind.ID and bound.message_id is not None:
         return start_position(bound.message_id)
     return last_end if found is None else found
+
+
+def _start_at(found: FoundEntry, tolerance: int) -> Position:
+    """Return where to start for a time, given what the broker finds.
+
+    If it searched by its own times, and the producer's clock is fast, entries before it can be
+    wanted, too.
+    """
+    is_late = found.broker_time is not None and found.publish_time - found.broker_time > tolerance
+    return EARLIEST_POSITION if is_late else found.start
 
 
 def _end(bound: Bound, tolerance: int, found: FoundEntry | None, last_end: Position) -> Position:

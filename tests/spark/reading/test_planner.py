@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, Topics
 from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing import topic as topic_module
 from tests.spark.topics import NOW, full, set_schema, store, store_many, values
 from tests.support.waiting import wait_until
 
@@ -212,15 +214,24 @@ def test_times_out_of_order_within_the_tolerance_are_found(broker: EmbeddedBroke
     assert values(broker, options) == wanted
 
 
-def test_an_end_is_by_the_producers_time_though_the_broker_stamps_its_own() -> None:
-    """Publish times are in order, of a clock that is an hour slow: the broker finds the first."""
+@pytest.mark.parametrize("skew", [-3600_000, 3600_000])
+def test_times_are_the_producers_though_the_broker_searches_by_its_own(
+    monkeypatch: pytest.MonkeyPatch, skew: int
+) -> None:
+    """Publish times are in order, of a clock that is wrong by an hour; an entry in ten minutes."""
+    times = [NOW + 600_000 * number for number in range(20)]
+    payloads = [b"%d" % number for number in range(20)]
+    stamps = (1_000_000 * millis for millis in times)
+    monkeypatch.setattr(topic_module, "time", SimpleNamespace(time_ns=lambda: next(stamps)))
     with EmbeddedBroker(expose_entry_metadata=True) as broker:
         broker.create_topic("t")
-        slow = int(time.time() * 1000) - 3600_000
-        for number in range(10):
-            store(broker, "t", [b"%d" % number], publish_time=slow + number)
-        found = values(broker, {"topic": "t", "endingTime": str(slow + 6)})
-        assert found == [b"%d" % number for number in range(6)]
+        for payload, millis in zip(payloads, times, strict=True):
+            store(broker, "t", [payload], publish_time=millis + skew)
+        since = {"topic": "t", "startingTime": str(times[4] + skew)}
+        until = {"topic": "t", "endingTime": str(times[9] + skew)}
+        assert values(broker, since) == payloads[4:]
+        assert values(broker, until) == payloads[:9]
+        assert values(broker, {**since, **until}) == payloads[4:9]
 
 
 def test_a_range_of_time_does_not_read_the_whole_topic(broker: EmbeddedBroker) -> None:
