@@ -245,8 +245,8 @@ class _Fitting:
             ]
             return WriteUnion(null_number, members)
         before = len(self.mismatches)
-        # A column may match a single member: take the first one.
-        for place in places:
+        # A column may match a single member.
+        for place in by_likeness(union, kind):
             own = self.plan(union.members[place], kind, path)
             if len(self.mismatches) == before or len(places) == 1:
                 return WriteMember(null_number, place, own)
@@ -260,6 +260,22 @@ class _Fitting:
 
 def _present_places(union: UnionOf) -> list[int]:
     return [place for place, member in enumerate(union.members) if not is_null(member)]
+
+
+def by_likeness(union: UnionOf, kind: pa.DataType) -> list[int]:
+    """Return the places of a union's members but null, those of a column's own type first.
+
+    So text is a string rather than an enum's symbol, and an integer a long rather than a double.
+    """
+
+    def is_other(place: int) -> bool:
+        member = union.members[place]
+        if not isinstance(member, Primitive | Fixed):
+            return True
+        own = arrow_type(member)
+        return not (own == kind or (pa.types.is_integer(own) and pa.types.is_integer(kind)))
+
+    return sorted(_present_places(union), key=is_other)
 
 
 def _null_number(union: UnionOf) -> int | None:

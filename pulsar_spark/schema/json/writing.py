@@ -25,7 +25,7 @@ from pulsar_spark.schema.avro.definition import (
     RecordField,
     UnionOf,
 )
-from pulsar_spark.schema.avro.fitting import plan_for_columns
+from pulsar_spark.schema.avro.fitting import by_likeness, plan_for_columns
 from pulsar_spark.schema.avro.types import is_nullable, sole_type
 from pulsar_spark.schema.column_encoder import Write
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
@@ -116,7 +116,7 @@ class _Plans:
         names = [f"member{i}" for i in range(len(node.present))]
         if not pa.types.is_struct(kind) or [field.name for field in kind] != names:
             # The column has a single member's type.
-            return self._present(_fitting(node.present, kind), kind, path)
+            return self._present(_fitting(node, kind), kind, path)
         members = [
             self._present(member, field.type, f"{path}.{field.name}")
             for member, field in zip(node.present, kind, strict=True)
@@ -180,13 +180,14 @@ def _text(kind: pa.DataType, *, is_uuid: bool) -> Plan:
     return ("uuid",) if is_uuid else ("text",)
 
 
-def _fitting(members: Sequence[Node], kind: pa.DataType) -> Node:
+def _fitting(union: UnionOf, kind: pa.DataType) -> Node:
     """Return the first member of a union that matches a column, as on AVRO topics."""
-    for member in members[:-1]:
+    *others, last = [union.members[place] for place in by_likeness(union, kind)]
+    for member in others:
         record = Record("r", (RecordField("f", member),))
         try:
             plan_for_columns(record, pa.schema([("f", kind)]))
         except SchemaMismatch:
             continue
         return member
-    return members[-1]
+    return last

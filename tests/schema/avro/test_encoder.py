@@ -76,6 +76,18 @@ def test_nulls_are_written_where_the_schema_has_null() -> None:
     assert written("null", pa.null(), None) == [None]
 
 
+def test_of_a_union_the_columns_own_type_is_taken() -> None:
+    def taken(kind: Any, arrow: pa.DataType, value: Any) -> Any:
+        (found,) = written(kind, arrow, value)
+        return {name: each for name, each in found.items() if each is not None}
+
+    for text in ("A", "C"):
+        assert taken(["null", ENUM, "string"], pa.string(), text) == {"member1": text}
+    assert taken(["null", "double", "long"], pa.int32(), 5) == {"member1": 5}
+    assert taken(["double", "string", "long"], pa.int64(), 2**60) == {"member2": 2**60}
+    assert taken(["string", "double"], pa.int32(), 5) == {"member1": 5.0}
+
+
 def test_a_column_can_be_one_type_of_a_union() -> None:
     kind = ["null", "int", "string"]
     assert written(kind, pa.string(), "a", None) == [{"member0": None, "member1": "a"}, None]

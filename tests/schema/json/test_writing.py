@@ -158,6 +158,9 @@ def test_a_column_that_is_one_of_a_unions_types_by_itself() -> None:
     assert write(["int", "string", "null"], pa.array(["x", None])) == ['"x"', None]
     assert write(["null", "int", "string"], pa.nulls(2)) == [None, None]
     assert write(["boolean", "long"], pa.array([1], pa.int32())) == ["1"]
+    symbols = {"type": "enum", "name": "E", "symbols": ["A"]}
+    assert write([symbols, "string"], pa.array(["A", "C"])) == ['"A"', '"C"']
+    assert write(["double", "long"], pa.array([1], pa.int32())) == ["1"]
 
 
 UNFIT: list[tuple[Any, pa.Array]] = [
