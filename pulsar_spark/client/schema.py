@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,11 @@ class Schema:
         """Return a message with this value; raises InvalidRow."""
         return MessageFields(self.encode(value))
 
-    def made(self, value: Any) -> Any:
-        """Convert a value that was decoded by its definition to what users get."""
+    def made(self, value: Any, data: bytes | None = None) -> Any:
+        """Convert a value that was decoded by its definition to what users get.
+
+        `data` are its bytes, where they are known.
+        """
         return value
 
     def __repr__(self) -> str:
@@ -162,7 +166,7 @@ class DefinedSchema(Schema):
         found = self._decoder.decode(binaries([data]))[0]
         if isinstance(found, Undecodable):
             raise undecodable(found, self._info)
-        return self.made(found)
+        return self.made(found, data)
 
     @cached_property
     def _encoder(self) -> PythonEncoder:
@@ -243,11 +247,15 @@ class RecordSchema(DefinedSchema):
             raise _wrong_type(obj, self._record_cls)
         return super().encode(obj)
 
-    def made(self, value: Any) -> Any:
+    def made(self, value: Any, data: bytes | None = None) -> Any:
         """Return the dict, or an object of `record_cls`; raises CorruptMessage if none fits."""
         if self._record_cls is None or value is None:
             return value
+        is_json = self._info.type == pb.Schema.Json and data is not None
         try:
+            if is_json and isinstance(getattr(self._record_cls, "_fields", None), Mapping):
+                # The official client's Record tells what is absent from what is null.
+                return self._record_cls(**json.loads(data or b""))
             return self._record_cls(**_as_given(self._record_cls, value))
         except (TypeError, ValueError, AttributeError) as error:
             raise CorruptMessage(
@@ -259,21 +267,24 @@ class RecordSchema(DefinedSchema):
 def _as_given(field: Any, value: Any) -> Any:
     """Return a decoded value as a Record of the official client takes it, which is `field`.
 
-    It gives what is absent its default, and has the values of enums in JSON, not their names.
+    It takes no null for a required field, which may be absent, and has the values of enums in JSON,
+    not their names.
     """
+    fields = getattr(field, "_fields", None)
     if isinstance(value, list):
         inner = getattr(field, "array_type", None)
         return [_as_given(inner, item) for item in value]
-    if isinstance(value, dict):
-        inner, fields = getattr(field, "value_type", None), getattr(field, "_fields", {})
+    if isinstance(value, dict) and isinstance(fields, Mapping):
         return {
-            name: _as_given(fields.get(name, inner), item)
+            name: _as_given(fields.get(name), item)
             for name, item in value.items()
-            if item is not None
+            if item is not None or not getattr(fields.get(name), "_required", False)
         }
-    known = getattr(field, "values", None)
-    if isinstance(value, str) and isinstance(known, dict) and hasattr(field, "enum_type"):
-        return next((each for each in known if str(each) == value), value)
+    if isinstance(value, dict):
+        inner = getattr(field, "value_type", None)
+        return {name: _as_given(inner, item) for name, item in value.items()}
+    if isinstance(value, str) and hasattr(field, "enum_type"):
+        return next((each for each in field.values if str(each) == value), value)
     return value
 
 
@@ -336,7 +347,7 @@ class KeyValueSchema(DefinedSchema):
             raise OptionError("the key is not in the payload", "Use value() of the message.")
         return super().decode(data)
 
-    def made(self, value: Any) -> Any:
+    def made(self, value: Any, data: bytes | None = None) -> Any:
         """Return the pair, with objects where its schemas have classes."""
         if value is None:
             return None

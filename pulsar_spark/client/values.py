@@ -152,12 +152,16 @@ class _Decoder:
         found = self._decoder.decode(
             binaries(payloads), binaries(keys()) if self._separated else None
         )
-        return [
-            undecodable(value, self._reader, self._number)
-            if isinstance(value, Undecodable)
-            else schema.made(value)
-            for value in found
-        ]
+
+        def made(value: Any, payload: bytes | None) -> Any:
+            if isinstance(value, Undecodable):
+                return undecodable(value, self._reader, self._number)
+            try:
+                return schema.made(value, payload)
+            except CorruptMessage as error:
+                return error
+
+        return list(map(made, found, payloads))
 
 
 def key_of(fields: AnyMetadata) -> bytes | None:

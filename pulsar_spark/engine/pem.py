@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import Final
@@ -10,9 +11,9 @@ from pulsar_spark.errors import PulsarError, redact
 
 BEGIN: Final = "-----BEGIN "
 _CONTENT = "content:"
-# What lies between PEM's lines: in base64, every DER sequence starts with M. A secret of Kubernetes
-# is PEM in base64, and Java's clients take that in a URL.
-_BARE = re.compile(r"\s*(M[A-Za-z0-9+/=\s]{39}|LS0tLS1CRUdJTi|(?i:data:))")
+# What lies between PEM's lines: in base64, every DER sequence starts like this. Java's clients take
+# URLs of data.
+_BARE = re.compile(r"\s*(M[A-P][A-Za-z0-9+/=_\s-]{38}|(?i:data:))")
 _NOT_IN_PATHS = "\n", "\\n", "---"
 
 
@@ -52,4 +53,17 @@ def shown_pem(value: str | None) -> str:
 
 
 def _may_be_key(value: str) -> bool:
-    return _BARE.match(value) is not None or any(part in value for part in _NOT_IN_PATHS)
+    is_bare = _BARE.match(value) is not None or any(part in value for part in _NOT_IN_PATHS)
+    return is_bare or _is_encoded(value)
+
+
+def _is_encoded(value: str) -> bool:
+    """Whether it is PEM in base64, as secrets of Kubernetes are."""
+    text = "".join(value.split()).rstrip("=")
+    try:
+        data = base64.b64decode(
+            text + "=" * (-len(text) % 4), altchars=b"-_" if "-" in text else None, validate=True
+        )
+    except ValueError:
+        return False
+    return BEGIN.encode() in data

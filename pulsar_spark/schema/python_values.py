@@ -570,7 +570,7 @@ def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
 def _moment(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, datetime):
-            if value.tzinfo is None:
+            if value.utcoffset() is None:
                 # As in Python, it is in the machine's zone.
                 try:
                     value = value.astimezone(timezone.utc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,15 @@ def test_text_is_taken_as_it_is_and_a_path_is_read(pem: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/nowhere/key.pem", "keys/" + "k" * 300, "my/" + "k" * 60, "data/key.pem", "a\0b"]
+    "path",
+    [
+        "/nowhere/key.pem",
+        "keys/" + "k" * 300,
+        "my/" + "k" * 60,
+        "MyCompany/pulsar/certs/production/clientkeypem",
+        "data/key.pem",
+        "a\0b",
+    ],
 )
 def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
     with pytest.raises(CryptoError, match=r"^the file .* of the\.option cannot be read") as caught:
@@ -50,9 +59,13 @@ def test_a_key_with_damaged_lines_is_an_error_and_shown_nowhere(pem: str) -> Non
 
 @pytest.mark.fault(96)
 @pytest.mark.parametrize("form", ["{}", " {}", "data:application/x-pem-file;base64,{}"])
-def test_a_key_in_base64_is_an_error_and_shown_nowhere(pem: str, form: str) -> None:
+@pytest.mark.parametrize("before", ["", "\n", "Bag Attributes\n    localKeyID: 1\n"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_key_in_base64_is_an_error_and_shown_nowhere(
+    pem: str, form: str, before: str, encode: Callable[[bytes], bytes]
+) -> None:
     """As secrets of Kubernetes are, and URLs of Java's clients."""
-    encoded = base64.b64encode(pem.encode()).decode()
+    encoded = encode((before + pem).encode()).decode()
     text = form.format(encoded)
     with pytest.raises(CryptoError, match="is neither a path nor PEM") as caught:
         read_pem(text, "the.option", CryptoError, "")

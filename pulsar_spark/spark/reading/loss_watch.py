@@ -108,7 +108,8 @@ class LossWatch:
             # Messages deleted before the read started are no loss, unless all are gone.
             is_empty = found is None or found >= end
             last = Position(end.ledger_id, end.entry_id - (0 if end.batch_index else 1))
-            if is_empty and not self._keeps(self._first_kept(), end, first, last):
+            known = first if first.entry_id >= 0 else last
+            if is_empty and not self._keeps(self._first_kept(), end, known):
                 self._warn("between planning and reading: the range ends", end, None)
             return
         if first >= end or (found is not None and found[:2] <= first[:2]):
@@ -118,22 +119,16 @@ class LossWatch:
         if not self._keeps(None if is_cut else kept, first, first):
             self._warn("between planning and reading: the range begins", first, kept)
 
-    def _keeps(self, kept: Position | None, position: Position, *entries: Position) -> bool:
+    def _keeps(self, kept: Position | None, position: Position, entry: Position) -> bool:
         """Whether all from a position on is there, given the first message that is; None for none.
 
-        It is, too, if one of these entries is stored.
+        It is, too, if this `entry` is stored, which can be of an aborted transaction, or if its
+        ledger ends right before it: ledgers are deleted as a whole, the oldest one first.
         """
-        return keeps_from(kept, position) or (
-            # On a topic without any message left, a deleted ledger seems to be there.
-            kept is not None and any(map(self._is_stored, entries))
-        )
-
-    def _is_stored(self, entry: Position) -> bool:
-        """Whether a ledger has an entry, of an aborted transaction perhaps, or ends before it.
-
-        Then all behind it is stored: ledgers are deleted as a whole, the oldest one first.
-        """
-        if entry.entry_id < 0:
+        if keeps_from(kept, position):
+            return True
+        # On a topic without any message left, a deleted ledger seems to be there.
+        if kept is None or entry.entry_id < 0:
             return False
         ledger = self._probe.ledger_end(self._partition.topic, entry.ledger_id)
         return ledger is not None and entry.entry_id <= ledger.last_entry_id + 1
