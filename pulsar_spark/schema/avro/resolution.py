@@ -8,8 +8,9 @@ are null if they are nullable; and timestamps are converted between units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -599,33 +600,34 @@ def _must(plan: Plan, path: str) -> Plan:
 def _sources(writer: Record, fields: tuple[RecordField, ...]) -> dict[int, str]:
     """Map the numbers of the writer's fields to the names of the reader's.
 
-    Equal names come first, so that an alias takes none of them; unless fields were renamed in turn,
-    so that each finds its own by aliases.
+    An alias takes no field of a name that the reader has, unless that one is found by an alias of
+    its own: fields can be renamed in turn.
     """
     numbers = {field.name: number for number, field in enumerate(writer.fields)}
     equal = {numbers[field.name]: field.name for field in fields if field.name in numbers}
-    in_turn = _by_aliases(fields, numbers, {})
-    for number, name in equal.items():
-        in_turn.setdefault(number, name)
-    found = list(in_turn.values())
-    if len(set(found)) == len(found) and set(equal.values()) <= set(found):
-        return in_turn
-    known = set(equal.values())
-    others = tuple(field for field in fields if field.name not in known)
-    return _by_aliases(others, numbers, equal)
+    refused: set[int] = set()
+    for turn in count():
+        if turn == _MOST_TURNS:
+            fields = tuple(field for field in fields if field.name not in numbers)
+            refused |= equal.keys()
+        renamed: dict[int, str] = {}
+        for field in fields:
+            free = (numbers[alias] for alias in field.aliases if alias in numbers)
+            allowed = (each for each in free if each not in renamed and each not in refused)
+            if (number := next(allowed, None)) is not None:
+                renamed[number] = field.name
+        names = set(renamed.values())
+        kept = {number: name for number, name in equal.items() if number not in renamed}
+        unread = {number for number, name in equal.items() if name not in {*kept.values(), *names}}
+        doubled = {number for number, name in renamed.items() if name in kept.values()}
+        if not unread and not doubled:
+            break
+        refused |= unread | doubled
+    return renamed | kept
 
 
-def _by_aliases(
-    fields: tuple[RecordField, ...], numbers: Mapping[str, int], taken: Mapping[int, str]
-) -> dict[int, str]:
-    """Return `taken`, and for each field the first of its aliases that is free."""
-    found = dict(taken)
-    for field in fields:
-        free = (numbers[alias] for alias in field.aliases if alias in numbers)
-        number = next((number for number in free if number not in found), None)
-        if number is not None:
-            found[number] = field.name
-    return found
+_MOST_TURNS = 50
+"""After so many, fields keep their names."""
 
 
 def _primitive(writer: Primitive, reader: Primitive, kind: pa.DataType) -> Plan | None:

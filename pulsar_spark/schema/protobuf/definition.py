@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -303,21 +303,69 @@ class _Index:
             raise damaged(f"has names of its types with more than {_MAX_NAMES} characters together")
 
 
+def _circles(index: _Index) -> dict[str, int]:
+    """Return a number for each message, the same for those that contain each other.
+
+    Tarjan's algorithm, with a stack: the schema's writer decides how deep definitions nest.
+    """
+    circles: dict[str, int] = {}
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    pending: list[str] = []
+
+    def inner(name: str) -> Iterator[str]:
+        names = (each.type_name for each in index.messages[name][0].field if each.type in MESSAGES)
+        return (each for each in names if each in index.messages)
+
+    for start in index.messages:
+        work = [] if start in order else [(start, inner(start))]
+        while work:
+            name, rest = work[-1]
+            if name not in order:
+                order[name] = lowest[name] = len(order)
+                pending.append(name)
+            for other in rest:
+                if other not in order:
+                    work.append((other, inner(other)))
+                    break
+                if other not in circles:
+                    lowest[name] = min(lowest[name], order[other])
+            else:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[name])
+                if lowest[name] == order[name]:
+                    while name not in circles:
+                        circles[pending.pop()] = order[name]
+    return circles
+
+
 class _Resolver:
     """Builds message types, each once, however many fields use it."""
 
     def __init__(self, index: _Index) -> None:
         self._index = index
+        self._circles = _circles(index)
         self._messages: dict[str, MessageType] = {}
         self._enums: dict[str, EnumType] = {}
         self._open: list[str] = []
 
+    def _inner(self, name: str, path: tuple[str, ...]) -> MessageType:
+        """Return the type of a field, which stays bytes if it contains the message that it is in.
+
+        Spark has no recursive types. What else there is, and in which order, makes no difference.
+        """
+        circle = self._circles.get(name)
+        is_recursive = circle is not None and circle == self._circles.get(self._open[-1])
+        is_entry = is_recursive and self._index.messages[name][0].options.map_entry
+        if is_recursive and not is_entry and name[1:] not in _JSON:
+            return MessageType(name[1:], (), Form.BYTES, leaves=1)
+        return self.message(name, path)
+
     def message(self, name: str, path: tuple[str, ...]) -> MessageType:
         known = self._messages.get(name)
         if known is None:
-            if name in self._open:
-                # Spark has no recursive types.
-                return MessageType(name[1:], (), Form.BYTES, leaves=1)
             if len(self._open) >= MAX_DEPTH:
                 raise damaged(f"nests deeper than {MAX_DEPTH} messages, at {'.'.join(path)[:200]}")
             self._open.append(name)
@@ -363,7 +411,7 @@ class _Resolver:
         in_oneof = proto.HasField("oneof_index") and not repeated
         kind, message, enum = proto.type, None, None
         if kind in MESSAGES:
-            message = self.message(_name(proto.type_name), here)
+            message = self._inner(_name(proto.type_name), here)
             if message.is_entry and not repeated:
                 raise damaged(f"has a map {'.'.join(here)} that is not repeated")
             if rules.delimited and not message.is_entry:

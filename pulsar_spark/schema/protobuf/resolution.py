@@ -142,6 +142,9 @@ def _are_alike(writer: MessageType, reader: MessageType) -> bool:
     """Whether the fields of one mean what those of the other do, as far as they are the same."""
     if reader.form is Form.BYTES:
         return not writer.is_entry
+    if writer.form is Form.BYTES and writer.name:
+        # It is recursive there, and its fields are not known here.
+        return False
     # JSON's have no fields here, which could be compared.
     if Form.JSON in (writer.form, reader.form):
         return writer.name == reader.name

@@ -223,6 +223,18 @@ def test_fields_that_were_renamed_in_turn_keep_their_values(names: tuple[str, ..
     ]
 
 
+def test_an_alias_of_another_field_makes_no_difference_to_those_renamed_in_turn() -> None:
+    writer = record(of("a", "int"), of("b", "int"), of("x", "int"))
+    reader = record(
+        of("b", "int", aliases=["a"]),
+        of("c", "int", aliases=["b"], default=-1),
+        of("x", "int"),
+        of("y", "int", aliases=["x"], default=-1),
+    )
+    found = read(writer, reader, {"a": 1, "b": 2, "x": 3})
+    assert [column.to_pylist() for column in found.columns] == [[1], [2], [3], [-1]]
+
+
 def test_an_alias_takes_no_field_that_has_its_name() -> None:
     writer = record(of("a", "int"), of("b", "int"))
     found = read(writer, record(of("b", "int", aliases=["a"])), {"a": 1, "b": 2})

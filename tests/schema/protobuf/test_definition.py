@@ -173,16 +173,38 @@ def test_nested_types_are_found_and_have_their_own_rules() -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_message_within_itself_stays_bytes() -> None:
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_messages_that_contain_each_other_stay_bytes_within_each_other(
+    order: tuple[str, str],
+) -> None:
+    """Whichever of them comes first."""
     file = new_file()
+    for name, other in (("A", "B"), ("B", "A")):
+        message = file.message_type.add(name=name)
+        add(message, "n", 3, Type.TYPE_INT32)
+        add(message, "other", 1, Type.TYPE_MESSAGE, label=REPEATED, type_name=f".t.{other}")
     message = file.message_type.add(name="M")
-    add(message, "child", 1, Type.TYPE_MESSAGE, type_name=".t.N")
-    inner = file.message_type.add(name="N")
-    add(inner, "back", 1, Type.TYPE_MESSAGE, label=REPEATED, type_name=".t.M")
-    child = fields_of(file)["child"].message
-    assert child is not None
-    assert child.form is Form.STRUCT
-    assert child.fields[0].message == MessageType("t.M", (), Form.BYTES)
+    for number, name in enumerate(order, 1):
+        add(message, name, number, Type.TYPE_MESSAGE, type_name=f".t.{name.upper()}")
+    fields = fields_of(file)
+    for name, other in (("a", "B"), ("b", "A")):
+        found = fields[name].message
+        assert found is not None
+        assert found.form is Form.STRUCT
+        assert found.fields[1].message == MessageType(f"t.{other}", (), Form.BYTES)
+
+
+@pytest.mark.fault(44)
+def test_many_messages_that_contain_each_other_are_found_in_no_time() -> None:
+    file = new_file()
+    for number in range(300):
+        message = file.message_type.add(name=f"N{number}")
+        for other in range(300):
+            add(message, f"f{other}", other + 1, Type.TYPE_MESSAGE, type_name=f".t.N{other}")
+    add(file.message_type.add(name="M"), "n", 1, Type.TYPE_MESSAGE, type_name=".t.N7")
+    inner = fields_of(file)["n"].message
+    assert inner is not None
+    assert {each.message.form for each in inner.fields if each.message} == {Form.BYTES}
 
 
 @pytest.mark.fault(44)
