@@ -14,6 +14,7 @@ from __future__ import annotations
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -108,30 +109,25 @@ class LossWatch:
             # Messages deleted before the read started are no loss, unless all are gone.
             is_empty = found is None or found >= end
             last = Position(end.ledger_id, end.entry_id - (0 if end.batch_index else 1))
-            known = first if first.entry_id >= 0 else last
-            if is_empty and not self._keeps(self._first_kept(), end, known):
+            known = last if first == EARLIEST_POSITION else first
+            if is_empty and not (keeps_from(self._first_kept(), end) or self._stores_from(known)):
                 self._warn("between planning and reading: the range ends", end, None)
             return
         if first >= end or (found is not None and found[:2] <= first[:2]):
             return
         kept = self._first_kept()
         is_cut = found is None and self._ends_before(start)
-        if not self._keeps(None if is_cut else kept, first, first):
+        if is_cut or not (keeps_from(kept, first) or self._stores_from(first)):
             self._warn("between planning and reading: the range begins", first, kept)
 
-    def _keeps(self, kept: Position | None, position: Position, entry: Position) -> bool:
-        """Whether all from a position on is there, given the first message that is; None for none.
+    def _stores_from(self, position: Position) -> bool:
+        """Whether the topic stores all entries from a position on, messages or not.
 
-        It is, too, if this `entry` is stored, which can be of an aborted transaction, or if its
-        ledger ends right before it: ledgers are deleted as a whole, the oldest one first.
+        They can be of aborted transactions. False if the broker does not tell.
         """
-        if keeps_from(kept, position):
-            return True
-        # On a topic without any message left, a deleted ledger seems to be there.
-        if kept is None or entry.entry_id < 0:
-            return False
-        ledger = self._probe.ledger_end(self._partition.topic, entry.ledger_id)
-        return ledger is not None and entry.entry_id <= ledger.last_entry_id + 1
+        topic = self._partition.topic
+        first = value_of(Lookup(self._context.pool).extents([topic])[topic]).first
+        return first is not None and first[:2] <= position[:2]
 
     def _first_kept(self) -> Position | None:
         kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)

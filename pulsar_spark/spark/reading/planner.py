@@ -302,7 +302,7 @@ class Planner:
         for topic, bound in bounds.items():
             last_end = entry_end(extents[topic].last)
             if bound.kind is BoundKind.ID:
-                self._check_start(topic, bound, first[topic], last_end)
+                self._check_start(topic, bound, first[topic], extents[topic])
             start, since = last_end, None
             if bound.kind is not BoundKind.LATEST:
                 start = _start(bound, found.get(topic), last_end)
@@ -350,9 +350,9 @@ class Planner:
             start, end = starts[topic], ends[topic]
             _check_order(topic, start, end)
             if start.kind is BoundKind.ID:
-                self._check_start(topic, start, first[topic], last_end)
+                self._check_start(topic, start, first[topic], extent)
             if end.kind is BoundKind.ID:
-                self._check_end(topic, end, first[topic], last_end)
+                self._check_end(topic, end, first[topic], extent)
             ranges.append(
                 ReadRange(
                     topic,
@@ -406,11 +406,25 @@ class Planner:
         searched = {topic: bound for topic, bound in bounds.items() if topic not in whole}
         tolerance = self._options.publish_time_tolerance
         entries = self._times(searched, -tolerance, extents)
-        found = {
-            topic: None if entry is None else _start_at(entry, tolerance)
-            for topic, entry in entries.items()
-        }
-        return {**found, **dict.fromkeys(whole, EARLIEST_POSITION)}
+        found = {topic: None if entry is None else entry.start for topic, entry in entries.items()}
+        # Where nothing is found, the last entry tells. If one has no stamp, the others have none.
+        rest = [topic for topic, entry in entries.items() if entry is None]
+        last = self._last_entries(rest[:1], extents)
+        if any(entry is not None and entry.broker_time is not None for entry in last.values()):
+            last |= self._last_entries(rest[1:], extents)
+        late = (topic for topic, entry in {**entries, **last}.items() if _is_fast(entry, tolerance))
+        return {**found, **dict.fromkeys([*whole, *late], EARLIEST_POSITION)}
+
+    def _last_entries(
+        self, topics: Iterable[str], extents: Mapping[str, Extent]
+    ) -> dict[str, FoundEntry | None]:
+        places = ((topic, extents[topic].last) for topic in topics)
+        questions = [
+            (topic, Position(last.ledger_id, last.entry_id))
+            for topic, last in places
+            if last.entry_id >= 0
+        ]
+        return self._answers(questions, self._probe.first_entries_at(questions))
 
     def _not_searched(self, bounds: Mapping[str, Bound]) -> set[str]:
         """Return the topics that start by time, and whose compacted view must be read as a whole.
@@ -453,22 +467,28 @@ class Planner:
         return answers
 
     def _check_start(
-        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+        self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
     ) -> None:
         assert bound.message_id is not None
+        last_end = end_position(extent.last)
         start = start_position(bound.message_id)
         if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
-            self._lost(topic, bound.message_id, first)
-        elif start > _next_entry(last_end):
-            self._lost(topic, bound.message_id, first, last_end)
+            if not _is_stored(bound.message_id, extent):
+                what = f"its first message that is kept is at {first.start}"
+                self._lost(topic, bound.message_id, what)
+        elif start > _next_entry(last_end) and not self._is_behind(topic, bound.message_id, first):
+            self._lost(topic, bound.message_id, f"it ends at {last_end}")
 
     def _check_end(
-        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+        self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
     ) -> None:
         assert bound.message_id is not None
+        last_end = end_position(extent.last)
         end = end_position(bound.message_id)
         if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
-            self._lost(topic, bound.message_id, first)
+            if not _is_stored(bound.message_id, extent):
+                what = f"its first message that is kept is at {first.start}"
+                self._lost(topic, bound.message_id, what)
         elif end > _next_entry(last_end):
             logger.warning(
                 "%s: endingOffsets is %s, but the topic ends at %s: the read ends there",
@@ -477,25 +497,16 @@ class Planner:
                 last_end,
             )
 
-    def _lost(
-        self,
-        topic: str,
-        message_id: MessageIdAdv,
-        first: FoundEntry | None,
-        end: Position | None = None,
-    ) -> None:
-        """Report a message before the `first` one, or behind the `end`, unless it is stored."""
+    def _is_behind(self, topic: str, message_id: MessageIdAdv, first: FoundEntry | None) -> bool:
+        """Whether a message behind a topic's last one is stored: of an aborted transaction."""
+        (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
+        # On a topic without any message left, a deleted ledger seems to be there.
+        return first is not None and last is not None and message_id.entry_id <= last
+
+    def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
-        (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
-        # On a topic without any message left, a deleted ledger seems to be there.
-        if first is not None and last is not None and message_id.entry_id <= last:
-            # It is of an aborted transaction, like all between it and the first or last message.
-            return
-        what = f"it ends at {end}"
-        if end is None and first is not None:
-            what = f"its first message that is kept is at {first.start}"
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic. Give another offset, "
@@ -506,6 +517,15 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("%s", error)
+
+
+def _is_stored(message_id: MessageIdAdv, extent: Extent) -> bool:
+    """Whether a message before a topic's first one is stored: of an aborted transaction.
+
+    False if the broker does not tell.
+    """
+    first = extent.first
+    return first is not None and first[:2] <= (message_id.ledger_id, message_id.entry_id)
 
 
 def _next_entry(end: Position) -> Position:
@@ -549,14 +569,14 @@ def _start(bound: Bound, found: Position | None, last_end: Position) -> Position
     return last_end if found is None else found
 
 
-def _start_at(found: FoundEntry, tolerance: int) -> Position:
-    """Return where to start for a time, given what the broker finds.
+def _is_fast(entry: FoundEntry | None, tolerance: int) -> bool:
+    """Whether a producer's clock is fast beside the broker's, which it has searched by.
 
-    If it searched by its own times, and the producer's clock is fast, entries before it can be
-    wanted, too.
+    Then entries before this one can be wanted, too.
     """
-    is_late = found.broker_time is not None and found.publish_time - found.broker_time > tolerance
-    return EARLIEST_POSITION if is_late else found.start
+    if entry is None or entry.broker_time is None:
+        return False
+    return entry.publish_time - entry.broker_time > tolerance
 
 
 def _end(bound: Bound, tolerance: int, found: FoundEntry | None, last_end: Position) -> Position:
