@@ -616,10 +616,11 @@ def _sources(writer: Record, fields: tuple[RecordField, ...]) -> dict[int, str]:
             allowed = (each for each in free if each not in renamed and each not in refused)
             if (number := next(allowed, None)) is not None:
                 renamed[number] = field.name
-        names = set(renamed.values())
         kept = {number: name for number, name in equal.items() if number not in renamed}
-        unread = {number for number, name in equal.items() if name not in {*kept.values(), *names}}
-        doubled = {number for number, name in renamed.items() if name in kept.values()}
+        keepers = set(kept.values())
+        read = keepers.union(renamed.values())
+        unread = {number for number, name in equal.items() if name not in read}
+        doubled = {number for number, name in renamed.items() if name in keepers}
         if not unread and not doubled:
             break
         refused |= unread | doubled
