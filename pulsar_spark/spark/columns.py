@@ -254,8 +254,8 @@ def _nullable(fields: StructType) -> StructType:
 
 
 def _type(column: Column, kind: ValueType) -> DataType:
-    is_typed_key = column.name == KEY and kind.key_type is not None
-    return kind.key_type if is_typed_key else column.data_type  # type: ignore[return-value]
+    key = kind.key_type if column.name == KEY else None
+    return column.data_type if key is None else key
 
 
 def _fits(given: DataType, offered: DataType, *, exactly: bool) -> bool:

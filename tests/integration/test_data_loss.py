@@ -22,7 +22,8 @@ from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_sch
 from tests.integration.brokers import Broker
 from tests.spark.readings import Reading, behind
 from tests.spark.streams import NO_CAPS, Make
-from tests.spark.topics import rows_of
+from tests.spark.topics import read as read_batch
+from tests.spark.topics import rows_of, values
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -286,14 +287,6 @@ def test_aborted_transactions_at_the_ends_of_a_topic_are_no_loss(broker: Broker)
             assert values(broker, options) == wanted, (named, splits)
 
 
-def values(broker: Broker, options: dict[str, str]) -> list[bytes]:
-    """Read as a batch does."""
-    parsed = parse_read_options({"service.url": broker.service_url, **options})
-    reader = PulsarBatchReader(parsed, infer_schema(parsed))
-    rows = rows_of(batch for part in reader.partitions() for batch in reader.read(part))
-    return [row["value"] for row in rows]
-
-
 @pytest.mark.fault(93, 94)
 @pytest.mark.parametrize(
     "skew,transactional",
@@ -318,10 +311,7 @@ def test_times_are_those_of_producers_whatever_their_clock_is(
                 if txn is not None:
                     txn.commit()
             producer.close()
-    options = {"topic": topic, "startingTime": "0"}
-    parsed = parse_read_options({"service.url": broker.service_url, **options})
-    reader = PulsarBatchReader(parsed, infer_schema(parsed))
-    rows = rows_of(batch for part in reader.partitions() for batch in reader.read(part))
+    rows = read_batch(broker, {"topic": topic, "startingTime": "0"})
     assert [row["value"] for row in rows] == [b"%d" % number for number in range(12)]
     times = [round(row["__publishTime"].timestamp() * 1000) for row in rows]
     assert times == sorted(times)

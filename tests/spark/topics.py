@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -80,8 +80,16 @@ def set_schema(broker: EmbeddedBroker, topic: str, schema: SchemaInfo) -> None:
         )
 
 
+class Serves(Protocol):
+    """A broker, embedded or real."""
+
+    @property
+    def service_url(self) -> str:
+        """Its service URL."""
+
+
 def reader(
-    broker: EmbeddedBroker, options: dict[str, str], schema: StructType | None = None
+    broker: Serves, options: dict[str, str], schema: StructType | None = None
 ) -> PulsarBatchReader:
     """Return the reader that Spark would get."""
     parsed = parse_read_options({"service.url": broker.service_url, **options})
@@ -89,7 +97,7 @@ def reader(
 
 
 def read(
-    broker: EmbeddedBroker, options: dict[str, str], schema: StructType | None = None
+    broker: Serves, options: dict[str, str], schema: StructType | None = None
 ) -> list[dict[str, Any]]:
     """Read as Spark does, task after task, and return the rows."""
     source = reader(broker, options, schema)
@@ -97,7 +105,7 @@ def read(
     return rows_of(batches)
 
 
-def values(broker: EmbeddedBroker, options: dict[str, str]) -> list[Any]:
+def values(broker: Serves, options: dict[str, str]) -> list[Any]:
     """Read and return the values."""
     return [row["value"] for row in read(broker, options)]
 

@@ -52,6 +52,13 @@ class Extent(NamedTuple):
     first: Position | None
     last: MessageIdAdv
 
+    def stores_from(self, position: Position) -> bool:
+        """Whether all entries from a position on are stored, messages or not.
+
+        They can be of aborted transactions. False if the broker does not tell.
+        """
+        return self.first is not None and self.first[:2] <= position[:2]
+
 
 class Lookup:
     """Asks a pool's brokers. Has no state; thread-safe.

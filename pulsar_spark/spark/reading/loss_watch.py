@@ -121,13 +121,9 @@ class LossWatch:
             self._warn("between planning and reading: the range begins", first, kept)
 
     def _stores_from(self, position: Position) -> bool:
-        """Whether the topic stores all entries from a position on, messages or not.
-
-        They can be of aborted transactions. False if the broker does not tell.
-        """
         topic = self._partition.topic
-        first = value_of(Lookup(self._context.pool).extents([topic])[topic]).first
-        return first is not None and first[:2] <= position[:2]
+        found = value_of(Lookup(self._context.pool).extents([topic])[topic])
+        return found.stores_from(position)
 
     def _first_kept(self) -> Position | None:
         kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)

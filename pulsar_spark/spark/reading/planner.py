@@ -470,38 +470,42 @@ class Planner:
         self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
     ) -> None:
         assert bound.message_id is not None
-        last_end = end_position(extent.last)
         start = start_position(bound.message_id)
         if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
-            if not _is_stored(bound.message_id, extent):
-                what = f"its first message that is kept is at {first.start}"
-                self._lost(topic, bound.message_id, what)
-        elif start > _next_entry(last_end) and not self._is_behind(topic, bound.message_id, first):
-            self._lost(topic, bound.message_id, f"it ends at {last_end}")
+            self._check_before(topic, bound.message_id, first, extent)
+        elif start > entry_end(extent.last):
+            self._check_behind(topic, bound.message_id, first, extent)
 
     def _check_end(
         self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
     ) -> None:
         assert bound.message_id is not None
-        last_end = end_position(extent.last)
         end = end_position(bound.message_id)
         if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
-            if not _is_stored(bound.message_id, extent):
-                what = f"its first message that is kept is at {first.start}"
-                self._lost(topic, bound.message_id, what)
-        elif end > _next_entry(last_end):
+            self._check_before(topic, bound.message_id, first, extent)
+        elif end > entry_end(extent.last):
             logger.warning(
                 "%s: endingOffsets is %s, but the topic ends at %s: the read ends there",
                 topic,
                 bound.message_id,
-                last_end,
+                end_position(extent.last),
             )
 
-    def _is_behind(self, topic: str, message_id: MessageIdAdv, first: FoundEntry | None) -> bool:
-        """Whether a message behind a topic's last one is stored: of an aborted transaction."""
+    def _check_before(
+        self, topic: str, message_id: MessageIdAdv, first: FoundEntry, extent: Extent
+    ) -> None:
+        """Report a message before a topic's first one, unless it is of an aborted transaction."""
+        if not extent.stores_from(Position(message_id.ledger_id, message_id.entry_id)):
+            self._lost(topic, message_id, f"its first message that is kept is at {first.start}")
+
+    def _check_behind(
+        self, topic: str, message_id: MessageIdAdv, first: FoundEntry | None, extent: Extent
+    ) -> None:
+        """Report a message behind a topic's last one, unless it is of an aborted transaction."""
         (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
         # On a topic without any message left, a deleted ledger seems to be there.
-        return first is not None and last is not None and message_id.entry_id <= last
+        if first is None or last is None or message_id.entry_id > last:
+            self._lost(topic, message_id, f"it ends at {end_position(extent.last)}")
 
     def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
@@ -517,20 +521,6 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("%s", error)
-
-
-def _is_stored(message_id: MessageIdAdv, extent: Extent) -> bool:
-    """Whether a message before a topic's first one is stored: of an aborted transaction.
-
-    False if the broker does not tell.
-    """
-    first = extent.first
-    return first is not None and first[:2] <= (message_id.ledger_id, message_id.entry_id)
-
-
-def _next_entry(end: Position) -> Position:
-    """Return where the entry behind an end begins."""
-    return Position(end.ledger_id, end.entry_id + (1 if end.batch_index else 0))
 
 
 def _later(one: Extent | PulsarError, other: Extent | PulsarError) -> Extent | PulsarError:
