@@ -291,8 +291,9 @@ def test_news_ends_the_wait_and_is_in_the_offset_that_was_asked_for(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(reader.latestOffset, end, ReadAllAvailable())
-        store_many(broker, "t", 20)
-        assert asked.result(60)["positions"] == {full("t"): "1:4:0"}
+        # One entry: the look that ends the wait may come between two.
+        store_many(broker, "t", 10)
+        assert asked.result(60)["positions"] == {full("t"): "1:3:0"}
 
 
 def test_it_never_waits_for_the_end_of_available_now(
