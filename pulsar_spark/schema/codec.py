@@ -123,6 +123,27 @@ class Decoder(Protocol):
         """Decode a binary array; null is a null value (a tombstone)."""
 
 
+class Unreadable:
+    """The decoder of values that cannot be read with the query's schema, because of `error`.
+
+    Null values are bad with `are_nulls_too`.
+    """
+
+    def __init__(
+        self, error: SchemaMismatch, types: Sequence[pa.DataType], *, are_nulls_too: bool = False
+    ) -> None:
+        self.error = error
+        self._types = types
+        self._are_nulls_too = are_nulls_too
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Return columns of nulls; values are bad without looking at them."""
+        there = raw.is_valid().to_pylist()
+        bad = [row for row in range(len(raw)) if there[row] or self._are_nulls_too]
+        columns = [pa.nulls(len(raw), kind) for kind in self._types]
+        return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
+
+
 class JointDecoder(Protocol):
     """Decodes values that were written with several versions of a schema."""
 

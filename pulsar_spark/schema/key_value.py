@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from struct import Struct
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.arrow.arrays import (
@@ -31,12 +32,15 @@ from pulsar_spark.schema.arrow.arrays import (
 )
 from pulsar_spark.schema.codec import (
     Decoded,
+    Decoder,
     Undecodable,
+    Unreadable,
     check_types,
     codec_of,
     decoder_of,
     is_record,
     key_value_parts,
+    typed_columns,
 )
 from pulsar_spark.schema.table.names import KEY
 
@@ -44,8 +48,9 @@ from pulsar_spark.schema.table.names import KEY
 class PairDecoder:
     """Decodes messages written with `writer` to the columns `names` of `reader`.
 
-    With `separated`, keys are message keys, not in the payloads. Raises SchemaMismatch if one
-    cannot be read as the other.
+    With `separated`, keys are message keys, not in the payloads. Raises SchemaMismatch if the
+    messages are no pairs. Keys, or values, that cannot be read as the reader's are all bad, because
+    of `error`, as `told`.
     """
 
     def __init__(
@@ -53,20 +58,36 @@ class PairDecoder:
         writer: SchemaInfo,
         reader: SchemaInfo,
         names: Sequence[str],
+        told: Callable[[SchemaMismatch], SchemaMismatch] = lambda error: error,
         *,
         as_java: bool = False,
     ) -> None:
         check_types(writer, reader)
         written, wanted = key_value_parts(writer), key_value_parts(reader)
         self.separated = written.separated
+        self.error: SchemaMismatch | None = None
+        self._told = told
         self._names = tuple(names)
         self._fields = [name for name in names if name != KEY]
-        self._value = (
-            decoder_of(written.value, wanted.value, self._fields, as_java=as_java)
-            if self._fields
-            else None
-        )
-        self._key = _KeyDecoder(written.key, wanted.key, as_java) if KEY in names else None
+        self._value = self._key = None
+        found = typed_columns(reader)
+        if self._fields:
+            types = [found.fields.field(name).type for name in self._fields]
+            self._value = self._part(
+                types,
+                lambda: decoder_of(written.value, wanted.value, self._fields, as_java=as_java),
+            )
+        if KEY in names:
+            self._key = self._part(
+                [found.key], lambda: _KeyDecoder(written.key, wanted.key, as_java)
+            )
+
+    def _part(self, types: Sequence[pa.DataType], make: Callable[[], Decoder]) -> Decoder:
+        try:
+            return make()
+        except SchemaMismatch as error:
+            self.error = self._told(error)
+            return Unreadable(self.error, types)
 
     def decode(self, raw: pa.Array, keys: pa.Array | None) -> Decoded:
         """Decode payloads; `keys` are the message keys, needed if separated."""

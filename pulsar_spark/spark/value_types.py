@@ -18,10 +18,11 @@ from pulsar_spark.schema.codec import (
     is_decoded,
     is_record,
     key_value_parts,
+    losses_of,
     record_name,
     typed_columns,
 )
-from pulsar_spark.schema.table.names import VALUE
+from pulsar_spark.schema.table.names import KEY, VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
 from pulsar_spark.spark.lineage import (
     Columns,
@@ -145,45 +146,46 @@ def check_given(schemas: Mapping[str, SchemaInfo | None], given: SchemaInfo) -> 
     _tell_left_out(given, schemas)
 
 
-def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:
-    """Raise SchemaMismatch for a topic whose schema does not match the query's columns.
+def check_alike(
+    schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo, names: Collection[str]
+) -> None:
+    """Raise SchemaMismatch for a topic whose schema does not match the query's columns `names`.
 
     Values of another record would be read as rows of nulls, because missing fields are null.
-    Versions of one record have the same name and common fields; others the same fields.
+    Versions of one record have the same name and fields in common; others the same fields.
     """
     for topic, schema in schemas.items():
         if schema is None or schema == wanted:
             continue
-        for part, other in zip(_parts(schema), _parts(wanted), strict=False):
-            _check_record(topic, part, other)
+        if wanted.type != pb.Schema.KeyValue or schema.type != wanted.type:
+            _check_record(topic, "values", schema, wanted)
+            continue
+        found, parts = key_value_parts(schema), key_value_parts(wanted)
+        _check_record(topic, "values", found.value, parts.value)
+        if KEY in names:
+            _check_record(topic, "keys", found.key, parts.key)
 
 
-def _parts(schema: SchemaInfo) -> tuple[SchemaInfo, ...]:
-    """Return the value's schema, and with KEY_VALUE the key's too."""
-    if schema.type != pb.Schema.KeyValue:
-        return (schema,)
-    parts = key_value_parts(schema)
-    return parts.value, parts.key
-
-
-def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
+def _check_record(topic: str, part: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
     if not is_record(found) or not is_record(wanted) or identity(found) == identity(wanted):
         return
     name, wanted_name = record_name(found), record_name(wanted)
-    what = f"the topic's values are records {name!r}, those of the query {wanted_name!r}"
+    what = f"the topic's {part} are records {name!r}, those of the query {wanted_name!r}"
     if name == wanted_name:
         try:
-            fields, wanted_fields = (
-                set(typed_columns(found).fields.names),
-                set(typed_columns(wanted).fields.names),
-            )
+            fields = set(typed_columns(found).fields.names)
+            wanted_fields = set(typed_columns(wanted).fields.names)
         except SchemaMismatch:
             # It cannot be columns, but the query's version can, and its messages may have that
             # version.
             return
-        if fields & wanted_fields or not fields or not wanted_fields:
+        try:
+            left_out = losses_of(found, wanted, list(wanted_fields)).left_out
+        except SchemaMismatch:
+            left_out = tuple(fields - wanted_fields)
+        if not fields or not wanted_fields or not fields.issubset(left_out):
             return
-        what = f"the topic's records {name!r} have no field of those of the query"
+        what = f"the topic's {part} are records {name!r} that have no field of those of the query"
     raise SchemaMismatch(
         what,
         "Read the topics separately, or set allowDifferentTopicSchemas=true: then fields that "

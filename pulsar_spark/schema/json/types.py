@@ -222,4 +222,4 @@ def _writers_unit(source: avro.Node, family: str) -> str:
     """Return the unit of the writer's times, "" if its type is of another family."""
     logical = source.logical if isinstance(source, avro.Primitive) else None
     found, _, unit = (logical.name if logical else "").rpartition("-")
-    return unit if found == family else ""
+    return unit if found.removeprefix("local-") == family.removeprefix("local-") else ""

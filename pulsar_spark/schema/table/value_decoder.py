@@ -21,11 +21,11 @@ from pulsar_spark.protocol.blocks import Columns, VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
 from pulsar_spark.schema.codec import (
-    Decoded,
     Decoder,
     Joinable,
     JointDecoder,
     Undecodable,
+    Unreadable,
     decoder_of,
     typed_columns,
 )
@@ -79,7 +79,7 @@ class ValueDecoder:
         """The columns' types, in the order of `names`."""
         self._writers = writers
         self._as_java = as_java
-        self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
+        self._decoders: dict[bytes, Decoder | PairDecoder | Unreadable] = {}
         self._joint: dict[tuple[bytes, ...], JointDecoder | None] = {}
 
     def decode(self, columns: Columns, topic: str) -> DecodedValues:
@@ -92,7 +92,7 @@ class ValueDecoder:
         decoders = [self._decoder(version, topic) for version in groups.versions]
         separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
         raw = array_of(columns, "value", pa.binary())
-        keys = array_of(columns, "key", pa.binary()) if separated else None
+        keys = array_of(columns, "key", pa.binary()) if separated and self._has_keys else None
         if len(decoders) == 1:
             return self._decode(groups.versions[0], decoders[0], raw, keys)
         joint = self._together(groups.versions, decoders)
@@ -109,7 +109,7 @@ class ValueDecoder:
         return groups.joined(raw, pieces)
 
     def _together(
-        self, versions: Sequence[bytes], decoders: Sequence[Decoder | PairDecoder | _Unreadable]
+        self, versions: Sequence[bytes], decoders: Sequence[Decoder | PairDecoder | Unreadable]
     ) -> JointDecoder | None:
         """Return a decoder for values of all these versions, None if the format has none."""
         key = tuple(versions)
@@ -124,7 +124,7 @@ class ValueDecoder:
     def _decode(
         self,
         version: bytes,
-        decoder: Decoder | PairDecoder | _Unreadable,
+        decoder: Decoder | PairDecoder | Unreadable,
         raw: pa.Array,
         keys: pa.Array | None,
     ) -> DecodedValues:
@@ -133,50 +133,33 @@ class ValueDecoder:
         else:
             decoded = decoder.decode(raw)
         columns = dict(zip(self.names, decoded.columns, strict=True))
-        unreadable = decoder.error if isinstance(decoder, _Unreadable) else None
+        unreadable = decoder.error if isinstance(decoder, PairDecoder | Unreadable) else None
         return DecodedValues(raw, columns, decoded.bad, version, unreadable)
 
-    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | _Unreadable:
+    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | Unreadable:
         found = self._decoders.get(version)
         if found is None:
-            try:
-                found = self._decoder_from(version)
-            except SchemaMismatch as error:
-                told = SchemaMismatch(error.what, error.remedy, topic=error.topic or topic)
-                found = _Unreadable(told, self.types, has_keys=self._has_keys)
+            found = self._decoder_from(version, topic)
             if len(self._decoders) >= _MAX_DECODERS:
                 del self._decoders[next(iter(self._decoders))]
             self._decoders[version] = found
         return found
 
-    def _decoder_from(self, version: bytes) -> Decoder | PairDecoder:
-        writer = self._writers(version) if version else self._reader
+    def _decoder_from(self, version: bytes, topic: str) -> Decoder | PairDecoder | Unreadable:
+        where = ""
+
+        def told(error: SchemaMismatch) -> SchemaMismatch:
+            return SchemaMismatch(where + error.what, error.remedy, topic=error.topic or topic)
+
         try:
+            writer = self._writers(version) if version else self._reader
+            where = f"version {version_number(version)} of the topic's schema: " if version else ""
             if self._reader.type == pb.Schema.KeyValue:
-                return PairDecoder(writer, self._reader, self.names, as_java=self._as_java)
+                return PairDecoder(writer, self._reader, self.names, told, as_java=self._as_java)
             return decoder_of(writer, self._reader, self.names, as_java=self._as_java)
         except SchemaMismatch as error:
-            where = f"version {version_number(version)} of the topic's schema: " if version else ""
-            raise SchemaMismatch(where + error.what, error.remedy) from None
-
-
-class _Unreadable:
-    """Replaces the decoder of a version whose values cannot be read with the query's schema."""
-
-    def __init__(
-        self, error: SchemaMismatch, types: Sequence[pa.DataType], *, has_keys: bool
-    ) -> None:
-        self.error = error
-        self._types = types
-        self._has_keys = has_keys
-
-    def decode(self, raw: pa.Array) -> Decoded:
-        """Return columns of nulls; every value except null is bad, without looking at it."""
-        # A null value may still have a key.
-        there = raw.is_valid().to_pylist()
-        bad = [row for row in range(len(raw)) if there[row] or self._has_keys]
-        columns = [pa.nulls(len(raw), kind) for kind in self._types]
-        return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
+            # A null value may still have a key.
+            return Unreadable(told(error), self.types, are_nulls_too=self._has_keys)
 
 
 class _Groups:

@@ -204,8 +204,10 @@ class PulsarBatchReader(DataSourceReader):
             return None if self._given is None else self._given.schema
         found = definition_of(ref, self._definitions)
         if found is None:
+            # The task's own topic is certainly there; the one that the name is of may be deleted.
+            own = next((each for each in partition.written if each.digest == ref.digest), ref)
             with ClientContext.shared(self._options.client) as context:
-                found = fetched(context.lookup, ref)
+                found = fetched(context.lookup, own)
         return found
 
     def _columns(self, partition: PulsarInputPartition, schema: SchemaInfo | None) -> _Columns:

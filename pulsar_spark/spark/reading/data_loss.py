@@ -17,6 +17,9 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = get_logger(__name__)
 
+GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
+"""The remedy for a stream."""
+
 
 class LossVerdict(Enum):
     """What happened to the messages from a stream's position on."""

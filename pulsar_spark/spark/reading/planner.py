@@ -23,6 +23,7 @@ from pulsar_spark.errors import (
     InvalidOffset,
     OptionError,
     PulsarError,
+    SchemaMismatch,
     TopicNotFound,
 )
 from pulsar_spark.logs import get_logger
@@ -94,6 +95,8 @@ class Planner:
         self._probe = Probe(context.pool)
         self.schemas: Mapping[str, SchemaInfo | None] = {}
         """The latest schema of each topic, once `value_type` has asked for it."""
+        self.without_messages: Mapping[str, TopicNotFound | None] = {}
+        """The topics without schema and messages that had no say in it, and why one is missing."""
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -160,14 +163,57 @@ class Planner:
         given = given_type(self._options)
         if given is not None and given.schema is None:
             return given
-        owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
-        self.schemas = schemas = _all(latest_schemas(self._lookup, owners))
+        partitions: dict[str, list[str]] = {}
+        for name, found in topics.items():
+            partitions.setdefault(str(TopicName.parse(name).partitioned), []).extend(found)
+        self.schemas = schemas = _all(latest_schemas(self._lookup, list(partitions)))
         if given is not None and given.schema is not None:
             check_given(schemas, given.schema)
             return given
+        try:
+            kind = self._type_of(schemas)
+        except (OptionError, SchemaMismatch):
+            self.without_messages = self._without_messages(partitions)
+            if not self.without_messages:
+                raise
+        else:
+            query = self._options.query
+            if query is None or is_offered(query, kind, *self._corrupt):
+                return kind
+            self.without_messages = self._without_messages(partitions)
+        left = {name: each for name, each in schemas.items() if name not in self.without_messages}
+        return self._type_of(left)
+
+    def _without_messages(
+        self, partitions: Mapping[str, Sequence[str]]
+    ) -> dict[str, TopicNotFound | None]:
+        """Return the topics that have neither a schema nor messages, with errors of missing ones.
+
+        A producer may register any schema with them: they have no say in the type of values.
+        """
+        asked = {
+            partition: topic
+            for topic, schema in self.schemas.items()
+            if schema is None
+            for partition in partitions[topic]
+        }
+        found: dict[str, TopicNotFound | None] = dict.fromkeys(asked.values())
+        for partition, extent in self._lookup.extents(list(asked)).items():
+            if isinstance(extent, TopicNotFound):
+                if asked[partition] in found:
+                    found[asked[partition]] = extent
+            elif value_of(extent).last.entry_id >= 0:
+                found.pop(asked[partition], None)
+        return found
+
+    def _type_of(self, schemas: Mapping[str, SchemaInfo | None]) -> ValueType:
         if self._options.query is not None:
             return self._type_of_query(schemas, self._options.query)
         return self._value_type(schemas)
+
+    @property
+    def _corrupt(self) -> tuple[str, str]:
+        return self._options.corrupt_column, self._options.mode
 
     def _value_type(
         self, schemas: Mapping[str, SchemaInfo | None], columns: Columns | None = None
@@ -185,21 +231,22 @@ class Planner:
         all of them: a query keeps its columns while its topics' schemas evolve, each at its own
         time.
         """
-        corrupt = (self._options.corrupt_column, self._options.mode)
+        corrupt = self._corrupt
         inferred = self._options.inferred
+        is_lenient = inferred or self._options.allow_different_schemas
 
         def columns(schema: SchemaInfo) -> Collection[str] | None:
             return offered(query, ValueType(schema), *corrupt)
 
         kinds = {None if found is None else found.type for found in schemas.values()}
-        if inferred and len(kinds) == 1:
+        if is_lenient and len(kinds) == 1:
             # They were versions of one when the columns were inferred.
             kind = self._value_type(dict([next(iter(schemas.items()))]))
         else:
             kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
-        if inferred and is_offered(query, ValueType(), *corrupt):
+        if is_lenient and is_offered(query, ValueType(), *corrupt):
             # Its topics had no schema, or several, when it was planned.
             return kind if is_offered(query, kind, *corrupt) else ValueType()
         found = self._inferred_version(schemas, query, columns) if inferred else None
@@ -210,7 +257,7 @@ class Planner:
         if found is None:
             return kind
         if not self._options.allow_different_schemas:
-            check_alike(schemas, found)
+            check_alike(schemas, found, query.names)
         return ValueType(found)
 
     def _inferred_version(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
 from pulsar_spark.engine.consumers.subscription import (
@@ -24,6 +25,7 @@ from pulsar_spark.engine.lookups.lookup import Extent
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import (
     ConsumerBusy,
+    DataLossError,
     NotAllowed,
     PulsarError,
     SubscriptionNotFound,
@@ -35,8 +37,9 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.offsets import Bound, BoundKind, entry_end
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
+from pulsar_spark.spark.reading.data_loss import GO_ON, report_loss
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
-from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
+from pulsar_spark.spark.reading.planner import Planner, ReadRange
 from pulsar_spark.spark.streaming.admission import Admission
 from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Lag
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
@@ -108,6 +111,18 @@ class CommitWatch:
         return now - self._resting[1] >= self.settle_seconds
 
 
+class _Kind(NamedTuple):
+    """The type of values of `topics`, as `Planner.value_type` found it.
+
+    `empty` are its `without_messages`, and `unread` the positions of their partitions then.
+    """
+
+    topics: Collection[str]
+    values: ValueType
+    empty: Mapping[str, TopicNotFound | None]
+    unread: Mapping[str, Position]
+
+
 class StreamSource:
     """Chooses the offsets of one query, in one process. Call `close` at the end.
 
@@ -131,7 +146,7 @@ class StreamSource:
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
         # When the last batch's end was chosen. The first batch does not wait for more messages.
         self._batch_at = -math.inf
-        self._kind: tuple[frozenset[str], ValueType] | None = None
+        self._kind: _Kind | None = None
         # Until when nothing is to be asked, unless there is news.
         self._rests_until = -math.inf
         self.commits = CommitWatch()
@@ -388,8 +403,9 @@ class StreamSource:
                 ranges.append(ReadRange(topic, begin, stop, times))
         if not ranges:
             return []
-        ranges = self._with_firsts(ranges, end.firsts)
-        planned = self._planner().tasks(ranges, self.value_type(end))
+        kind = self.value_type(end)
+        ranges = [found for found in ranges if not self._is_gone(found)]
+        planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), kind)
         logger.info(
             "a batch of %d tasks reads %d topic partitions for the subscription %s",
             len(planned),
@@ -397,6 +413,16 @@ class StreamSource:
             end.subscription,
         )
         return planned
+
+    def _is_gone(self, found: ReadRange) -> bool:
+        """Whether a topic had messages, and has none and no schema now; reports that loss."""
+        owner = str(TopicName.parse(found.topic).partitioned)
+        if self._kind is None or owner not in self._kind.empty:
+            return False
+        what = "the topic partition was deleted, or made again, before its messages were read"
+        error = self._kind.empty[owner] or DataLossError(what, GO_ON, topic=found.topic)
+        report_loss(error, fail=self._options.read.fail_on_data_loss)
+        return True
 
     def _with_firsts(
         self, ranges: Sequence[ReadRange], known: Mapping[str, Position]
@@ -422,14 +448,27 @@ class StreamSource:
         return self._planner().first_entries(asked) if asked else {}
 
     def value_type(self, offset: StreamOffset) -> ValueType:
-        """Return the type of the values; fetched again when the topics change."""
+        """Return the type of the values.
+
+        It is fetched again when the topics change, or one without messages may have some.
+        """
         includes = self._options.read.includes
         read = [topic for topic in offset.positions if includes(topic)] or offset.positions
-        names = frozenset(str(TopicName.parse(topic).partitioned) for topic in read)
-        if self._kind is None or self._kind[0] != names:
-            topics: Topics = {name: [name] for name in sorted(names)}
-            self._kind = names, self._planner().value_type(topics)
-        return self._kind[1]
+        topics: dict[str, list[str]] = {}
+        for topic in read:
+            topics.setdefault(str(TopicName.parse(topic).partitioned), []).append(topic)
+        kind = self._kind
+        if (
+            kind is None
+            or kind.topics != topics.keys()
+            or not kind.unread.items() <= offset.positions.items()
+        ):
+            planner = self._planner()
+            found = planner.value_type(dict(sorted(topics.items())))
+            empty = planner.without_messages
+            unread = {topic: offset.positions[topic] for name in empty for topic in topics[name]}
+            self._kind = kind = _Kind(topics.keys(), found, empty, unread)
+        return kind.values
 
     def commit(self, offset: StreamOffset) -> None:
         """Acknowledge messages before an offset that Spark has committed; returns at once.

@@ -22,7 +22,14 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge, keeps_from, report_loss
+from pulsar_spark.spark.reading.data_loss import (
+    GO_ON,
+    LossVerdict,
+    extent,
+    judge,
+    keeps_from,
+    report_loss,
+)
 from pulsar_spark.spark.reading.planner import FoundTopics, Planner
 from pulsar_spark.spark.streaming.held_back import HeldWatch
 
@@ -36,8 +43,6 @@ _LOOK_SECONDS = 1.0
 _LIST_SECONDS = 60.0
 # How many topic partitions a warning names.
 _SHOWN = 5
-
-_GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
 
 Positions = Mapping[str, Position]
 
@@ -472,7 +477,7 @@ class StreamTopics:
         )
 
     def _lost(self, topic: str, what: str) -> None:
-        error = DataLossError(what, _GO_ON, topic=topic)
+        error = DataLossError(what, GO_ON, topic=topic)
         report_loss(error, fail=self._options.fail_on_data_loss)
 
 

@@ -269,3 +269,25 @@ def test_names_of_fields_are_found_however_they_are_escaped(name: str) -> None:
     texts = [json.dumps({name: 1, "f1": 2}, ensure_ascii=ascii) for ascii in (True, False)]
     raw = f'{{"{name}":1}}'
     check(definition, [*(text.encode() for text in texts), raw.encode()])
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize(
+    "written, read, times",
+    [
+        ("local-timestamp-millis", "timestamp-micros", 1000),
+        ("timestamp-millis", "local-timestamp-micros", 1000),
+        ("timestamp-micros", "local-timestamp-millis", 1),
+        ("time-millis", "time-micros", 1_000_000),
+    ],
+)
+def test_times_have_the_unit_of_the_version_they_were_written_with(
+    written: str, read: str, times: int
+) -> None:
+    kinds = {"time-millis": "int"}
+    writer, reader = (
+        info(record([("t", logical(kinds.get(name, "long"), name))])) for name in (written, read)
+    )
+    raw = pa.array([b'{"t":81}'], pa.binary())
+    (column,) = json_codec.decoder(writer, reader, ["t"]).decode(raw).columns
+    assert column.cast(pa.int64()).to_pylist() == [81 * times]

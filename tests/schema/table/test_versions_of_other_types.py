@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import struct
+from base64 import b64encode
 from typing import Any
 
 import pyarrow as pa
@@ -149,14 +151,75 @@ def test_the_parts_of_pairs_are_checked_too() -> None:
             build(reader, versions, FAILFAST, single(pair, schema_version=OLD))
 
 
+TEXT = json.dumps(
+    {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
+).encode()
+PAIR = SchemaInfo(pb.Schema.Int32), AVRO
+OTHER = SchemaInfo(pb.Schema.Avro, "R", TEXT)
+
+
+def pairs(separated: bool, key: bytes, *values: bytes | None) -> list[Any]:
+    """Return entries of pairs with the old version."""
+    found = []
+    for number, value in enumerate(values):
+        fields: dict[str, Any] = {"schema_version": OLD, "entry_id": number}
+        if separated:
+            fields |= {"partition_key": b64encode(key).decode(), "partition_key_b64_encoded": True}
+            found.append(single(value, **fields))
+        else:
+            parts = [(len(part), part) if part is not None else (-1, b"") for part in (key, value)]
+            payload = b"".join(struct.pack(">i", size) + part for size, part in parts)
+            found.append(single(payload, **fields))
+    return found
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("separated", [False, True])
+def test_where_values_cannot_be_resolved_keys_and_tombstones_can(separated: bool) -> None:
+    reader = join_key_value(*PAIR, separated=separated)
+    versions = {OLD: join_key_value(PAIR[0], OTHER, separated=separated)}
+    tombstone, value = pairs(separated, b"\0\0\0\7", None, b"\2x")
+    for mode in (FAILFAST, PERMISSIVE, DROPMALFORMED):
+        assert build(reader, versions, mode, tombstone) == [{KEY: 7, "a": None, CORRUPT: None}]
+    (row,) = build(reader, versions, PERMISSIVE, value)
+    assert (row[KEY], row["a"]) == (7, None)
+    assert row[CORRUPT].endswith(b"\2x")
+    assert build(reader, versions, DROPMALFORMED, value) == []
+    with pytest.raises(SchemaMismatch, match=r"version 3.*the field a was written as string"):
+        build(reader, versions, FAILFAST, value)
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("separated", [False, True])
+def test_where_keys_cannot_be_resolved_values_can(separated: bool) -> None:
+    reader = join_key_value(*PAIR, separated=separated)
+    versions = {OLD: join_key_value(STRING, AVRO, separated=separated)}
+    (entry,) = pairs(separated, b"word", b"\2\6")
+    (row,) = build(reader, versions, PERMISSIVE, entry)
+    assert (row[KEY], row["a"]) == (None, 3)
+    assert row[CORRUPT] == (b"word" if separated else b"\0\0\0\4word\0\0\0\2\2\6")
+    with pytest.raises(SchemaMismatch, match=r"version 3.*STRING.*INT32"):
+        build(reader, versions, FAILFAST, entry)
+
+
+@pytest.mark.parametrize("separated", [False, True])
+@pytest.mark.parametrize("mode", [FAILFAST, PERMISSIVE, DROPMALFORMED])
+def test_values_of_pairs_are_read_without_their_keys(separated: bool, mode: str) -> None:
+    schema = join_key_value(*PAIR, separated=separated)
+    target = RecordBatchBuilder(
+        pa.schema([("a", pa.int32())]), Projection(("a",), schema, mode), TOPIC, 3
+    )
+    entries = pairs(separated, b"\0\0\0\7", b"\2\6", None)
+    found = [row for part in batches_of(target, *entries) for row in part.to_pylist()]
+    assert found == [{"a": 3}, {"a": None}]
+
+
 @pytest.mark.fault(64)
 def test_definitions_that_cannot_be_resolved_are_treated_alike() -> None:
-    text = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
-    other = SchemaInfo(pb.Schema.Avro, "R", json.dumps(text).encode())
     entry = single(b"\2a", schema_version=OLD)
     with pytest.raises(SchemaMismatch, match=r"version 3 .*the field a was written as string"):
-        build(AVRO, {OLD: other}, FAILFAST, entry)
-    (row,) = build(AVRO, {OLD: other}, PERMISSIVE, entry)
+        build(AVRO, {OLD: OTHER}, FAILFAST, entry)
+    (row,) = build(AVRO, {OLD: OTHER}, PERMISSIVE, entry)
     assert row == {"a": None, CORRUPT: b"\2a"}
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from pulsar_spark.engine.context import ClientContext
@@ -31,6 +32,7 @@ from pulsar_spark.spark.reading.planner import Planner, Topics
 from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing import topic as topic_module
+from tests.schema.protobuf.cases import add, info_of, new_file
 from tests.spark.topics import NOW, full, set_schema, store, store_many, values
 from tests.support.waiting import wait_until
 
@@ -535,10 +537,26 @@ def test_different_schemas_are_an_error_unless_they_are_allowed(broker: Embedded
     broker.create_topic("bytes")
     broker.create_topic("text")
     set_schema(broker, "text", STRING)
+    store(broker, "bytes", [b"x"])
     with pytest.raises(OptionError, match="allowDifferentTopicSchemas"):
         kind(broker, topics="bytes,text")
     assert kind(broker, topics="bytes,text", allowDifferentTopicSchemas="true") == ValueType()
     assert kind(broker, topics="bytes,text", valueFormat="raw") == ValueType()
+
+
+def test_a_topic_without_schema_and_messages_has_no_say(broker: EmbeddedBroker) -> None:
+    broker.create_topic("text")
+    set_schema(broker, "text", STRING)
+    broker.create_topic("empty", 2)
+    options = {"topics": "empty,text"}
+    schema = kind(broker, **options).schema
+    assert schema is not None
+    assert schema.type == pb.Schema.String
+    # What was read before stays as it was.
+    assert kind(broker, allowDifferentTopicSchemas="true", **options) == ValueType()
+    store(broker, "empty-partition-1", [b"x"])
+    with pytest.raises(OptionError, match="allowDifferentTopicSchemas"):
+        kind(broker, **options)
 
 
 # --- nothing is left behind, and many topics are no trouble -----------------------------------
@@ -629,6 +647,8 @@ def test_a_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
         broker.create_topic(name)
         if schema is not None:
             set_schema(broker, name, schema)
+    assert _of_query(broker, "a", topics="t,v") == ["a"]
+    store(broker, "v", [b"x"])
     for topics in ("t,u", "t,v"):
         with pytest.raises(OptionError, match="different schemas"):
             _of_query(broker, "a", topics=topics)
@@ -652,9 +672,9 @@ def test_a_topic_of_another_record_is_refused_by_name(
         with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'|no field") as caught:
             _of_query(broker, "a b", topicsPattern=".-.*")
         assert caught.value.topic == full(name)
-        assert _of_query(
-            broker, "a b", topicsPattern=".-.*", allowDifferentTopicSchemas="true"
-        ) == ["a", "b"]
+        for inferred in (True, False):
+            allowed = {"topicsPattern": ".-.*", "allowDifferentTopicSchemas": "true"}
+            assert _of_query(broker, "a b", inferred=inferred, **allowed) == ["a", "b"]
 
 
 @pytest.mark.fault(64)
@@ -666,6 +686,44 @@ def test_pairs_of_another_record_are_refused_by_name(broker: EmbeddedBroker) -> 
     assert _of_query(broker, "a", topic="t-0") == ["a"]
     with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'"):
         _of_query(broker, "a", topicsPattern="t-.*")
+
+
+@pytest.mark.fault(64)
+def test_keys_that_are_not_read_may_be_other_records(broker: EmbeddedBroker) -> None:
+    for number, record in enumerate(("Order", "User")):
+        broker.create_topic(f"t-{number}")
+        key = _avro("k", *["l"] * number, record=record)
+        set_schema(broker, f"t-{number}", join_key_value(key, _avro("a"), separated=False))
+    assert _of_query(broker, "a", topicsPattern="t-.*") == ["a"]
+    parsed = parse_read_options({"service.url": broker.service_url, "topicsPattern": "t-.*"})
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, parsed)
+        with pytest.raises(OptionError, match="different schemas"):
+            planner.value_type(planner.topics())
+
+
+@pytest.mark.fault(64)
+def test_renamed_fields_are_fields_in_common_where_the_format_says_so(
+    broker: EmbeddedBroker,
+) -> None:
+    for number, name in enumerate(("a", "b")):
+        broker.create_topic(f"proto-{number}")
+        file = new_file()
+        add(file.message_type.add(name="M"), name, 1, FieldDescriptorProto.TYPE_INT32)
+        set_schema(broker, f"proto-{number}", info_of(file))
+        broker.create_topic(f"avro-{number}")
+        aliases = ',"aliases":["a"]' if number else ""
+        data = (
+            '{"type":"record","name":"R","fields":'
+            f'[{{"name":"{name}","type":"int","default":0{aliases}}}]}}'
+        )
+        set_schema(broker, f"avro-{number}", SchemaInfo(pb.Schema.Avro, "R", data.encode()))
+    # Protobuf goes by numbers; an Avro version reads those whose names are its aliases.
+    assert _of_query(broker, "a", topicsPattern="proto-.*") == ["a"]
+    assert _of_query(broker, "b", topicsPattern="proto-.*") == ["b"]
+    assert _of_query(broker, "b", topicsPattern="avro-.*") == ["b"]
+    with pytest.raises((SchemaMismatch, OptionError)):
+        _of_query(broker, "a", topicsPattern="avro-.*")
 
 
 @pytest.mark.parametrize("pairs", [False, True])

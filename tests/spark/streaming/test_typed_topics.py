@@ -1,0 +1,179 @@
+"""A running stream of typed columns, whose topics come, go, and change their schemas."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from pulsar_spark.errors import (
+    DataLossError,
+    OptionError,
+    PulsarError,
+    SchemaMismatch,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.spark.options.stream import parse_stream_options
+from pulsar_spark.spark.streaming.reader import PulsarStreamReader
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import full, rows_of, set_schema, store
+
+pytestmark = pytest.mark.fault(64)
+
+
+def record(*names: str) -> SchemaInfo:
+    fields = ",".join(f'{{"name":"{name}","type":["null","int"],"default":null}}' for name in names)
+    data = f'{{"type":"record","name":"R","fields":[{fields}]}}'
+    return SchemaInfo(pb.Schema.Avro, "R", data.encode())
+
+
+def columns(*names: str) -> StructType:
+    return StructType([StructField(name, IntegerType()) for name in names])
+
+
+def put(broker: EmbeddedBroker, topic: str, number: int, version: int = 0) -> None:
+    """Store a record of one field."""
+    version_bytes = struct.pack(">q", version)
+    store(broker, topic, [b"\2" + bytes([2 * number])], schema_version=version_bytes)
+
+
+class Stream:
+    """A query, micro-batch by micro-batch."""
+
+    def __init__(self, reader: PulsarStreamReader) -> None:
+        self.reader = reader
+        self.start: dict[str, Any] = {}
+
+    def end(self) -> dict[str, Any]:
+        self.start = self.start or self.reader.initialOffset()
+        return self.reader.latestOffset()
+
+    def batch(self, end: dict[str, Any] | None = None) -> list[Any]:
+        """Run the next micro-batch and return its rows."""
+        end = end or self.end()
+        planned = self.reader.partitions(self.start, end)
+        found = [batch for each in planned for batch in self.reader.read(each)]
+        self.reader.commit(end)
+        self.start = end
+        return [tuple(row.values()) for row in rows_of(cast(Any, found))]
+
+
+Open = Callable[..., Stream]
+
+
+@contextmanager
+def opened(broker: EmbeddedBroker) -> Iterator[Open]:
+    readers: list[PulsarStreamReader] = []
+
+    def open_stream(schema: StructType, *, inferred: bool = True, **more: str) -> Stream:
+        given = {"service.url": broker.service_url, "startingOffsets": "earliest", **more}
+        options = parse_stream_options(given)
+        options = replace(options, read=replace(options.read, query=schema, inferred=inferred))
+        readers.append(PulsarStreamReader(options, schema))
+        return Stream(readers[-1])
+
+    yield open_stream
+    for reader in readers:
+        reader.stop()
+
+
+@pytest.fixture
+def stream(broker: EmbeddedBroker) -> Iterator[Open]:
+    with opened(broker) as found:
+        yield found
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("inferred", [False, True])
+def test_a_topic_without_schema_and_messages_joins_a_typed_stream(
+    broker: EmbeddedBroker, stream: Open, partitions: int, inferred: bool
+) -> None:
+    broker.create_topic("t-1")
+    set_schema(broker, "t-1", record("a"))
+    put(broker, "t-1", 1)
+    query = stream(columns("a"), topicsPattern="t-.*", inferred=inferred)
+    assert query.batch() == [(1,)]
+    broker.create_topic("t-2", partitions)
+    put(broker, "t-1", 2)
+    assert query.batch() == [(2,)]
+    # A producer registers the schema with its first message.
+    set_schema(broker, "t-2", record("a"))
+    put(broker, "t-2-partition-1" if partitions else "t-2", 3)
+    assert query.batch() == [(3,)]
+
+
+def test_messages_without_a_schema_end_a_typed_stream(broker: EmbeddedBroker, stream: Open) -> None:
+    broker.create_topic("t-1")
+    set_schema(broker, "t-1", record("a"))
+    broker.create_topic("t-2")
+    put(broker, "t-1", 1)
+    query = stream(columns("a"), topicsPattern="t-.*")
+    assert query.batch() == [(1,)]
+    # The second byte would be a number.
+    store(broker, "t-2", [b"\2\2"])
+    with pytest.raises(OptionError, match="different schemas"):
+        query.batch()
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_planned_micro_batch_of_a_deleted_topic_is_a_loss(
+    broker: EmbeddedBroker, stream: Open, fails: bool, others: bool, again: bool
+) -> None:
+    for name in ("t-1", "t-2"):
+        broker.create_topic(name)
+        set_schema(broker, name, record("a"))
+    put(broker, "t-2", 2)
+    if others:
+        put(broker, "t-1", 1)
+    pattern = "t-.*" if others else "t-2"
+    query = stream(columns("a"), topicsPattern=pattern, failOnDataLoss=str(fails).lower())
+    end = query.end()
+    broker.delete_topic("t-2")
+    if again:
+        broker.create_topic("t-2")
+    if fails:
+        with pytest.raises((DataLossError, TopicNotFound)):
+            query.batch(end)
+    else:
+        assert query.batch(end) == ([(1,)] if others else [])
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_records_without_a_field_of_the_query_end_it_rather_than_become_nulls(
+    broker: EmbeddedBroker, stream: Open, rolled: bool
+) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", record("a"))
+    put(broker, "t", 1)
+    options = {"topic": "t", "allowDifferentTopicSchemas": "true"}
+    query, lenient = stream(columns("a"), topic="t"), stream(columns("a"), **options)
+    assert query.batch() == lenient.batch() == [(1,)]
+    set_schema(broker, "t", record("x"))
+    if rolled:
+        broker.roll_ledger(full("t"))
+    put(broker, "t", 2, version=1)
+    assert lenient.batch() == [(None,)]
+    with pytest.raises(PulsarError, match="no field of those of the query") as caught:
+        query.batch()
+    assert isinstance(caught.value, SchemaMismatch)
+
+
+def test_a_stream_reads_versions_of_before_it_though_they_lack_its_fields(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", record("a"))
+    put(broker, "t", 1)
+    set_schema(broker, "t", record("x"))
+    put(broker, "t", 2, version=1)
+    assert stream(columns("x"), topic="t").batch() == [(None,), (2,)]
