@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pulsar_spark.engine.pem import read_pem
@@ -39,6 +40,7 @@ _ROTATION_SECONDS = 4 * 3600.0
 # Nonces are random: stay far below the number at which two might be equal.
 _MAX_MESSAGES_OF_A_KEY = 2**30
 _MAX_CACHED_KEYS = 1000
+_MAX_PARSED_KEYS = 16
 # A missing key may appear later, but many messages may need it: ask only this often.
 _ASK_AGAIN_SECONDS = 10.0
 
@@ -313,6 +315,9 @@ def _public_key(pem: bytes, name: str) -> Any:
     return _checked(key, name)
 
 
+# Checking an RSA key takes 50 times as long as decrypting a data key with it, and each producer has
+# data keys of its own.
+@lru_cache(_MAX_PARSED_KEYS)
 def _private_key(pem: bytes, name: str) -> Any:
     _import()
     from cryptography.hazmat.primitives import serialization

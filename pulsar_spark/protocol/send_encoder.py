@@ -96,9 +96,14 @@ class SendLimits:
     txn: TxnId | None = None
 
     @property
-    def entry_by_entry(self) -> bool:
-        """Whether `encode_entry` must encode all messages."""
-        return self.chunking or self.cipher is not None
+    def largest_in_block(self) -> int:
+        """The size from which an entry has a block of its own, and may be chunked."""
+        if not self.chunking or not self.chunk_size:
+            return LARGE_ENTRY
+        # What counts is the size after compression, which can be more than before.
+        return min(
+            LARGE_ENTRY, self.chunk_size if self.compression == pb.NONE else self.chunk_size // 2
+        )
 
     @property
     def common(self) -> bytes:
@@ -307,14 +312,17 @@ def _new(kind: Callable[..., E], limits: SendLimits) -> E:
     )
 
 
-def block_of(messages: OutgoingMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
+def block_of(
+    messages: OutgoingMessages, per_entry: int, start: int, most: int, large: int = LARGE_ENTRY
+) -> tuple[int, int]:
     """Return where a block of complete entries ends, and roughly the size of its largest entry.
 
-    It has at most `most` messages, but at least one entry's. A large entry has its own block.
+    It has at most `most` messages, but at least one entry's. An entry of `large` bytes has its own
+    block.
     """
     stop = min(start + per_entry, len(messages))
     largest = messages.size(start, stop) + _PER_MESSAGE * (stop - start)
-    if largest >= LARGE_ENTRY:
+    if largest >= large or most <= stop - start:
         return stop, largest
     edges = messages.edges()
     end = min(start + most, len(messages))
@@ -325,7 +333,7 @@ def block_of(messages: OutgoingMessages, per_entry: int, start: int, most: int) 
         return stop, largest
     entries = [*edges[start:last:per_entry], edges[last]]
     sizes = list(map(sub, entries[1:], entries))
-    room = LARGE_ENTRY - _PER_MESSAGE * per_entry
+    room = large - _PER_MESSAGE * per_entry
     if max(sizes) >= room:
         number = next(number for number, size in enumerate(sizes) if size >= room)
         sizes = sizes[:number]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -131,6 +132,25 @@ def test_a_message_for_others_is_an_error_that_names_their_keys() -> None:
         with pytest.raises(EncryptedMessage, match=reason) as caught:
             decryptor(keys).decrypt(metadata, body)
         assert "finance" in str(caught.value)
+
+
+def test_a_private_key_is_parsed_once_however_many_data_keys_and_tasks_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    load, loaded = serialization.load_pem_private_key, []
+
+    def counted(*args: Any) -> Any:
+        loaded.append(args)
+        return load(*args)
+
+    monkeypatch.setattr(serialization, "load_pem_private_key", counted)
+    for _ in range(2):
+        reader = decryptor({"": key})
+        for _ in range(3):
+            assert reader.decrypt(*encrypted(encryptor({"k": key}), b"secret")) == b"secret"
+    # Once to check it under the option's name, once for the messages' name.
+    assert len(loaded) == 2
 
 
 @pytest.mark.fault(40)
@@ -266,7 +286,8 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     metadata, body = encrypted(encryptor({"k": RSA}), b"secret")
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    keys = pem_keys({"": private_pem(RSA)})
+    # A key that this process has not parsed yet.
+    keys = pem_keys({"": private_pem(ec.generate_private_key(ec.SECP256R1()))})
     for use in (
         lambda: encryptor({"k": RSA}),
         lambda: Decryptor(keys),

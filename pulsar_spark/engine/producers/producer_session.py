@@ -436,14 +436,19 @@ class Encoding:
                     f"the next sequence id would be {first}, and they end at {END_OF_IDS - 1}",
                     "Use another producer name, or a lower initial_sequence_id.",
                 )
-        stop, largest = block_of(messages, per_entry, start, most)
-        if messages.sequence_ids is not None or 2 * largest > self.max_payload:
+        is_alone = messages.sequence_ids is not None or self.limits.cipher is not None
+        large = self.limits.largest_in_block
+        stop, largest = block_of(
+            messages, per_entry, start, entry_stop - start if is_alone else most, large
+        )
+        if 2 * largest > self.max_payload:
             stop = entry_stop
         by_highest = by_key and messages.sequence_ids is not None
         if stop == entry_stop:
             # The entry repeats what it shows of its first message.
             largest += messages.size(start, start + 1) - len(messages.payloads[start])
-        if self.limits.entry_by_entry or largest > self.max_payload:
+        may_chunk = self.limits.chunking and largest >= large
+        if self.limits.cipher is not None or largest > self.max_payload or may_chunk:
             part = messages.part(start, entry_stop)
             yield from self.entry(part, first, default, by_highest=by_highest)
             return
