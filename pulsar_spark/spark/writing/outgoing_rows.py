@@ -97,7 +97,14 @@ class RowConverter:
                 f"row {row}: {names.TOPIC} is null", "Name a topic, or set the option topic."
             )
         encoded = column.dictionary_encode()
-        full_names = [self._full_name(name) for name in encoded.dictionary.to_pylist()]
+        full_names = []
+        for number, name in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                full_names.append(self._full_name(name))
+            except InvalidTopicName as error:
+                row = first_row + pc.index(encoded.indices, number).as_py()
+                what = f"row {row}: the column {names.TOPIC}: {error.what}"
+                raise InvalidTopicName(what, error.remedy) from None
         # Two notations of one topic belong together, so that its messages keep the rows' order.
         numbers = {name: number for number, name in enumerate(dict.fromkeys(full_names))}
         mapping = pa.array([numbers[name] for name in full_names], pa.int32())
@@ -108,13 +115,7 @@ class RowConverter:
     def _full_name(self, name: str) -> str:
         found = self._topic_names.get(name)
         if found is None:
-            try:
-                found = str(TopicName.parse(name))
-            except InvalidTopicName as error:
-                raise InvalidTopicName(
-                    f"the column {names.TOPIC}: {error.what}", error.remedy
-                ) from None
-            self._topic_names[name] = found
+            found = self._topic_names[name] = str(TopicName.parse(name))
         return found
 
     # --- columns ------------------------------------------------------------------------------

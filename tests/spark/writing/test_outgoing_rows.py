@@ -278,9 +278,10 @@ def test_a_row_of_one_topic_is_named_by_its_number_in_the_task() -> None:
 
 
 @pytest.mark.fault(65)
-def test_a_topic_that_is_none_is_an_error() -> None:
-    with pytest.raises(InvalidTopicName, match="__topic"):
-        convert_all(batch(binary(b""), topic=pa.array(["ftp://a/b/c"])))
+def test_a_topic_that_is_none_is_an_error_that_names_the_row() -> None:
+    topics = pa.array(["t", "u", "t", "ftp://a/b/c", "ftp://a/b/c"])
+    with pytest.raises(InvalidTopicName, match=r"row 3: the column __topic: .*ftp"):
+        convert_all(batch(binary(*[b""] * 5), topic=topics))
 
 
 def test_slices_and_dictionaries_are_read_right() -> None:
