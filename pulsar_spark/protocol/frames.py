@@ -41,6 +41,8 @@ _OTHER_PROTOCOLS = (
     (b"HTTP", "HTTP", "Use the broker's binary port (6650), not its web port (8080)."),
     (b"GET ", "HTTP", "Speak Pulsar's binary protocol to this port."),
     (b"POST", "HTTP", "Speak Pulsar's binary protocol to this port."),
+    (b"<!DO", "HTTP", "Use the broker's binary port (6650), not a web port."),
+    (b"<htm", "HTTP", "Use the broker's binary port (6650), not a web port."),
     (b"SSH-", "SSH", "Use the broker's binary port (6650)."),
 )
 
@@ -246,6 +248,11 @@ class FrameDecoder:
             for magic, name, remedy in _OTHER_PROTOCOLS:
                 if start.startswith(magic):
                     raise RemoteProtocolError(f"the peer speaks {name}, not Pulsar", remedy)
+            if start.isascii() and start.decode().isprintable():
+                raise RemoteProtocolError(
+                    f"the peer sent {start.decode()!r}…, which is not Pulsar's protocol",
+                    "Check the host and the port: 6650, or 6651 with pulsar+ssl://.",
+                )
             raise RemoteProtocolError(f"a frame of {size} bytes exceeds the limit of {limit}")
         if size <= _U32.size:
             raise RemoteProtocolError(f"a frame of {size} bytes has no command")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
@@ -124,6 +125,7 @@ class OffsetSpec:
                 name = next((name for name in names if name in given), "")
                 bound = given.get(name, self.default)
                 named[name] = named.get(name, 0) + 1
+                self._check_partition(partition, bound)
                 bounds[partition] = bound.at(now_millis)
         for name, count in named.items():
             if name and count > 1 and given[name].kind is BoundKind.ID:
@@ -134,6 +136,17 @@ class OffsetSpec:
                     message_id=given[name].message_id,
                 )
         return bounds
+
+    def _check_partition(self, name: str, bound: Bound) -> None:
+        """Raise InvalidOffset for the id of a message of another partition."""
+        partition = -1 if bound.message_id is None else bound.message_id.partition
+        if partition >= 0 and TopicName.parse(name).partition_index not in (-1, partition):
+            raise InvalidOffset(
+                f"{self.option} gives an id of a message of partition {partition}",
+                "An id is valid on its own partition: ledger:entry[:partition[:batchIndex]].",
+                topic=name,
+                message_id=bound.message_id,
+            )
 
 
 def start_position(message_id: MessageIdAdv) -> Position:
@@ -284,6 +297,7 @@ def _time_bound(option: str, value: Any) -> Bound:
         word = value.strip()
         if _WHOLE_NUMBER.fullmatch(word):
             bound = Bound(BoundKind.TIME, millis=int(word))
+            _warn_of_unit(option, bound.millis)
         else:
             bound = _moment(word)
     if bound is None:
@@ -294,6 +308,18 @@ def _time_bound(option: str, value: Any) -> Bound:
             "-1h",
         )
     return bound
+
+
+# Of times in seconds and in microseconds, as far as these are between 1973 and 2100.
+_SECONDS, _MICROS = range(10**8, 41 * 10**8), range(10**14, 41 * 10**14)
+
+
+@lru_cache
+def _warn_of_unit(option: str, number: int) -> None:
+    """Warn once of a number that is a likely time in another unit than milliseconds."""
+    for unit, numbers in (("seconds", _SECONDS), ("microseconds", _MICROS)):
+        if number in numbers:
+            logger.warning("%s=%d is read as milliseconds since 1970, not %s", option, number, unit)
 
 
 def _moment(word: str) -> Bound | None:

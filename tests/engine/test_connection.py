@@ -492,6 +492,8 @@ def test_a_handler_that_fails_ends_the_connection_and_hides_nothing(
         (b"\x15\x03\x01\x00\x02\x02\x46" + bytes(8), "TLS"),
         (b"\x16\x03\x03\x00\x7a" + bytes(8), "TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"<!DOCTYPE HTML>", "HTTP"),
+        (b"<html><head>", "HTTP"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
     ],
 )
@@ -502,6 +504,18 @@ def test_a_peer_that_speaks_something_else_is_named(first_bytes: bytes, cause: s
 
     with ScriptedBroker(script) as broker:
         with pytest.raises(RemoteProtocolError, match=f"speaks {cause}") as caught:
+            connected(broker)
+        assert caught.value.broker == broker.address
+
+
+@pytest.mark.fault(41)
+def test_what_a_peer_of_another_protocol_sent_is_shown() -> None:
+    def script(session: Session, event: Event) -> bool:
+        session.send_bytes(b"220 mail.example ESMTP\r\n")
+        return True
+
+    with ScriptedBroker(script) as broker:
+        with pytest.raises(RemoteProtocolError, match=r"sent '220 '….*6650") as caught:
             connected(broker)
         assert caught.value.broker == broker.address
 

@@ -167,6 +167,17 @@ def test_times_per_topic_may_be_numbers_with_the_scala_connectors_words() -> Non
     assert [bound for _, bound in parsed.by_topic] == [time(5), EARLIEST_BOUND, LATEST_BOUND]
 
 
+@pytest.mark.parametrize("number, unit", [(1795965541, "seconds"), (1795965541000000, "microsec")])
+def test_a_time_in_another_unit_is_told(
+    number: int, unit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        parse_times("startingTime", str(number), EARLIEST_BOUND)
+        parse_times("startingTime", "1795965541000", EARLIEST_BOUND)
+    assert caplog.text.count("milliseconds since 1970, not ") == 1
+    assert f"startingTime={number} is read as milliseconds since 1970, not {unit}" in caplog.text
+
+
 @pytest.mark.fault(94, 99)
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1.5", "12:345", '{"t": -3}', '{"t": true}'])
 def test_any_other_time_is_an_error_that_names_the_option(text: str) -> None:
@@ -218,6 +229,17 @@ def test_one_message_id_cannot_stand_for_several_partitions() -> None:
     # One that is read alone may be named so.
     assert spec({"t": "5:6"}).bounds({P2: [P2]}, NOW) == {P2: at(5, 6)}
     assert spec({"t": "5:6", P0: "7:8"}).bounds({P0: [P0], P2: [P2]}, NOW)[P2] == at(5, 6)
+
+
+@pytest.mark.fault(99)
+def test_an_id_of_another_partition_is_an_error() -> None:
+    assert spec({P2: "5:6:2"}).bounds({P2: [P2]}, NOW)[P2].kind is BoundKind.ID
+    for name in (P2, "t"):
+        with pytest.raises(InvalidOffset, match="of partition 1") as caught:
+            spec({name: "5:6:1"}).bounds({P2: [P2]}, NOW)
+        assert caught.value.topic == P2
+    # Whoever gives a batch index gives a partition, too.
+    assert spec({"t": "5:6:0:1"}).bounds({T: [T]}, NOW)
 
 
 def test_ages_count_from_the_planning() -> None:

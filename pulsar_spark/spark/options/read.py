@@ -13,7 +13,7 @@ from pulsar_spark.engine.authentication.parameters import auth_options
 from pulsar_spark.engine.encryption import PemKeys
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError, UnsupportedFeature, listed
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import (
@@ -171,7 +171,11 @@ def single_topic(values: Values) -> str | None:
     """
     names = {str(_topic(name)) for name in (values["topic"], values.path) if name}
     if len(names) > 1:
-        raise OptionError("topic and the path of load() or save() name different topics")
+        raise OptionError(
+            "topic and the path of load() or save() name different topics: "
+            f"{listed(sorted(names))}",
+            "Give one of them.",
+        )
     return names.pop() if names else None
 
 

@@ -560,8 +560,8 @@ class Planner:
             return
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
-            "It was deleted by retention, time to live or with the topic. Give another offset, "
-            "or set failOnDataLoss=false to read the remaining messages.",
+            "It was deleted by retention, time to live or with the topic, or the id is of another "
+            "topic. Give another offset, or set failOnDataLoss=false to read what is there.",
             topic=topic,
             message_id=message_id,
         )

@@ -87,10 +87,8 @@ class StreamOffset:
 
         Raises InvalidOffset if it is damaged, has a later version, or is another source's.
         """
-        if not isinstance(body, dict):
-            raise _damaged("it is not a JSON object")
-        version = body.get("version")
-        if not isinstance(version, int) or isinstance(version, bool):
+        version = body.get("version") if isinstance(body, dict) else None
+        if not isinstance(body, dict) or type(version) is not int:
             raise InvalidOffset(
                 "the checkpoint's offset has no version: another data source wrote it",
                 "A checkpoint belongs to one query and one source: give this query a new one.",

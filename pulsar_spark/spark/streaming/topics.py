@@ -413,8 +413,8 @@ class StreamTopics:
 
     def _warn_of_emptied(self, topic: str, position: Position) -> None:
         logger.warning(
-            "%s: the subscription %s was removed or emptied by others; it is set to the query's "
-            "position %s",
+            "%s: the subscription %s is new, or was removed or emptied by others; it is set to the "
+            "query's position %s",
             topic,
             self._subscriptions.name,
             position,

@@ -68,8 +68,8 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
             logger.warning("the write of %s failed", self._unit)
             return
         logger.warning(
-            "the write failed; %d messages of %d successful tasks stay on their topics, and %s if "
-            "it runs again",
+            "the write failed; %d messages of %d successful tasks, and those that the others had "
+            "sent, stay on their topics, and %s if it runs again",
             sum_up(messages).acknowledged,
             _ended_well(messages),
             self.fate,

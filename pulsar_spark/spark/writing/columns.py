@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -70,6 +71,8 @@ _DROPPED = frozenset(
 ) - set(WRITABLE_COLUMNS)
 # No schema has as many, and much deeper types would exceed Python's stack.
 _MAX_LEVELS = 100
+# How similar a name must be to a reserved one, as difflib counts.
+_NEAR = 0.8
 _ONE_VALUE: dict[str, tuple[DataType, str]] = {
     "raw": (BinaryType(), "bytes"),
     "string": (StringType(), "text"),
@@ -117,6 +120,7 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     for position, field in enumerate(schema.fields):
         name = known.get(field.name.lower())
         if name is None:
+            _check_unreserved(field.name, known)
             values.append(position)
         elif name in by_name:
             raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
@@ -135,6 +139,16 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), frame)
     _check_values(columns.fields, value_format)
     return columns
+
+
+def _check_unreserved(name: str, known: Mapping[str, str]) -> None:
+    """Raise InvalidRow for what is probably a reserved name, misspelt."""
+    near = get_close_matches(name.lower(), known, 1, _NEAR) if name.startswith("__") else ()
+    if near:
+        raise InvalidRow(
+            f"the column {name} is none that a write uses by name",
+            f"Did you mean {known[near[0]]!r}? If it is a field of the value, rename it.",
+        )
 
 
 def check_type(name: str, field: StructField) -> None:

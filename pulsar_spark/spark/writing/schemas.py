@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.schema.codec import (
@@ -30,6 +32,8 @@ from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.writing.columns import WriteColumns, check_type
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
+
+logger = get_logger(__name__)
 
 _RAW = "Write bytes as they are with valueFormat=raw."
 _FORMATS = {"avro": pb.Schema.Avro, "json": pb.Schema.Json, "string": pb.Schema.String}
@@ -117,10 +121,22 @@ def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
         primitive = primitive_for(known.field(0).type)
         if primitive is not None:
             return Target(None if primitive.type == BYTES else primitive)
+    if {"key", "value"} <= set(fields.names) and columns.key is None:
+        _warn_of_kafka()
     kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
     unwraps = _is_one_struct(fields)
     made = _definition(kind, columns, unwraps=unwraps, choice=choice)
     return Target(made, unwraps)
+
+
+@lru_cache
+def _warn_of_kafka() -> None:
+    """Warn once in a process of columns as Kafka's sink takes them."""
+    logger.warning(
+        "The columns key and value become two fields of the topic's schema. The column %s is the "
+        "message key; a single other column is the whole value.",
+        KEY,
+    )
 
 
 def _definition(

@@ -132,7 +132,9 @@ def test_a_partition_that_is_named_and_in_a_list_is_damage() -> None:
 @pytest.mark.parametrize(
     "body,what",
     [
-        ([], "not a JSON object"),
+        ([], "another data source"),
+        (5, "another data source"),
+        ("x", "another data source"),
         ({}, "another data source"),
         ({"t": {"0": 23}}, "another data source"),
         ({"version": "1"}, "another data source"),

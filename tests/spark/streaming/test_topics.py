@@ -477,7 +477,9 @@ def test_a_subscription_that_goes_while_everything_is_stored_is_a_warning(
         broker.remove_subscription("t", "mine")
         broker.unload("t")
     assert query.batch() == expected
-    assert caplog.text.count("the subscription mine was removed or emptied by others") == 1
+    assert (
+        caplog.text.count("the subscription mine is new, or was removed or emptied by others") == 1
+    )
     assert "lost" not in caplog.text
     assert query.batch() == []
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.spark.writing import schemas
 from pulsar_spark.spark.writing.columns import WriteColumns, plan_columns
 from pulsar_spark.spark.writing.schemas import SchemaChoice, Target, target_for
 
@@ -208,6 +209,19 @@ def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> 
     definition = json.loads(made.schema.schema_data)
     assert definition["name"] == "topLevelRecord"
     assert [field["name"] for field in definition["fields"]] == ["a"]
+
+
+def test_columns_as_kafkas_sink_takes_them_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    schemas._warn_of_kafka.cache_clear()
+    columns: dict[str, Any] = {"key": StringType(), "value": StringType()}
+    current = target(None, **columns).schema
+    target(None, **columns)
+    assert caplog.text.count("The column __key is the message key") == 1
+    schemas._warn_of_kafka.cache_clear()
+    # Where somebody wants these fields there is nothing to tell.
+    target(current, **columns)
+    target(None, **columns, __key=StringType())
+    assert caplog.text.count("The column __key is the message key") == 1
 
 
 def test_what_has_no_primitive_is_a_record_of_one_field() -> None:
