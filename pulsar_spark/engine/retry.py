@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from typing import TypeVar
 
 from pulsar_spark.engine.deadline import Deadline
@@ -16,6 +18,9 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TlsError,
 )
+from pulsar_spark.logs import get_logger
+
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -101,7 +106,27 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
             if delay >= deadline.remaining():
                 raise after_attempts(error, attempts, before) from error
             before = error
+            if attempts == _TOLD_AFTER and isinstance(error, ConnectError):
+                _tell(error, deadline.remaining())
         yield Pause(delay)
+
+
+_TOLD_AFTER = 3
+_TOLD_SECONDS = 30.0
+_MAX_TOLD = 1000
+_told: dict[str | None, float] = {}
+"""When it was last said that a broker cannot be reached."""
+
+
+def _tell(error: ConnectError, seconds: float) -> None:
+    """Warn, once in a while, of a broker that cannot be reached: a wait is seen while it lasts."""
+    now = time.monotonic()
+    if now - _told.get(error.broker, -math.inf) < _TOLD_SECONDS:
+        return
+    if len(_told) >= _MAX_TOLD:
+        _told.clear()
+    _told[error.broker] = now
+    logger.warning("%s; trying again for up to %.0f s", error.what, seconds)
 
 
 def retried(attempt: OperationFactory[T]) -> OperationFactory[T]:

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
+from pulsar_spark.engine import retry
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.retry import Backoff
-from pulsar_spark.errors import OperationTimeout
+from pulsar_spark.engine.operations import Operation, Pause
+from pulsar_spark.engine.retry import Backoff, retrying
+from pulsar_spark.errors import ConnectError, OperationTimeout, PulsarError
 
 
 class NoJitter(random.Random):
@@ -68,3 +70,33 @@ def test_deadlines_ignore_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Non
     for step in (-3600.0, 3600.0):
         monkeypatch.setattr(time, "time", lambda step=step: 1e9 + step)
         assert 9 < deadline.remaining() <= 10
+
+
+def test_a_broker_that_cannot_be_reached_is_told_while_it_is_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "_told", {})
+    refused = ConnectError("cannot connect to there:1: Connection refused", broker="there:1")
+    answers: list[PulsarError] = []
+
+    def attempt(deadline: Deadline) -> Operation[int]:
+        if answers:
+            raise answers.pop()
+        yield Pause(0.0)
+        return 7
+
+    for errors, told in (
+        ([refused] * 2, 0),
+        ([OperationTimeout("no answer")] * 5, 0),
+        ([refused] * 5, 1),
+        # Not again soon, but another broker.
+        ([refused] * 5, 1),
+        ([ConnectError("refused", broker="other:1")] * 5, 2),
+    ):
+        answers[:] = errors
+        operation = retrying(attempt, Deadline(60))
+        pauses = [next(operation) for _ in range(len(errors) + 1)]
+        assert pauses[-1] == Pause(0.0)
+        operation.close()
+        assert caplog.text.count("trying again for up to 60 s") == told
+    assert "cannot connect to there:1: Connection refused; trying again" in caplog.text
