@@ -315,20 +315,23 @@ def _public_key(pem: bytes, name: str) -> Any:
     return _checked(key, name)
 
 
-# Checking an RSA key takes 50 times as long as decrypting a data key with it, and each producer has
-# data keys of its own.
 @lru_cache(_MAX_PARSED_KEYS)
-def _private_key(pem: bytes, name: str) -> Any:
-    _import()
+def _loaded(pem: bytes) -> Any:
+    """Parse a private key: for RSA, that takes 50 times as long as to decrypt a data key."""
     from cryptography.hazmat.primitives import serialization
 
+    return serialization.load_pem_private_key(pem, None)
+
+
+def _private_key(pem: bytes, name: str) -> Any:
+    _import()
     found = _PRIVATE.search(pem.decode("ascii", "ignore"))
     if found is None:
         raise CryptoError(
             f"the private key {name!r} is not PEM", "It begins with -----BEGIN PRIVATE KEY-----."
         )
     try:
-        key: Any = serialization.load_pem_private_key(found[0].encode(), None)
+        key = _loaded(found[0].encode())
     except TypeError:
         raise CryptoError(
             f"the private key {name!r} is encrypted with a password",

@@ -86,8 +86,9 @@ class PairDecoder:
         try:
             return make()
         except SchemaMismatch as error:
-            self.error = self._told(error)
-            return Unreadable(self.error, types)
+            told = self._told(error)
+            self.error = self.error or told
+            return Unreadable(told, types)
 
     def decode(self, raw: pa.Array, keys: pa.Array | None) -> Decoded:
         """Decode payloads; `keys` are the message keys, needed if separated."""

@@ -125,7 +125,6 @@ class OffsetSpec:
                 name = next((name for name in names if name in given), "")
                 bound = given.get(name, self.default)
                 named[name] = named.get(name, 0) + 1
-                self._check_partition(partition, bound)
                 bounds[partition] = bound.at(now_millis)
         for name, count in named.items():
             if name and count > 1 and given[name].kind is BoundKind.ID:
@@ -136,17 +135,6 @@ class OffsetSpec:
                     message_id=given[name].message_id,
                 )
         return bounds
-
-    def _check_partition(self, name: str, bound: Bound) -> None:
-        """Raise InvalidOffset for the id of a message of another partition."""
-        partition = -1 if bound.message_id is None else bound.message_id.partition
-        if partition >= 0 and TopicName.parse(name).partition_index not in (-1, partition):
-            raise InvalidOffset(
-                f"{self.option} gives an id of a message of partition {partition}",
-                "An id is valid on its own partition: ledger:entry[:partition[:batchIndex]].",
-                topic=name,
-                message_id=bound.message_id,
-            )
 
 
 def start_position(message_id: MessageIdAdv) -> Position:

@@ -231,17 +231,6 @@ def test_one_message_id_cannot_stand_for_several_partitions() -> None:
     assert spec({"t": "5:6", P0: "7:8"}).bounds({P0: [P0], P2: [P2]}, NOW)[P2] == at(5, 6)
 
 
-@pytest.mark.fault(99)
-def test_an_id_of_another_partition_is_an_error() -> None:
-    assert spec({P2: "5:6:2"}).bounds({P2: [P2]}, NOW)[P2].kind is BoundKind.ID
-    for name in (P2, "t"):
-        with pytest.raises(InvalidOffset, match="of partition 1") as caught:
-            spec({name: "5:6:1"}).bounds({P2: [P2]}, NOW)
-        assert caught.value.topic == P2
-    # Whoever gives a batch index gives a partition, too.
-    assert spec({"t": "5:6:0:1"}).bounds({T: [T]}, NOW)
-
-
 def test_ages_count_from_the_planning() -> None:
     bounds = spec({"t": "-1h"}).bounds(TOPICS, NOW)
     assert bounds[P0] == time(NOW - 3_600_000)

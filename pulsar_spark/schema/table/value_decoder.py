@@ -134,6 +134,9 @@ class ValueDecoder:
             decoded = decoder.decode(raw)
         columns = dict(zip(self.names, decoded.columns, strict=True))
         unreadable = decoder.error if isinstance(decoder, PairDecoder | Unreadable) else None
+        if unreadable and decoded.bad and decoded.bad[0].reason != unreadable.what:
+            # The first one is damaged, as well.
+            unreadable = None
         return DecodedValues(raw, columns, decoded.bad, version, unreadable)
 
     def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | Unreadable:

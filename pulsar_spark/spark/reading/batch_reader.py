@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,12 +82,13 @@ _FRESH_SECONDS = 30.0
 class _Found(NamedTuple):
     """What a read is planned for: its topics, the type of values, and each topic's schema.
 
-    It is not used after the time `until`.
+    `empty` topics had no say in the type. It is not used after the time `until`.
     """
 
     topics: Topics
     kind: ValueType
     schemas: Mapping[str, SchemaInfo | None]
+    empty: Collection[str]
     until: float
 
 
@@ -136,7 +137,8 @@ class PulsarBatchReader(DataSourceReader):
         topics = planner.topics()
         kind = planner.value_type(topics)
         project(self._schema, kind, self._options.corrupt_column, self._options.mode)
-        return _Found(topics, kind, planner.schemas, time.monotonic() + _FRESH_SECONDS)
+        until = time.monotonic() + _FRESH_SECONDS
+        return _Found(topics, kind, planner.schemas, planner.without_messages, until)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read: its topics, ends and splits are fixed from now on.
@@ -150,6 +152,10 @@ class PulsarBatchReader(DataSourceReader):
             if found is None or time.monotonic() > found.until:
                 found = self._find(planner)
             planned = planner.partitions(found.topics, found.kind)
+            while any(_owner(each) in found.empty for each in planned):
+                # It has got messages since, and so perhaps a schema.
+                found = self._find(planner)
+                planned = planner.partitions(found.topics, found.kind)
             self.give(planned, found.kind, found.schemas)
             return [*planned]
 
@@ -168,7 +174,7 @@ class PulsarBatchReader(DataSourceReader):
             return
         self._carry(kind.schema)
         for partition in planned:
-            schema = written.get(str(TopicName.parse(partition.topic).partitioned))
+            schema = written.get(_owner(partition))
             if schema is not None:
                 self._carry(schema)
                 partition.written = (SchemaRef.of(schema),)
@@ -223,6 +229,10 @@ class PulsarBatchReader(DataSourceReader):
         return found
 
 
+def _owner(partition: PulsarInputPartition) -> str:
+    return str(TopicName.parse(partition.topic).partitioned)
+
+
 class SeenVersions:
     """The versions of schemas that a stream's messages certainly have, as far as its driver knows.
 
@@ -244,7 +254,7 @@ class SeenVersions:
         """Return the current schemas of the topics of tasks that were just planned."""
         if kind.schema is None:
             return {}
-        owners = {each.topic: str(TopicName.parse(each.topic).partitioned) for each in planned}
+        owners = {each.topic: _owner(each) for each in planned}
         ends = {each.topic: each.end[0] for each in planned}
         new = {owners[topic] for topic, end in ends.items() if self._ledgers.get(topic) != end}
         if kind is not self._kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from pulsar_spark.schema.table.value_decoder import Writers
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.loss_watch import LossWatch
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
-from pulsar_spark.spark.value_types import check_alike, written_with
+from pulsar_spark.spark.value_types import written_with
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +46,6 @@ def read_partition(
         writers: Writers = SchemaVersions(context.lookup, partition.topic, written)
         if options.value_format != "auto" and projection.schema is not None:
             writers = _Given(writers, projection.schema)
-        elif projection.schema is not None and written and not options.allow_different_schemas:
-            newest, names = max(written), projection.columns
-            writers = _Alike(writers, partition.topic, newest, projection.schema, names)
         builder = RecordBatchBuilder(
             schema,
             projection,
@@ -69,26 +66,6 @@ class _Given:
 
     def __call__(self, version: bytes) -> SchemaInfo:
         return written_with(self.versions(version), self.schema)
-
-
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """The schemas that values were written with; refuses other records than the query's.
-
-    Those up to the version `newest` were the topic's before it was checked.
-    """
-
-    versions: Writers
-    topic: str
-    newest: bytes
-    wanted: SchemaInfo
-    names: Collection[str]
-
-    def __call__(self, version: bytes) -> SchemaInfo:
-        found = self.versions(version)
-        if version > self.newest:
-            check_alike({self.topic: found}, self.wanted, self.names)
-        return found
 
 
 def _log_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import TypeVar
 
 from pyspark.sql.types import StructType
@@ -96,7 +97,7 @@ class Planner:
         self.schemas: Mapping[str, SchemaInfo | None] = {}
         """The latest schema of each topic, once `value_type` has asked for it."""
         self.without_messages: Mapping[str, TopicNotFound | None] = {}
-        """The topics without schema and messages that had no say in it, and why one is missing."""
+        """Topics without schema and messages, which had no say in it, and why one is missing."""
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -144,13 +145,16 @@ class Planner:
                 seen.update(fresh)
         return FoundTopics(topics, missing)
 
-    def value_type(self, topics: Topics) -> ValueType:
+    def value_type(
+        self, topics: Topics, known: Mapping[str, SchemaInfo | None] = MappingProxyType({})
+    ) -> ValueType:
         """Return the values' type; for a running query, the newest that has its columns.
 
-        Raises OptionError for schemas that exclude each other, and for values that are decoded
-        though they may stay encrypted; SchemaMismatch for one that cannot be converted to columns.
+        The schemas of `known` topics are not asked for. Raises OptionError for schemas that exclude
+        each other, and for values that are decoded though they may stay encrypted; SchemaMismatch
+        for one that cannot be converted to columns.
         """
-        kind = self._decided_type(topics)
+        kind = self._decided_type(topics, known)
         if kind.schema is not None and self._options.reader.crypto_failure_action == "CONSUME":
             raise OptionError(
                 "pulsar.reader.cryptoFailureAction=CONSUME gives encrypted bytes, which are no "
@@ -159,52 +163,61 @@ class Planner:
             )
         return kind
 
-    def _decided_type(self, topics: Topics) -> ValueType:
+    def _decided_type(self, topics: Topics, known: Mapping[str, SchemaInfo | None]) -> ValueType:
+        self.without_messages = {}
         given = given_type(self._options)
         if given is not None and given.schema is None:
             return given
         partitions: dict[str, list[str]] = {}
         for name, found in topics.items():
             partitions.setdefault(str(TopicName.parse(name).partitioned), []).extend(found)
-        self.schemas = schemas = _all(latest_schemas(self._lookup, list(partitions)))
+        new = self._schemas_of([topic for topic in partitions if topic not in known])
+        self.schemas = {**known, **new}
         if given is not None and given.schema is not None:
-            check_given(schemas, given.schema)
+            check_given(new, given.schema)
             return given
         try:
-            kind = self._type_of(schemas)
+            kind = self._type_of(self.schemas)
         except (OptionError, SchemaMismatch):
-            self.without_messages = self._without_messages(partitions)
-            if not self.without_messages:
+            if not self._leave_out_empty(partitions):
                 raise
         else:
             query = self._options.query
-            if query is None or is_offered(query, kind, *self._corrupt):
+            is_offered_it = query is None or is_offered(query, kind, *self._corrupt)
+            if is_offered_it or not self._leave_out_empty(partitions):
                 return kind
-            self.without_messages = self._without_messages(partitions)
-        left = {name: each for name, each in schemas.items() if name not in self.without_messages}
-        return self._type_of(left)
+        return self._type_of(self.schemas)
 
-    def _without_messages(
-        self, partitions: Mapping[str, Sequence[str]]
-    ) -> dict[str, TopicNotFound | None]:
-        """Return the topics that have neither a schema nor messages, with errors of missing ones.
+    def _schemas_of(self, topics: Sequence[str]) -> dict[str, SchemaInfo | None]:
+        return _all(latest_schemas(self._lookup, topics))
 
-        A producer may register any schema with them: they have no say in the type of values.
+    def _leave_out_empty(self, partitions: Mapping[str, Sequence[str]]) -> bool:
+        """Leave topics with neither schema nor messages out of the schemas; return whether it did.
+
+        A producer may register any schema with them: they have no say in the type of values. If
+        one has just done so, its topic's schema is there now.
         """
         asked = {
             partition: topic
             for topic, schema in self.schemas.items()
             if schema is None
-            for partition in partitions[topic]
+            for partition in partitions.get(topic, ())
         }
-        found: dict[str, TopicNotFound | None] = dict.fromkeys(asked.values())
+        empty: dict[str, TopicNotFound | None] = dict.fromkeys(asked.values())
         for partition, extent in self._lookup.extents(list(asked)).items():
+            topic = asked[partition]
             if isinstance(extent, TopicNotFound):
-                if asked[partition] in found:
-                    found[asked[partition]] = extent
-            elif value_of(extent).last.entry_id >= 0:
-                found.pop(asked[partition], None)
-        return found
+                if topic in empty:
+                    empty[topic] = extent
+            elif isinstance(extent, PulsarError) or extent.last.entry_id >= 0:
+                empty.pop(topic, None)
+        self.without_messages = empty
+        now = self._schemas_of(sorted({*asked.values()}.difference(empty)))
+        schemas = {**self.schemas, **now}
+        left = {topic: schema for topic, schema in schemas.items() if topic not in empty}
+        has_changed = left != self.schemas
+        self.schemas = left
+        return has_changed
 
     def _type_of(self, schemas: Mapping[str, SchemaInfo | None]) -> ValueType:
         if self._options.query is not None:
@@ -233,20 +246,23 @@ class Planner:
         """
         corrupt = self._corrupt
         inferred = self._options.inferred
-        is_lenient = inferred or self._options.allow_different_schemas
+        allowed = self._options.allow_different_schemas
+        takes_bytes = allowed and not inferred and is_offered(query, ValueType(), *corrupt)
+        if takes_bytes and len(versions_of(schemas)) > 1:
+            return ValueType()
 
         def columns(schema: SchemaInfo) -> Collection[str] | None:
             return offered(query, ValueType(schema), *corrupt)
 
         kinds = {None if found is None else found.type for found in schemas.values()}
-        if is_lenient and len(kinds) == 1:
-            # They were versions of one when the columns were inferred.
+        if (inferred or allowed) and len(kinds) == 1:
+            # They were versions of one when the columns were inferred, or the user says so.
             kind = self._value_type(dict([next(iter(schemas.items()))]))
         else:
             kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
-        if is_lenient and is_offered(query, ValueType(), *corrupt):
+        if inferred and is_offered(query, ValueType(), *corrupt):
             # Its topics had no schema, or several, when it was planned.
             return kind if is_offered(query, kind, *corrupt) else ValueType()
         found = self._inferred_version(schemas, query, columns) if inferred else None
@@ -257,7 +273,7 @@ class Planner:
         if found is None:
             return kind
         if not self._options.allow_different_schemas:
-            check_alike(schemas, found, query.names)
+            check_alike(schemas, found, [name.lower() for name in query.names])
         return ValueType(found)
 
     def _inferred_version(
@@ -558,6 +574,9 @@ class Planner:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
+        own = TopicName.parse(topic).partition_index
+        if message_id.partition not in (-1, own) and own >= 0:
+            what += f"; its id is of partition {message_id.partition}"
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic, or the id is of another "

@@ -19,7 +19,7 @@ from pulsar_spark.spark.options.stream import StreamOptions
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, SeenVersions
 from pulsar_spark.spark.streaming.source import StreamSource
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
-from pulsar_spark.spark.value_types import ValueType, check_alike
+from pulsar_spark.spark.value_types import ValueType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,12 +96,9 @@ class PulsarStreamReader(DataSourceStreamReader):
             return []
         planned = self._source.plan(begin, stop)
         if planned:
-            kind = self._source.value_type(stop)
+            kind = self._source.kind
             self._check_schema(kind)
-            written = self._versions.of(planned, kind)
-            if kind.schema is not None and not self._options.read.allow_different_schemas:
-                check_alike(written, kind.schema, self._schema.names)
-            self._tasks.give(planned, kind, written)
+            self._tasks.give(planned, kind, self._versions.of(planned, kind))
         return planned
 
     def _check_schema(self, kind: ValueType) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
 from pulsar_spark.engine.consumers.subscription import (
@@ -33,6 +32,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.offsets import Bound, BoundKind, entry_end
@@ -111,18 +111,6 @@ class CommitWatch:
         return now - self._resting[1] >= self.settle_seconds
 
 
-class _Kind(NamedTuple):
-    """The type of values of `topics`, as `Planner.value_type` found it.
-
-    `empty` are its `without_messages`, and `unread` the positions of their partitions then.
-    """
-
-    topics: Collection[str]
-    values: ValueType
-    empty: Mapping[str, TopicNotFound | None]
-    unread: Mapping[str, Position]
-
-
 class StreamSource:
     """Chooses the offsets of one query, in one process. Call `close` at the end.
 
@@ -146,7 +134,10 @@ class StreamSource:
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
         # When the last batch's end was chosen. The first batch does not wait for more messages.
         self._batch_at = -math.inf
-        self._kind: _Kind | None = None
+        self.kind = ValueType()
+        """The type of the values of the batch that was planned last."""
+        # Those that decided on it, by topic.
+        self._schemas: dict[str, SchemaInfo | None] | None = None
         # Until when nothing is to be asked, unless there is news.
         self._rests_until = -math.inf
         self.commits = CommitWatch()
@@ -403,9 +394,8 @@ class StreamSource:
                 ranges.append(ReadRange(topic, begin, stop, times))
         if not ranges:
             return []
-        kind = self.value_type(end)
-        ranges = [found for found in ranges if not self._is_gone(found)]
-        planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), kind)
+        ranges = self._decide_type(ranges, end)
+        planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), self.kind)
         logger.info(
             "a batch of %d tasks reads %d topic partitions for the subscription %s",
             len(planned),
@@ -414,15 +404,32 @@ class StreamSource:
         )
         return planned
 
-    def _is_gone(self, found: ReadRange) -> bool:
-        """Whether a topic had messages, and has none and no schema now; reports that loss."""
-        owner = str(TopicName.parse(found.topic).partitioned)
-        if self._kind is None or owner not in self._kind.empty:
-            return False
-        what = "the topic partition was deleted, or made again, before its messages were read"
-        error = self._kind.empty[owner] or DataLossError(what, GO_ON, topic=found.topic)
-        report_loss(error, fail=self._options.read.fail_on_data_loss)
-        return True
+    def _decide_type(self, ranges: list[ReadRange], end: StreamOffset) -> list[ReadRange]:
+        """Decide on the type of the values by the topics that have some; return what can be read.
+
+        Schemas are asked for once: others have their say when a range of theirs is read first.
+        Topics that had messages, and have neither these nor a schema now, are reported as a loss.
+        """
+        includes = self._options.read.includes
+        owners = {each.topic: str(TopicName.parse(each.topic).partitioned) for each in ranges}
+        read = [topic for topic in owners if includes(topic)] or list(owners)
+        topics: dict[str, list[str]] = {}
+        for topic in read:
+            topics.setdefault(owners[topic], []).append(topic)
+        if self._schemas is not None and topics.keys() <= self._schemas.keys():
+            return ranges
+        there = {str(TopicName.parse(topic).partitioned) for topic in end.positions}
+        known = {name: each for name, each in (self._schemas or {}).items() if name in there}
+        planner = self._planner()
+        self.kind = planner.value_type(dict(sorted(topics.items())), known)
+        self._schemas = _shared(planner.schemas)
+        lost = planner.without_messages
+        for topic, owner in owners.items():
+            if owner in lost:
+                what = "the topic partition was deleted, or made again, before it was read"
+                error = lost[owner] or DataLossError(what, GO_ON, topic=topic)
+                report_loss(error, fail=self._options.read.fail_on_data_loss)
+        return [each for each in ranges if owners[each.topic] not in lost]
 
     def _with_firsts(
         self, ranges: Sequence[ReadRange], known: Mapping[str, Position]
@@ -446,29 +453,6 @@ class StreamSource:
             if EARLIEST_POSITION != start < end and start.ledger_id != end.ledger_id
         }
         return self._planner().first_entries(asked) if asked else {}
-
-    def value_type(self, offset: StreamOffset) -> ValueType:
-        """Return the type of the values.
-
-        It is fetched again when the topics change, or one without messages may have some.
-        """
-        includes = self._options.read.includes
-        read = [topic for topic in offset.positions if includes(topic)] or offset.positions
-        topics: dict[str, list[str]] = {}
-        for topic in read:
-            topics.setdefault(str(TopicName.parse(topic).partitioned), []).append(topic)
-        kind = self._kind
-        if (
-            kind is None
-            or kind.topics != topics.keys()
-            or not kind.unread.items() <= offset.positions.items()
-        ):
-            planner = self._planner()
-            found = planner.value_type(dict(sorted(topics.items())))
-            empty = planner.without_messages
-            unread = {topic: offset.positions[topic] for name in empty for topic in topics[name]}
-            self._kind = kind = _Kind(topics.keys(), found, empty, unread)
-        return kind.values
 
     def commit(self, offset: StreamOffset) -> None:
         """Acknowledge messages before an offset that Spark has committed; returns at once.
@@ -525,6 +509,16 @@ class StreamSource:
         if self._context is not None:
             self._context.close()
             self._context = None
+
+
+def _shared(schemas: Mapping[str, SchemaInfo | None]) -> dict[str, SchemaInfo | None]:
+    """Return the schemas of topics with each definition kept once: many topics have the same."""
+    data: dict[bytes, bytes] = {}
+    return {
+        name: each
+        and replace(each, schema_data=data.setdefault(each.schema_data, each.schema_data))
+        for name, each in schemas.items()
+    }
 
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -120,7 +120,6 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     for position, field in enumerate(schema.fields):
         name = known.get(field.name.lower())
         if name is None:
-            _check_unreserved(field.name, known)
             values.append(position)
         elif name in by_name:
             raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
@@ -141,14 +140,12 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     return columns
 
 
-def _check_unreserved(name: str, known: Mapping[str, str]) -> None:
-    """Raise InvalidRow for what is probably a reserved name, misspelt."""
-    near = get_close_matches(name.lower(), known, 1, _NEAR) if name.startswith("__") else ()
-    if near:
-        raise InvalidRow(
-            f"the column {name} is none that a write uses by name",
-            f"Did you mean {known[near[0]]!r}? If it is a field of the value, rename it.",
-        )
+def reserved_name_near(name: str) -> str | None:
+    """Return the reserved name that a column's name is probably meant to be, if there is one."""
+    if not name.startswith("__"):
+        return None
+    near = get_close_matches(name, WRITABLE_COLUMNS, 1, _NEAR)
+    return near[0] if near else None
 
 
 def check_type(name: str, field: StructField) -> None:

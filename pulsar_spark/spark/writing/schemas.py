@@ -30,7 +30,7 @@ from pulsar_spark.schema.codec import (
 )
 from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
-from pulsar_spark.spark.writing.columns import WriteColumns, check_type
+from pulsar_spark.spark.writing.columns import WriteColumns, check_type, reserved_name_near
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 logger = get_logger(__name__)
@@ -122,7 +122,10 @@ def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
         if primitive is not None:
             return Target(None if primitive.type == BYTES else primitive)
     if {"key", "value"} <= set(fields.names) and columns.key is None:
-        _warn_of_kafka()
+        _warn_of_field("key", KEY)
+    for name in fields.names:
+        if (meant := reserved_name_near(name)) is not None:
+            _warn_of_field(name, meant)
     kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
     unwraps = _is_one_struct(fields)
     made = _definition(kind, columns, unwraps=unwraps, choice=choice)
@@ -130,12 +133,13 @@ def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
 
 
 @lru_cache
-def _warn_of_kafka() -> None:
-    """Warn once in a process of columns as Kafka's sink takes them."""
+def _warn_of_field(name: str, meant: str) -> None:
+    """Warn once in a process of a column that was probably meant for another part of messages."""
     logger.warning(
-        "The columns key and value become two fields of the topic's schema. The column %s is the "
-        "message key; a single other column is the whole value.",
-        KEY,
+        "The column %s becomes a field of the topic's new schema: what a message has besides its "
+        "value comes from columns such as %s.",
+        name,
+        meant,
     )
 
 

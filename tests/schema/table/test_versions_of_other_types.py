@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.errors import CorruptMessage, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.schema.codec import typed_columns
@@ -200,6 +200,9 @@ def test_where_keys_cannot_be_resolved_values_can(separated: bool) -> None:
     assert row[CORRUPT] == (b"word" if separated else b"\0\0\0\4word\0\0\0\2\2\6")
     with pytest.raises(SchemaMismatch, match=r"version 3.*STRING.*INT32"):
         build(reader, versions, FAILFAST, entry)
+    if not separated:
+        with pytest.raises(CorruptMessage, match="ends before the value"):
+            build(reader, versions, FAILFAST, single(b"\0\0\0\4word", schema_version=OLD))
 
 
 @pytest.mark.parametrize("separated", [False, True])

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -265,3 +266,28 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBrok
 def _record(*names: str) -> bytes:
     fields = [{"name": name, "type": "int", "default": 0} for name in names]
     return json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_topic_that_gets_its_first_message_while_a_read_is_planned_has_a_say(
+    broker: EmbeddedBroker, typed: bool
+) -> None:
+    schema = SchemaInfo(pb.Schema.Avro, "r", _record("a"))
+    for name in ("t-1", "t-2"):
+        broker.create_topic(name)
+    set_schema(broker, "t-1", schema)
+    store(broker, "t-1", [b"\2"], schema_version=bytes(8))
+    options = {"service.url": broker.service_url, "topicsPattern": "t-.*"}
+    columns = StructType([StructField("a", IntegerType())])
+    planned = PulsarBatchReader(parse_read_options(options), columns)
+    planned.look_ahead()
+    if typed:
+        set_schema(broker, "t-2", schema)
+    store(broker, "t-2", [b"\4"], schema_version=bytes(8) if typed else b"")
+    if typed:
+        found = [batch for each in planned.partitions() for batch in planned.read(each)]
+        assert [row["a"] for batch in found for row in batch.to_pylist()] == [1, 2]
+    else:
+        with pytest.raises(OptionError, match="different schemas"):
+            planned.partitions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -11,11 +11,10 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import (
     DataLossError,
     OptionError,
-    PulsarError,
-    SchemaMismatch,
     TopicNotFound,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -24,14 +23,15 @@ from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, rows_of, set_schema, store
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault(64)
 
 
-def record(*names: str) -> SchemaInfo:
-    fields = ",".join(f'{{"name":"{name}","type":["null","int"],"default":null}}' for name in names)
-    data = f'{{"type":"record","name":"R","fields":[{fields}]}}'
-    return SchemaInfo(pb.Schema.Avro, "R", data.encode())
+def record(*names: str, name: str = "R") -> SchemaInfo:
+    fields = ",".join(f'{{"name":"{each}","type":["null","int"],"default":null}}' for each in names)
+    data = f'{{"type":"record","name":"{name}","fields":[{fields}]}}'
+    return SchemaInfo(pb.Schema.Avro, name, data.encode())
 
 
 def columns(*names: str) -> StructType:
@@ -148,24 +148,104 @@ def test_a_planned_micro_batch_of_a_deleted_topic_is_a_loss(
         assert query.batch(end) == ([(1,)] if others else [])
 
 
+def test_a_partition_of_a_topic_that_was_empty_is_read(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    broker.create_topic("t-1")
+    set_schema(broker, "t-1", record("a"))
+    broker.create_topic("t-2", 1)
+    query = stream(columns("a"), topicsPattern="t-.*", startingOffsets="latest")
+    query.end()
+    put(broker, "t-1", 1)
+    assert query.batch() == [(1,)]
+    broker.add_partitions("t-2", 2)
+    set_schema(broker, "t-2", record("a"))
+    put(broker, "t-2-partition-1", 2)
+    wait_until(lambda: full("t-2-partition-1") in str(query.end()))
+    assert query.batch() == [(2,)]
+
+
+def test_a_schema_that_comes_with_the_first_message_while_it_is_asked_for_counts(
+    broker: EmbeddedBroker, stream: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-1", "t-2"):
+        broker.create_topic(name)
+    set_schema(broker, "t-1", record("a"))
+    put(broker, "t-1", 1)
+    put(broker, "t-2", 2)
+    query = stream(columns("a"), topicsPattern="t-.*")
+    extents = Lookup.extents
+
+    def late(lookup: Lookup, topics: Iterable[str], **more: Any) -> Any:
+        if list(topics) == [full("t-2")]:
+            set_schema(broker, "t-2", record("a"))
+        return extents(lookup, topics, **more)
+
+    end = query.end()
+    monkeypatch.setattr(Lookup, "extents", late)
+    assert query.batch(end) == [(1,), (2,)]
+
+
+def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    broker.create_topic("t-1")
+    set_schema(broker, "t-1", record("a", name="User"))
+    put(broker, "t-1", 1)
+    options = {"topicsPattern": "t-.*", "failOnDataLoss": "false"}
+    query = stream(columns("a"), inferred=False, **options)
+    assert query.batch() == [(1,)]
+    broker.delete_topic("t-1")
+    broker.create_topic("t-2")
+    set_schema(broker, "t-2", record("a", name="Order"))
+    put(broker, "t-2", 2)
+    wait_until(lambda: full("t-1") not in str(query.end()["positions"]))
+    assert query.batch() == [(2,)]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_a_stream_of_a_given_format_reads_records_of_any_name(
+    broker: EmbeddedBroker, stream: Open, mode: str
+) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", record("a", "b", name="Order"))
+    store(broker, "t", [b"\2\2\2\4"], schema_version=bytes(8))
+    text = record("a", "b", "c", name="Mine").schema_data.decode()
+    options = {"topic": "t", "valueFormat": "avro", "valueSchema": text, "mode": mode}
+    assert stream(columns("a"), inferred=False, **options).batch() == [(1,)]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 @pytest.mark.parametrize("rolled", [False, True])
-def test_records_without_a_field_of_the_query_end_it_rather_than_become_nulls(
-    broker: EmbeddedBroker, stream: Open, rolled: bool
+def test_a_running_stream_reads_a_record_of_another_name_that_has_its_fields(
+    broker: EmbeddedBroker, stream: Open, mode: str, rolled: bool
 ) -> None:
     broker.create_topic("t")
     set_schema(broker, "t", record("a"))
     put(broker, "t", 1)
-    options = {"topic": "t", "allowDifferentTopicSchemas": "true"}
-    query, lenient = stream(columns("a"), topic="t"), stream(columns("a"), **options)
-    assert query.batch() == lenient.batch() == [(1,)]
-    set_schema(broker, "t", record("x"))
+    query = stream(columns("a"), topic="t", mode=mode)
+    assert query.batch() == [(1,)]
+    set_schema(broker, "t", record("a", "b", name="R2"))
     if rolled:
         broker.roll_ledger(full("t"))
-    put(broker, "t", 2, version=1)
-    assert lenient.batch() == [(None,)]
-    with pytest.raises(PulsarError, match="no field of those of the query") as caught:
-        query.batch()
-    assert isinstance(caught.value, SchemaMismatch)
+    store(broker, "t", [b"\2\4\2\6"], schema_version=struct.pack(">q", 1))
+    assert query.batch() == [(2,)]
+
+
+def test_the_schemas_of_topics_are_asked_for_once_and_of_those_that_have_rows(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    for number in range(20):
+        broker.create_topic(f"t-{number}")
+        set_schema(broker, f"t-{number}", record("a"))
+    put(broker, "t-0", 1)
+    query = stream(columns("a"), topicsPattern="t-.*")
+    asked = broker.faults.seen("GET_SCHEMA")
+    for number in range(4):
+        assert query.batch() == [(1,)]
+        put(broker, f"t-{number}", 1)
+    # The driver for the type, and for what tasks may need.
+    assert broker.faults.seen("GET_SCHEMA") - asked <= 2 * 4
 
 
 def test_a_stream_reads_versions_of_before_it_though_they_lack_its_fields(

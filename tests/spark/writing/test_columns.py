@@ -133,8 +133,6 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
             InvalidRow,
             "two columns named __key",
         ),
-        ([VALUE, StructField("__evenTime", TimestampType())], "auto", InvalidRow, "'__eventTime'"),
-        ([VALUE, StructField("__keys", StringType())], "auto", InvalidRow, "'__key'"),
     ],
 )
 def test_values_that_cannot_be_written_are_refused(

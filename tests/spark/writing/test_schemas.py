@@ -211,17 +211,24 @@ def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> 
     assert [field["name"] for field in definition["fields"]] == ["a"]
 
 
-def test_columns_as_kafkas_sink_takes_them_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    schemas._warn_of_kafka.cache_clear()
-    columns: dict[str, Any] = {"key": StringType(), "value": StringType()}
+@pytest.mark.parametrize(
+    "name, meant", [("key", "__key"), ("__keys", "__key"), ("__evenTime", "__eventTime")]
+)
+def test_a_field_of_a_new_schema_that_was_probably_meant_for_more_is_told_once(
+    name: str, meant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns: dict[str, Any] = {name: StringType(), "value": StringType()}
     current = target(None, **columns).schema
     target(None, **columns)
-    assert caplog.text.count("The column __key is the message key") == 1
-    schemas._warn_of_kafka.cache_clear()
-    # Where somebody wants these fields there is nothing to tell.
+    told = f"The column {name} becomes a field of the topic's new schema"
+    assert caplog.text.count(told) == 1
+    assert f"columns such as {meant}." in caplog.text
+    schemas._warn_of_field.cache_clear()
+    # Where somebody wants this field there is nothing to tell, nor beside the column itself.
     target(current, **columns)
-    target(None, **columns, __key=StringType())
-    assert caplog.text.count("The column __key is the message key") == 1
+    if name == "key":
+        target(None, **columns, __key=StringType())
+    assert caplog.text.count(told) == 1
 
 
 def test_what_has_no_primitive_is_a_record_of_one_field() -> None:
