@@ -263,7 +263,7 @@ class PulsarConsumer(Closing):
         properties: Mapping[str, int] | None = None,
         txn: Transaction | None = None,
     ) -> None:
-        """Acknowledge one message.
+        """Acknowledge one message; nothing happens if its topic is gone from among several.
 
         Acknowledgements are sent together, after 100 ms at the latest. With receipts, this waits
         for the broker's confirmation, and raises its error. With `properties` it is sent at once;
@@ -281,7 +281,7 @@ class PulsarConsumer(Closing):
     ) -> Future[Any] | None:
         """As `acknowledge`, without waiting: return the future of its receipt, if there is one."""
         consumer, message_id = self._find(message)
-        return consumer.acknowledge(message_id, properties)
+        return None if consumer is None else consumer.acknowledge(message_id, properties)
 
     def acknowledge_cumulative(
         self,
@@ -306,7 +306,7 @@ class PulsarConsumer(Closing):
         """As `acknowledge_cumulative` and `_begin_acknowledge`."""
         self._check_cumulative()
         consumer, message_id = self._find(message)
-        return consumer.acknowledge_upto(message_id, properties)
+        return None if consumer is None else consumer.acknowledge_upto(message_id, properties)
 
     def _check_cumulative(self) -> None:
         if self._options.shared:
@@ -330,6 +330,8 @@ class PulsarConsumer(Closing):
             raise OptionError("txn is not a Transaction of this package")
         if properties:
             raise OptionError("an acknowledgement in a transaction has no properties")
+        if consumer is None:
+            return
         txn.engine.add_subscription(consumer.topic, self._options.subscription)
         under_way = txn.engine.begin_operation()
         error: PulsarError | None = None
@@ -352,6 +354,8 @@ class PulsarConsumer(Closing):
         All messages of a batch are redelivered together. Returns at once.
         """
         consumer, message_id = self._find(message)
+        if consumer is None:
+            return
         redeliveries = message.redelivery_count() if isinstance(message, Message) else 0
         consumer.negative_acknowledge(message_id, redeliveries)
 
@@ -381,7 +385,8 @@ class PulsarConsumer(Closing):
         at = int(time.time() * 1000) + delay_millis
         dead.retry_later(message, at, delay_millis, properties or {}, done)
         self._wait(stored)
-        self._wait(consumer.acknowledge(message_id))
+        if consumer is not None:
+            self._wait(consumer.acknowledge(message_id))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages redelivered. Returns at once."""
@@ -403,13 +408,10 @@ class PulsarConsumer(Closing):
                 f"an acknowledgement had no receipt within {timeout:g} s", topic=self._topic
             ) from None
 
-    def _find(self, message: Message | MessageId) -> tuple[TopicConsumer, MessageIdAdv]:
-        """Return a message's consumer and its id."""
+    def _find(self, message: Message | MessageId) -> tuple[TopicConsumer | None, MessageIdAdv]:
+        """Return a message's consumer, None if its topic is not among several, and its id."""
         self._check_open()
         if isinstance(message, Message):
-            consumer = self._consumers.by_topic(message.topic_name())
-            if consumer is not None:
-                return consumer, message.message_id().unwrap()
             found = message.message_id()
         elif isinstance(message, MessageId):
             found = message
@@ -435,12 +437,22 @@ class PulsarConsumer(Closing):
         if isinstance(messageid, MessageId):
             everywhere = messageid in (MessageId.earliest, MessageId.latest)
             target: MessageIdAdv | int = messageid.unwrap()
-            chosen = list(self._consumers) if everywhere else [self._consumers.of(messageid)]
+            chosen = list(self._consumers) if everywhere else [self._consumer_of(messageid)]
         elif isinstance(messageid, int):
             target, chosen = messageid, list(self._consumers)
         else:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
         yield from self._consumers.asking([partial(one.seek_operation, target) for one in chosen])
+
+    def _consumer_of(self, message_id: MessageId) -> TopicConsumer:
+        consumer = self._consumers.of(message_id)
+        if consumer is None:
+            raise UnsupportedFeature(
+                "the message id is of a topic that the consumer does not have, or no longer",
+                topic=message_id.topic_name(),
+                message_id=message_id,
+            )
+        return consumer
 
     @interruptible
     def get_last_message_id(self) -> MessageId:

@@ -61,6 +61,8 @@ class TopicConsumers:
         self._fetch_on = fetch_on
         # By topic partition; replaced, never changed, when partitions come or go.
         self._consumers: dict[str, TopicConsumer] = {}
+        # Whether it is a topic without partitions, and stays the only one.
+        self._is_one = False
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._discovery: TopicDiscovery | None = None
@@ -77,25 +79,28 @@ class TopicConsumers:
         """The full names of the topics, without partitions."""
         return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
 
-    def by_topic(self, topic: str) -> TopicConsumer | None:
-        """Return the consumer of a topic partition, None if there is none."""
-        return self._consumers.get(topic)
+    def of(self, message_id: MessageId) -> TopicConsumer | None:
+        """Return the consumer of a message, None if its topic is not, or no longer, among several.
 
-    def of(self, message_id: MessageId) -> TopicConsumer:
-        """Return the consumer of a message; raises UnsupportedFeature if that is ambiguous."""
+        Raises UnsupportedFeature if the id does not say of which of them it is.
+        """
         consumers = self._consumers
         topic = message_id.topic_name()
         if topic is not None and topic in consumers:
             return consumers[topic]
-        if len(consumers) == 1:
+        # What is left of a pattern's topics may be another one than the id's.
+        if len(consumers) == 1 and (topic is None or self._is_one):
             return next(iter(consumers.values()))
+        if topic is not None:
+            name, partition = TopicName.parse(topic), message_id.partition()
+            part = name.partitioned.partition(partition) if partition >= 0 else name
+            return consumers.get(str(part))
         own = [one for one in consumers.values() if one.partition == message_id.partition()]
-        if topic is None and len(own) == 1 and message_id.partition() >= 0:
+        if len(own) == 1 and message_id.partition() >= 0:
             return own[0]
         raise UnsupportedFeature(
             "the message id does not say which of the consumer's topics it belongs to",
             "Give the message, or MessageId.deserialize(bytes, topic=NAME).",
-            topic=topic,
             message_id=message_id,
         )
 
@@ -116,6 +121,7 @@ class TopicConsumers:
         They raise if one of them is refused; the caller closes then. Brokers may create missing
         topics.
         """
+        self._is_one = discovery is None and len(topics) == 1
         consumers = [self._make(topic, len(topics), self._options, create=True) for topic in topics]
         self._consumers = {one.topic: one for one in consumers}
         timeout = self._context.options.operation_timeout

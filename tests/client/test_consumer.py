@@ -543,6 +543,82 @@ def test_of_several_topics_only_one_has_a_last_message(
         assert consumer.get_last_message_id() == max(i for i in ids if i.partition() == 1)
 
 
+@pytest.fixture
+def left(broker: EmbeddedBroker, client: PulsarClient) -> tuple[PulsarConsumer, Message, Message]:
+    """A consumer of a pattern of which one topic is left, with a message of it and of another."""
+    kept, gone = broker.create_topic("of-kept"), broker.create_topic("of-gone")
+    # The ids of the topic that goes are behind all of the one that stays.
+    send(client, kept, 3)
+    send(client, gone, 5)
+    consumer = client.subscribe(
+        re.compile("public/default/of-.*"),
+        "s",
+        initial_position=EARLIEST,
+        pattern_auto_discovery_period=1,
+        negative_ack_redelivery_delay_ms=1,
+        ack_receipt_enabled=True,
+    )
+    found = [consumer.receive(RECEIVE_MS) for _ in range(8)]
+    broker.delete_topic(gone)
+    wait_until(lambda: len(consumer._consumers) == 1, "the topic is still there")
+    by_topic = {message.topic_name(): message for message in found}
+    return consumer, by_topic[kept], by_topic[gone]
+
+
+def test_of_a_topic_that_has_gone_nothing_is_acknowledged_elsewhere(
+    broker: EmbeddedBroker, left: tuple[PulsarConsumer, Message, Message]
+) -> None:
+    consumer, kept, gone = left
+    for each in (gone, gone.message_id()):
+        consumer.acknowledge(each)
+        consumer.acknowledge_cumulative(each)
+        consumer.negative_acknowledge(each)
+    assert backlog(consumer) == 3
+    assert broker.faults.seen("ACK") == 0
+    assert broker.faults.seen("REDELIVER_UNACKNOWLEDGED_MESSAGES") == 0
+    consumer.acknowledge_cumulative(kept)
+    assert broker.faults.seen("ACK") == 1
+
+
+def test_a_transaction_acknowledges_nothing_elsewhere_for_a_topic_that_has_gone(
+    client: PulsarClient, left: tuple[PulsarConsumer, Message, Message]
+) -> None:
+    consumer, _, gone = left
+    with client.new_transaction() as txn:
+        consumer.acknowledge(gone, txn=txn)
+        consumer.acknowledge_cumulative(gone, txn=txn)
+    assert backlog(consumer) == 3
+
+
+def test_seek_names_a_topic_that_has_gone(
+    broker: EmbeddedBroker, left: tuple[PulsarConsumer, Message, Message]
+) -> None:
+    consumer, kept, gone = left
+    with pytest.raises(UnsupportedFeature, match="of-gone"):
+        consumer.seek(gone.message_id())
+    assert broker.faults.seen("SEEK") == 0
+    consumer.seek(kept.message_id())
+
+
+def test_an_id_names_its_topic_as_programs_do(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    topics = [broker.create_topic("parts", partitions=2), broker.create_topic("one")]
+    ids = [MessageId.wrap(each, None) for topic in topics for each in send(client, topic, 2)]
+    with client.subscribe(
+        topics, "s", initial_position=EARLIEST, ack_receipt_enabled=True
+    ) as several:
+        for _ in ids:
+            several.receive(RECEIVE_MS)
+        names = ("parts", "public/default/parts", "one", topics[1])
+        for each, name in zip(ids, names, strict=True):
+            several.acknowledge(MessageId.deserialize(each.serialize(), name))
+        assert backlog(several) == 0
+        several.acknowledge(MessageId.deserialize(ids[0].serialize(), "another"))
+        with pytest.raises(UnsupportedFeature, match="does not say"):
+            several.acknowledge(MessageId.deserialize(ids[2].serialize()))
+    with client.subscribe("one", "s") as consumer:
+        consumer.acknowledge(MessageId.deserialize(ids[2].serialize(), "by any name"))
+
+
 def _has_seen(broker: EmbeddedBroker, command: str, times: int) -> bool:
     return broker.faults.seen(command) == times
 
