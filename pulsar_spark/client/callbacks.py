@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -36,8 +37,8 @@ class CallbackThread:
     """Runs callbacks one after the other. Its thread starts with the first one.
 
     Receipts must not wait for users' code, which may itself wait for a receipt. So `run` accepts
-    every callback, and `wait_for_room` makes senders wait instead. Exceptions of callbacks are
-    logged.
+    every callback, and `wait_for_room` makes senders wait instead. Callbacks that come after
+    `close` run as well, on a thread that ends behind them. Exceptions of callbacks are logged.
     """
 
     def __init__(self, name: str = "pulsar-spark-callbacks") -> None:
@@ -47,8 +48,9 @@ class CallbackThread:
         self._queue = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        # The following are guarded by _lock.
+        # The following are guarded by _lock. Behind `close`, a thread finds one None in the queue.
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._senders = 0
         self._waiting = 0
 
@@ -75,9 +77,9 @@ class CallbackThread:
         """Queue a function that calls `callbacks` callbacks, in order. Never blocks."""
         with self._lock:
             self._waiting += callbacks
-        self._queue.put((function, callbacks))
-        if self._thread is None:
-            self._start()
+            self._queue.put((function, callbacks))
+            if self._thread is None:
+                self._start()
 
     def drain(self, deadline: Deadline) -> None:
         """Wait until all callbacks queued so far have run.
@@ -108,31 +110,41 @@ class CallbackThread:
 
     def close(self, timeout: float = 5.0) -> None:
         """Run the queued callbacks, then end the thread; wait at most `timeout` seconds for it."""
-        thread = self._thread
-        if thread is None or fork_count() != self._forks:
+        if fork_count() != self._forks:
             return
-        self._queue.put(None)
-        if threading.current_thread() is not thread:
+        with self._lock:
+            thread, before, self._closed = self._thread, self._closed, True
+            if thread is not None and not before:
+                self._queue.put(None)
+        if thread is not None and threading.current_thread() is not thread:
             thread.join(timeout)
 
     def _elsewhere(self) -> bool:
         return fork_count() != self._forks or threading.current_thread() is self._thread
 
     def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                # If no thread can be started now, the next callback tries again.
-                thread.start()
-                self._thread = thread
+        """Start the thread. `_lock` is held."""
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        # If no thread can be started now, the next callback tries again.
+        thread.start()
+        self._thread = thread
+        if self._closed:
+            self._queue.put(None)
 
     def _work(self) -> None:
         while (found := self._queue.get()) is not None:
-            function, callbacks = found
-            with self._room:
-                self._waiting -= callbacks
-                if self._senders and self._waiting <= MAX_WAITING // 2:
-                    self._room.notify_all()
-            call_logged("a callback of the user", function)
+            self._call(*found)
             # While it waits, the thread keeps nothing of what it has called.
-            del function, found
+            del found
+        with self._lock, contextlib.suppress(RuntimeError):
+            self._thread = None
+            # `close` waits for this thread, and not for what has come behind the end.
+            if not self._queue.empty():
+                self._start()
+
+    def _call(self, function: Callable[[], object], callbacks: int) -> None:
+        with self._room:
+            self._waiting -= callbacks
+            if self._senders and self._waiting <= MAX_WAITING // 2:
+                self._room.notify_all()
+        call_logged("a callback of the user", function)

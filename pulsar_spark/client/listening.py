@@ -53,10 +53,17 @@ class Listening:
 
     def add(self, callback: ReceiveCallback) -> None:
         """Pass the next message to a callback."""
-        with self._lock:
-            self._waiting.append(callback)
+        self._wait(callback)
         self._pull()
         self.on_ready()
+
+    def _wait(self, callback: ReceiveCallback, *, first: bool = False) -> None:
+        """Let a callback wait for a message; tell it if there will be none."""
+        with self._lock:
+            if not self._closed:
+                self._waiting.insert(0 if first else len(self._waiting), callback)
+                return
+        self._callbacks.run(partial(callback, Result.AlreadyClosed, None))
 
     def pause(self) -> None:
         """Stop calling the listener; raises OptionError if there is none."""
@@ -98,8 +105,7 @@ class Listening:
             return
         if message is None:
             if callback is not None:
-                with self._lock:
-                    self._waiting.appendleft(callback)
+                self._wait(callback, first=True)
             self._pull()
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from pulsar_spark.client import callbacks as module
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
-from tests.support.waiting import finish
+from tests.support.waiting import finish, wait_until
 
 
 def test_callbacks_run_in_order_on_one_thread() -> None:
@@ -118,6 +119,41 @@ def test_a_callback_that_sends_does_not_wait_for_itself(monkeypatch: pytest.Monk
     callbacks.run(send_more)
     assert done.wait(60)
     callbacks.close()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+def test_what_comes_after_close_runs_once_and_leaves_no_thread(used: bool) -> None:
+    callbacks = CallbackThread("closed-callbacks")
+    done: list[int] = []
+    if used:
+        callbacks.run(lambda: done.append(-1))
+    callbacks.close()
+    for number in range(3):
+        callbacks.run(partial(done.append, number))
+        callbacks.drain(Deadline(60))
+        callbacks.close()
+    assert done == ([-1, 0, 1, 2] if used else [0, 1, 2])
+    assert "closed-callbacks" not in {each.name for each in threading.enumerate()}
+    # Nothing is left that could be waited for.
+    assert callbacks.reached() is None
+
+
+def test_what_is_queued_behind_the_end_runs_before_it() -> None:
+    callbacks = CallbackThread("closed-callbacks")
+    done: list[int] = []
+    release = threading.Event()
+    callbacks.run(lambda: release.wait(60))
+    callbacks.close(0.0)
+    callbacks.close(0.0)
+    for number in range(100):
+        callbacks.run(partial(done.append, number))
+    release.set()
+    callbacks.drain(Deadline(60))
+    assert done == list(range(100))
+    wait_until(
+        lambda: "closed-callbacks" not in {each.name for each in threading.enumerate()},
+        "the thread goes on",
+    )
 
 
 @pytest.mark.fault(75)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -23,6 +25,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import finish, wait_until
 
 
 def test_the_package_gives_what_users_need_by_name() -> None:
@@ -175,6 +178,64 @@ def test_undelivered_messages_are_logged_when_the_client_is_closed(
             producer.send_async(b"x", None)
             client.close()
     assert "undelivered" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batching"])
+def test_after_the_client_a_producer_answers_at_once(
+    broker: EmbeddedBroker, end: str, batching: bool
+) -> None:
+    client = PulsarClient(broker.service_url)
+    producer = client.create_producer("t", batching_enabled=batching)
+    results: list[Result] = []
+    producer.send_async(b"before", lambda result, _: results.append(result))
+    producer.flush()
+    getattr(client, end)()
+    producer.send_async(b"after", lambda result, _: results.append(result))
+    producer.send_async(b"after", lambda result, _: results.append(result), sequence_id=5)
+    # A wait for a thread that has ended would last for as long as the send timeout.
+    begun = time.monotonic()
+    with pytest.raises(ClosedError):
+        producer.flush()
+    producer.close()
+    producer.close()
+    assert time.monotonic() - begun < 30
+    assert results == [Result.Ok, Result.AlreadyClosed, Result.AlreadyClosed]
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+@pytest.mark.parametrize("batching", [False, True] * 3)
+def test_what_is_sent_while_the_client_is_closed_is_told_once(
+    broker: EmbeddedBroker, end: str, batching: bool
+) -> None:
+    client = PulsarClient(broker.service_url)
+    producer = client.create_producer(
+        "t", batching_enabled=batching, block_if_queue_full=True, max_pending_messages=20
+    )
+    told: list[list[int]] = [[], [], []]
+    sent = [0, 0, 0]
+    closed = threading.Event()
+
+    def note(of: int, number: int, result: Result, message_id: MessageId) -> None:
+        told[of].append(number)
+
+    def send(of: int) -> None:
+        after = 0
+        while after < 3:
+            # Some are sent behind the end, too.
+            after += closed.is_set()
+            producer.send_async(b"x", partial(note, of, sent[of]))
+            sent[of] += 1
+
+    threads = [threading.Thread(target=send, args=(of,)) for of in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(len(each) > 5 for each in told), "the first callbacks")
+    getattr(client, end)()
+    closed.set()
+    finish(*threads)
+    wait_until(lambda: [len(each) for each in told] == sent, "all callbacks")
+    assert [sorted(each) for each in told] == [list(range(count)) for count in sent]
 
 
 @pytest.mark.fault(96)

@@ -357,6 +357,25 @@ def test_closing_ends_all_that_wait(client: PulsarClient, topic: str) -> None:
     consumer.close()
 
 
+def test_who_waits_for_a_message_while_the_consumer_is_closed_is_told(
+    client: PulsarClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    results: queue.Queue[Result] = queue.Queue()
+    looked = consumer._incoming.next
+
+    def look() -> Message | None:
+        found = looked()
+        # A callback that has found nothing waits again.
+        consumer._listening.close()
+        return found
+
+    monkeypatch.setattr(consumer._incoming, "next", look)
+    for _ in range(2):
+        consumer.receive_async(lambda result, _: results.put(result))
+        assert results.get(timeout=60) == Result.AlreadyClosed
+
+
 def test_threads_share_the_messages_of_a_batch(client: PulsarClient, topic: str) -> None:
     with client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=60_000

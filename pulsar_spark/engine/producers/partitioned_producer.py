@@ -564,6 +564,15 @@ class PartitionedProducer(Closing):
     # --- the rest -----------------------------------------------------------------------------
 
     def _start_timers(self, partition: int, batcher: BatchAccumulator) -> None:
+        if batcher.producer.has_ended:
+            # What was added behind the end fails now.
+            batcher.trigger_flush()
+            return
+        # If the client is closed, what waits has failed before its timers end.
+        with contextlib.suppress(ClosedError):
+            self._start_needed_timers(partition, batcher)
+
+    def _start_needed_timers(self, partition: int, batcher: BatchAccumulator) -> None:
         if self._options.batching_enabled and partition not in self._timers:
             with self._lock:
                 self._timers.add(partition)

@@ -196,6 +196,11 @@ class TopicProducer:
         return self._session is not None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, or has failed: nothing more is sent."""
+        return self._window.ended
+
+    @property
     def last_sequence_id(self) -> int:
         """That of the message that was stored last, by an earlier producer of the name, too.
 
