@@ -128,12 +128,17 @@ class _Core(PulsarClient):
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
             consumers = list(self._consumers)
-        for consumer in consumers:
-            yield from consumer._closing()
-        for producer in producers:
-            yield from producer._aborting()
-        for reader in readers:
-            yield from reader._closing()
+        try:
+            for consumer in consumers:
+                yield from consumer._closing()
+            for producer in producers:
+                yield from producer._aborting()
+            for reader in readers:
+                yield from reader._closing()
+        except BaseException:
+            # A task that is cancelled leaves nothing open.
+            yield from self.closing()
+            raise
         self._release(waits=False)
 
 
@@ -514,10 +519,12 @@ class AsyncClient:
         their senders; this only logs them.
         """
         closing = (producer.close() for producer in list(self._producers))
-        for error in await asyncio.gather(*closing, return_exceptions=True):
-            if error is not None:
-                logger.warning("a producer was closed with messages undelivered: %s", error)
-        await self._core.finish(self._core.closing())
+        try:
+            for error in await asyncio.gather(*closing, return_exceptions=True):
+                if error is not None:
+                    logger.warning("a producer was closed with messages undelivered: %s", error)
+        finally:
+            await self._core.finish(self._core.closing())
 
 
 def _given(own: dict[str, Any]) -> dict[str, Any]:

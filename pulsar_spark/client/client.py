@@ -47,7 +47,7 @@ from pulsar_spark.client.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_spark.client.exceptions import interruptible
+from pulsar_spark.client.exceptions import Interrupted, interruptible
 from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.parameters import (
@@ -509,6 +509,8 @@ class PulsarClient(Closing):
         def end(producer: PulsarProducer) -> None:
             try:
                 producer.close()
+            except Interrupted:
+                raise
             except PulsarError as error:
                 logger.warning("a producer was closed with messages undelivered: %s", error)
 
@@ -543,12 +545,17 @@ class PulsarClient(Closing):
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
             consumers = list(self._consumers)
-        for consumer in consumers:
-            consumer.close()
-        for producer in producers:
-            end_producer(producer)
-        for reader in readers:
-            reader.close()
+        try:
+            for consumer in consumers:
+                consumer.close()
+            for producer in producers:
+                end_producer(producer)
+            for reader in readers:
+                reader.close()
+        except BaseException:
+            # What is left leaves as well, without waiting for messages that have no receipt.
+            self.shutdown()
+            raise
         self._release()
 
     def _release(self, *, waits: bool = True) -> None:

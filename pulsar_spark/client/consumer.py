@@ -537,14 +537,17 @@ class PulsarConsumer(Closing):
             if self._closed:
                 return
             self._closed = True
-        self._on_close(self)
-        self._inbox.close()
-        if self._wake is not None:
-            self._wake()
-        if self._last_deliveries is not None:
-            yield from self._last_deliveries.closing()
-        yield from self._consumers.closing()
-        self._listening.close()
+        # Whatever interrupts a wait, the consumer leaves the brokers: nobody closes it again.
+        try:
+            self._on_close(self)
+            self._inbox.close()
+            self._listening.close()
+            if self._wake is not None:
+                self._wake()
+            if self._last_deliveries is not None:
+                yield from self._last_deliveries.closing()
+        finally:
+            yield from self._consumers.closing()
 
 
 # The official client's name.

@@ -131,8 +131,10 @@ class LetterProducer:
             self._closed, used = True, self._used
         if used:
             self._worker.run(self._leave)
-            yield from settled([self._worker.reached()], _CLOSE_SECONDS)
-            self._worker.close(0.0)
+            try:
+                yield from settled([self._worker.reached()], _CLOSE_SECONDS)
+            finally:
+                self._worker.close(0.0)
 
     def _leave(self) -> None:
         while self._writers:
@@ -175,8 +177,10 @@ class DeadLetterProducers:
 
     def closing(self) -> Steps[None]:
         """Return steps that close the producers after everything sent is stored."""
-        yield from self._dead_letters.closing()
-        yield from self._retries.closing()
+        try:
+            yield from self._dead_letters.closing()
+        finally:
+            yield from self._retries.closing()
 
 
 class LastDeliveries:

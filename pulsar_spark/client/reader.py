@@ -357,10 +357,13 @@ class PulsarReader(Closing):
             self._growth.close()
         self._on_close(self)
         self._inbox.close("reader")
-        yield from settled(self._leave(), _CLOSE_SECONDS)
         if self._listening is not None:
             self._listening.close()
-        self._listener_thread.close(_CLOSE_SECONDS)
+        # Whatever interrupts the wait, the thread of the listener ends.
+        try:
+            yield from settled(self._leave(), _CLOSE_SECONDS)
+        finally:
+            self._listener_thread.close(_CLOSE_SECONDS)
 
     def follow(self, growth: TopicDiscovery | None) -> None:
         """Be told of new partitions by `growth`, which is closed with the reader."""

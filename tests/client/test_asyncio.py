@@ -14,6 +14,7 @@ import pytest
 
 import pulsar_spark.client.asyncio as pulsar
 from pulsar_spark.client import (
+    ConsumerDeadLetterPolicy,
     ConsumerType,
     InitialPosition,
     MessageId,
@@ -575,6 +576,41 @@ def test_what_is_cancelled_at_any_moment_leaves_its_name_to_others(broker: Embed
         await client.create_producer("t", access_mode=exclusive)
         core = client._core
         assert (len(core._consumers), len(core._producers)) == (1, 1)
+
+    run(broker, test)
+
+
+@pytest.mark.parametrize("closed", ["consumer", "client"])
+def test_a_close_that_is_cancelled_leaves_the_broker(broker: EmbeddedBroker, closed: str) -> None:
+    async def test(other: pulsar.Client) -> None:
+        client = pulsar.Client(broker.service_url)
+        consumer = await client.subscribe(
+            "t",
+            "s",
+            ConsumerType.Shared,
+            initial_position=InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=1,
+            dead_letter_policy=ConsumerDeadLetterPolicy(1, "dead"),
+        )
+        await client.subscribe("t", "other")
+        await (await client.create_producer("t")).send(b"x")
+        broker.faults.drop("SEND", topic="persistent://public/default/dead", times=None)
+        for _ in range(2):
+            await consumer.negative_acknowledge(await consumer.receive())
+        await until(lambda: broker.faults.seen("SEND") == 2)
+        made = consumer if closed == "consumer" else client
+        closing = asyncio.ensure_future(made.close())
+        # Then it waits for the dead letter, which is not stored.
+        await until(lambda: consumer._consumer._closed)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        if closed == "consumer":
+            await made.close()
+        else:
+            await other.subscribe("t", "other")
+        await other.subscribe("t", "s")
+        await client.close()
 
     run(broker, test)
 

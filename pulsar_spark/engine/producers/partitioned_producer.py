@@ -321,12 +321,15 @@ class PartitionedProducer(Closing):
         self._check_usable()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, and leave the brokers. Raises as `flush`, after freeing all resources."""
+        """Flush, and leave the brokers. Raises as `flush`, after freeing all resources.
+
+        If the wait is interrupted, messages without a receipt fail.
+        """
         if self._closed and self._error is None:
             return
         try:
             self.flush(timeout)
-        except PulsarError:
+        except BaseException:
             self.abort()
             raise
         close_together([self])
