@@ -101,3 +101,15 @@ def seconds(timeout_millis: float | None) -> float | None:
         return None
     check_type(TIME, timeout_millis, "timeout_millis")
     return timeout_millis / 1000
+
+
+def publish_time(given: object) -> int:
+    """Return the time that `seek` was given; raises OptionError if it is none."""
+    if not isinstance(given, int):
+        raise OptionError("seek takes a MessageId or a time in milliseconds")
+    # Brokers count in signed numbers of 64 bits.
+    if isinstance(given, bool) or not 0 <= given < 2**63:
+        raise OptionError(
+            f"seek was given {given}: a time in milliseconds is from 0 to {2**63 - 1}"
+        )
+    return given

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from pulsar_spark.client.arguments import seconds
+from pulsar_spark.client.arguments import publish_time, seconds
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
@@ -438,10 +438,8 @@ class PulsarConsumer(Closing):
             everywhere = messageid in (MessageId.earliest, MessageId.latest)
             target: MessageIdAdv | int = messageid.unwrap()
             chosen = list(self._consumers) if everywhere else [self._consumer_of(messageid)]
-        elif isinstance(messageid, int):
-            target, chosen = messageid, list(self._consumers)
         else:
-            raise OptionError("seek takes a MessageId or a time in milliseconds")
+            target, chosen = publish_time(messageid), list(self._consumers)
         yield from self._consumers.asking([partial(one.seek_operation, target) for one in chosen])
 
     def _consumer_of(self, message_id: MessageId) -> TopicConsumer:

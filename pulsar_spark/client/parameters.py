@@ -55,17 +55,20 @@ def producer_options(
     given: Any, partitions: int, schema: Schema, encryption: EncryptionOptions | None
 ) -> ProducerOptions:
     """Return how a producer of `create_producer` sends to each of its partitions."""
-    across = max(given.max_pending_messages_across_partitions // max(partitions, 1), 1)
+    for name in ("max_pending_messages_across_partitions", "batching_max_allowed_size_in_bytes"):
+        if (value := getattr(given, name)) < 0:
+            raise OptionError(f"{name} is {value}, it must be at least 0")
     access_mode = ProducerAccessMode(int(given.access_mode))
     return ProducerOptions(
         compression=int(given.compression_type),
         batching_enabled=given.batching_enabled,
         batching_max_messages=given.batching_max_messages,
-        batching_max_bytes=given.batching_max_allowed_size_in_bytes,
+        # With 0 each message goes alone, as with any size below its own.
+        batching_max_bytes=max(given.batching_max_allowed_size_in_bytes, 1),
         batching_max_delay=given.batching_max_publish_delay_ms / 1000,
         batching_by_key=BatchingType(int(given.batching_type)) is BatchingType.KeyBased,
         send_timeout=max(given.send_timeout_millis, 0) / 1000,
-        max_pending_messages=min(given.max_pending_messages, across),
+        max_pending_messages=_most_pending(given, partitions),
         routing_mode=_ROUTING[PartitionsRoutingMode(int(given.message_routing_mode))],
         producer_name=given.producer_name or None,
         initial_sequence_id=given.initial_sequence_id,
@@ -78,6 +81,17 @@ def producer_options(
         txn_enabled=access_mode is not ProducerAccessMode.Shared,
         waits_for_name=False,
     )
+
+
+def _most_pending(given: Any, partitions: int) -> int:
+    """Return how many messages of each partition may be pending; 0 if there is no such limit."""
+    most: int = given.max_pending_messages
+    across: int = given.max_pending_messages_across_partitions
+    # As in the official client, a topic without partitions is not limited by what all of them
+    # share, and 0 takes away both limits of those that have some.
+    if not partitions:
+        return most
+    return min(most, max(across // partitions, 1)) if across else 0
 
 
 def reader_options(given: Any) -> tuple[ReaderOptions, Schema]:

@@ -259,7 +259,7 @@ class PulsarProducer(Closing):
             callback(error, _wrap(message_id))
 
         waiting = self._writer.unacknowledged(partition)
-        if waiting >= self._rules.max_pending_messages:
+        if 0 < self._rules.max_pending_messages <= waiting:
             raise self._too_many(waiting)
         self._writer.send(message, DeferredCallback(tell, run), partition, waits=False)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from pulsar_spark.client.arguments import seconds
+from pulsar_spark.client.arguments import publish_time, seconds
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.exceptions import interruptible
 from pulsar_spark.client.incoming import IncomingMessages
@@ -334,10 +334,8 @@ class PulsarReader(Closing):
         cluster = self._context.pool.cluster
         if isinstance(messageid, MessageId):
             positions = yield from self._resolving(messageid)
-        elif isinstance(messageid, int):
-            positions = yield from self._asking_time(messageid)
         else:
-            raise OptionError("seek takes a MessageId or a time in milliseconds")
+            positions = yield from self._asking_time(publish_time(messageid))
         leaving = self._leave()
         self._open(positions, cluster)
         yield from settled(leaving, _CLOSE_SECONDS)

@@ -26,11 +26,13 @@ KEY_SLOTS = 1 << 16
 """Number of hash slots for the keys of a Key_Shared subscription."""
 
 
-def _check_range(owner: object, lowest: float, *names: str) -> None:
+def _check_range(owner: object, lowest: float, *names: str, highest: float | None = None) -> None:
     for name in names:
         value = getattr(owner, name)
         if value < lowest or value != value:
             raise OptionError(f"{name} is {value}, it must be at least {lowest}")
+        if highest is not None and value > highest:
+            raise OptionError(f"{name} is {value}, it must be at most {highest}")
 
 
 def is_unicode(text: str) -> bool:
@@ -364,9 +366,9 @@ class ConsumerOptions:
                 raise OptionError("a name contains characters that are not Unicode")
         _check_range(self, 0, "receiver_queue_size", "ack_delay", "nack_delay", "ack_timeout")
         _check_range(self, 1, "ack_group_size")
-        _check_range(self, 0, "priority_level")
+        _check_range(self, 0, "priority_level", highest=2**31 - 1)
         if self.start_age is not None:
-            _check_range(self, 0, "start_age")
+            _check_range(self, 0, "start_age", highest=2**63 - 1)
         if self.read_compacted and self.shared:
             raise OptionError(
                 "a compacted topic is read by one consumer at a time",

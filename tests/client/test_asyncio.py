@@ -279,6 +279,14 @@ def test_a_full_queue_is_an_error_at_once(broker: EmbeddedBroker) -> None:
     run(broker, test)
 
 
+def test_without_a_limit_no_queue_is_full(broker: EmbeddedBroker) -> None:
+    async def test(client: pulsar.Client) -> None:
+        producer = await client.create_producer("t", max_pending_messages=0)
+        await asyncio.gather(*[producer.send(b"x") for _ in range(10)])
+
+    run(broker, test)
+
+
 def test_a_full_queue_is_waited_for_in_turn(broker: EmbeddedBroker) -> None:
     async def test(client: pulsar.Client) -> None:
         producer = await client.create_producer(

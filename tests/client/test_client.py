@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -178,6 +179,74 @@ def test_undelivered_messages_are_logged_when_the_client_is_closed(
             producer.send_async(b"x", None)
             client.close()
     assert "undelivered" in caplog.text
+
+
+@pytest.mark.parametrize("bad", [-1, True, 2**63, 2**64, "now", 1.5])
+def test_seek_names_a_time_that_is_none(broker: EmbeddedBroker, bad: Any) -> None:
+    broker.create_topic("t")
+    with PulsarClient(broker.service_url) as client:
+        shown = "a time in milliseconds" if isinstance(bad, str | float) else str(bad)
+        for seek in (
+            client.subscribe("t", "s").seek,
+            client.create_reader("t", MessageId.earliest).seek,
+        ):
+            with pytest.raises(ValueError, match=shown):
+                seek(bad)
+            seek(2**63 - 1)
+    assert broker.faults.seen("SEEK") > 0
+
+
+@pytest.mark.parametrize(
+    "name, bad",
+    [
+        ("priority_level", 2**31),
+        ("start_message_rollback_seconds", 2**63),
+    ],
+)
+def test_numbers_that_no_command_has_are_refused(
+    broker: EmbeddedBroker, name: str, bad: int
+) -> None:
+    with PulsarClient(broker.service_url) as client, pytest.raises(ValueError, match=str(bad)):
+        client.subscribe("t", "s", durable=False, **{name: bad})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "partitions, across, most, accepted",
+    [(0, 1, 5, 5), (0, 0, 5, 5), (2, 4, 5, 4), (2, 4, 1, 2), (2, 0, 5, 12), (2, 4, 0, 12)],
+)
+def test_partitions_share_how_many_messages_may_be_pending(
+    broker: EmbeddedBroker, partitions: int, across: int, most: int, accepted: int
+) -> None:
+    broker.create_topic("t", partitions=partitions)
+    results: list[Result] = []
+    with PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(
+            "t", max_pending_messages=most, max_pending_messages_across_partitions=across
+        )
+        broker.faults.drop("SEND", times=None)
+        for _ in range(12):
+            producer.send_async(b"x", lambda result, _: results.append(result))
+        client.shutdown()
+    assert results.count(Result.AlreadyClosed) == accepted
+    assert results.count(Result.ProducerQueueIsFull) == 12 - accepted
+
+
+def test_no_size_for_batches_means_that_each_message_goes_alone(broker: EmbeddedBroker) -> None:
+    ids: list[MessageId] = []
+    with PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(
+            "t", batching_enabled=True, batching_max_allowed_size_in_bytes=0
+        )
+        for value in (b"", b"x", b"y" * 1000):
+            producer.send_async(value, lambda _, message_id: ids.append(message_id))
+        producer.flush()
+        assert [each.entry_id() for each in ids] == [0, 1, 2]
+        for name in (
+            "batching_max_allowed_size_in_bytes",
+            "max_pending_messages_across_partitions",
+        ):
+            with pytest.raises(ValueError, match=f"{name} is -1"):
+                client.create_producer("t", **{name: -1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("end", ["close", "shutdown"])
