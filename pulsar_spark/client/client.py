@@ -594,12 +594,19 @@ class PulsarClient(Closing):
             policy = ConsumerDeadLetterPolicy(MAX_RECONSUME_TIMES)
         if policy is None:
             return None
-        if not wanted.names:
-            named = policy.dead_letter_topic and (policy.retry_letter_topic or not retry)
-            if not named:
-                raise OptionError("with a pattern of topics, the dead-letter topic needs a name")
-        first = wanted.names[0] if wanted.names else ""
-        return DeadLetterProducers(self._context, first, given.subscription_name, policy, values)
+        named = policy.dead_letter_topic and policy.retry_letter_topic
+        if retry and not wanted.names and not named:
+            raise OptionError(
+                "with a pattern and enable_retry, the dead-letter and retry topics need names"
+            )
+        return DeadLetterProducers(
+            self._context,
+            wanted.names,
+            given.subscription_name,
+            policy,
+            values,
+            retries=retry,
+        )
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:

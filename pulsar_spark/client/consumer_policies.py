@@ -133,7 +133,8 @@ class MultiplierRedeliveryBackoff:
 class ConsumerDeadLetterPolicy:
     """Where messages go that were redelivered more than `max_redeliver_count` times.
 
-    They go to `dead_letter_topic` (default ``TOPIC-SUBSCRIPTION-DLQ``) and are acknowledged.
+    They go to `dead_letter_topic` (default ``TOPIC-SUBSCRIPTION-DLQ``, of each message's own topic
+    unless the consumer has `enable_retry`: then of its first topic) and are acknowledged.
     `initial_subscription_name` names a subscription to create together with that topic. Names that
     were not given are empty. Raises OptionError.
     """

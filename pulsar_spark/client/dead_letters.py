@@ -31,6 +31,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
 
@@ -44,25 +45,24 @@ MAX_RECONSUME_TIMES = 16
 
 # Entries on their last delivery that are kept until they are acknowledged or dead letters.
 _MAX_KEPT = 10_000
-# How many producers a topic of letters has at a time: one per schema.
-_MAX_WRITERS = 20
+# How many producers of letters a consumer has at a time: one for each topic and schema.
+_MAX_WRITERS = 50
 _CLOSE_SECONDS = 5.0
 
 Done = Callable[[PulsarError | None], object]
 
+# The topic and the schema of letters.
+_Writing = tuple[str, SchemaInfo | None]
+
 
 class LetterProducer:
-    """Sends dead letters to one topic on a thread of its own, because creating a producer takes
-    time.
+    """Sends letters on a thread of its own, because creating a producer takes time.
 
-    Each letter keeps the schema that it was written with, so each schema needs its own producer.
-    Senders learn, on any thread, when their letter is stored or why it could not be.
+    Each letter keeps the schema that it was written with, so each topic and schema needs its own
+    producer. Senders learn, on any thread, when their letter is stored or why it could not be.
     """
 
-    def __init__(
-        self, context: ClientContext, topic: str, values: MessageValues, initial: str = ""
-    ) -> None:
-        self.topic = topic
+    def __init__(self, context: ClientContext, values: MessageValues, initial: str = "") -> None:
         self._context = context
         self._values = values
         self._options = ProducerOptions(
@@ -74,17 +74,22 @@ class LetterProducer:
         self._closed = False
         self._used = False
         # Used by the worker only.
-        self._writers: OrderedDict[SchemaInfo | None, PartitionedProducer] = OrderedDict()
+        self._writers: OrderedDict[_Writing, PartitionedProducer] = OrderedDict()
 
-    def send(self, message: Message, more: dict[str, str], done: Done, deliver_at: int = 0) -> None:
-        """Send a message with `more` properties, delivered at the time `deliver_at` in milliseconds
-        if that is given. Never waits.
+    def send(
+        self, topic: str, message: Message, more: dict[str, str], done: Done, deliver_at: int = 0
+    ) -> None:
+        """Send a message to a topic with `more` properties. Never waits.
+
+        It is delivered at the time `deliver_at` in milliseconds if that is given.
         """
         with self._lock:
             self._used = True
-        self._worker.run(partial(self._send, message, more, done, deliver_at))
+        self._worker.run(partial(self._send, topic, message, more, done, deliver_at))
 
-    def _send(self, message: Message, more: dict[str, str], done: Done, deliver_at: int) -> None:
+    def _send(
+        self, topic: str, message: Message, more: dict[str, str], done: Done, deliver_at: int
+    ) -> None:
         def complete(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
             done(error)
 
@@ -93,35 +98,35 @@ class LetterProducer:
             schema = self._values.written_with(message)
             copy = copy_for(message, more)
             copy.deliver_at = deliver_at
-            self._opened(schema).send(copy, complete, at_once=True)
+            self._opened(topic, schema).send(copy, complete, at_once=True)
         except PulsarError as error:
             # If sending fails now, the next letter tries again.
-            writer = self._writers.pop(schema, None)
+            writer = self._writers.pop((topic, schema), None)
             if writer is not None:
                 writer.abort()
             done(error)
 
-    def _opened(self, schema: SchemaInfo | None) -> PartitionedProducer:
-        found = self._writers.get(schema)
+    def _opened(self, topic: str, schema: SchemaInfo | None) -> PartitionedProducer:
+        found = self._writers.get((topic, schema))
         if found is None:
             options = replace(self._options, schema=schema)
-            found = PartitionedProducer(self._context, self.topic, options, survives_timeouts=True)
+            found = PartitionedProducer(self._context, topic, options, survives_timeouts=True)
             try:
                 found.open()
             except PulsarError:
                 found.abort()
                 raise
-            self._writers[schema] = found
+            self._writers[topic, schema] = found
             if len(self._writers) > _MAX_WRITERS:
                 self._close_writer(self._writers.popitem(last=False)[1])
-        self._writers.move_to_end(schema)
+        self._writers.move_to_end((topic, schema))
         return found
 
     def _close_writer(self, writer: PartitionedProducer) -> None:
         try:
             writer.close()
         except PulsarError as error:
-            logger.warning("%s: dead letters were not stored: %s", self.topic, error)
+            logger.warning("%s: dead letters were not stored: %s", writer.topic, error)
 
     def closing(self) -> Steps[None]:
         """Return steps that close the producer after everything sent is stored."""
@@ -142,27 +147,49 @@ class LetterProducer:
 
 
 class DeadLetterProducers:
-    """Sends messages to the dead-letter or retry topic, as the consumer's policy says."""
+    """Sends messages to the dead-letter or retry topic, as the consumer's policy says.
+
+    Topics that the policy does not name are named after the subscription and one of the `topics` of
+    the consumer: the first with `retries`, otherwise that of each message.
+    """
 
     def __init__(
         self,
         context: ClientContext,
-        topic: str,
+        topics: Sequence[str],
         subscription: str,
         policy: ConsumerDeadLetterPolicy,
         values: MessageValues,
+        *,
+        retries: bool,
     ) -> None:
         self.policy = policy
-        self.retry_topic = policy.retry_letter_topic or f"{topic}-{subscription}-RETRY"
-        name = policy.dead_letter_topic or f"{topic}-{subscription}-DLQ"
-        self._dead_letters = LetterProducer(context, name, values, policy.initial_subscription_name)
-        self._retries = LetterProducer(context, self.retry_topic, values)
+        self._topics = topics
+        self._subscription = subscription
+        self.retry_topic = policy.retry_letter_topic
+        self._dead_letter_topic = policy.dead_letter_topic
+        if retries and topics:
+            named = f"{topics[0]}-{subscription}"
+            self.retry_topic = self.retry_topic or f"{named}-RETRY"
+            self._dead_letter_topic = self._dead_letter_topic or f"{named}-DLQ"
+        if self.retry_topic:
+            self.retry_topic = str(TopicName.parse(self.retry_topic))
+        self._dead_letters = LetterProducer(context, values, policy.initial_subscription_name)
+        self._retries = LetterProducer(context, values)
+
+    def _dead_letter_topic_of(self, message: Message) -> str:
+        if self._dead_letter_topic:
+            return self._dead_letter_topic
+        topic = message.topic_name()
+        if topic not in self._topics:
+            topic = str(TopicName.parse(topic).partitioned)
+        return f"{topic}-{self._subscription}-DLQ"
 
     def send_to_dead_letter_topic(self, messages: Sequence[Message], done: Done) -> None:
         """Send an entry's messages to the dead-letter topic; `done` is called once for all."""
         stored = _AllStored(len(messages), done)
         for message in messages:
-            self._dead_letters.send(message, {}, stored.done)
+            self._dead_letters.send(self._dead_letter_topic_of(message), message, {}, stored.done)
 
     def retry_later(
         self, message: Message, deliver_at: int, delay_ms: int, more: dict[str, str], done: Done
@@ -171,9 +198,9 @@ class DeadLetterProducers:
         times = _number(message.properties().get(RECONSUME_TIMES)) + 1
         more = {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
         if times > self.policy.max_redeliver_count:
-            self._dead_letters.send(message, more, done)
+            self._dead_letters.send(self._dead_letter_topic_of(message), message, more, done)
         else:
-            self._retries.send(message, more, done, deliver_at)
+            self._retries.send(self.retry_topic, message, more, done, deliver_at)
 
     def closing(self) -> Steps[None]:
         """Return steps that close the producers after everything sent is stored."""

@@ -26,6 +26,7 @@ from pulsar_spark.client import (
     PulsarConsumer,
     Result,
     StringSchema,
+    dead_letters,
 )
 from pulsar_spark.client.message import messages_of, messages_of_rows
 from pulsar_spark.client.schema import BytesSchema
@@ -636,6 +637,89 @@ def test_an_id_names_its_topic_as_programs_do(broker: EmbeddedBroker, client: Pu
             several.acknowledge(MessageId.deserialize(ids[2].serialize()))
     with client.subscribe("one", "s") as consumer:
         consumer.acknowledge(MessageId.deserialize(ids[2].serialize(), "by any name"))
+
+
+ONE, PARTS = "persistent://public/default/of-a", "persistent://public/default/of-b"
+
+
+def refuse_all(consumer: PulsarConsumer, client: PulsarClient, letters: list[str]) -> None:
+    """Refuse a message of each topic, until it is a dead letter on the topic of that number."""
+    for topic, count in ((ONE, 1), (PARTS, 2)):
+        send(client, topic, count)
+    for _ in range(2 * 3):
+        consumer.negative_acknowledge(consumer.receive(RECEIVE_MS))
+    for topic, name in zip((ONE, PARTS, PARTS), letters, strict=True):
+        with client.subscribe(name, f"watch-{topic[-1]}", initial_position=EARLIEST) as dead:
+            found = [dead.receive(RECEIVE_MS) for _ in range(letters.count(name))]
+        origins = [message.properties()["REAL_TOPIC"].partition("-partition-") for message in found]
+        assert topic in {origin for origin, _, _ in origins}
+
+
+@pytest.mark.parametrize("most", [1, 50], ids=["one producer", "producers"])
+@pytest.mark.parametrize(
+    "topics", [[ONE, PARTS], re.compile("public/default/of-[ab]")], ids=["list", "pattern"]
+)
+def test_dead_letters_go_beside_the_topic_of_each(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    topics: Any,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "_MAX_WRITERS", most)
+    broker.create_topic(ONE)
+    broker.create_topic(PARTS, partitions=2)
+    with client.subscribe(
+        topics,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=1,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        refuse_all(consumer, client, [f"{ONE}-s-DLQ", f"{PARTS}-s-DLQ", f"{PARTS}-s-DLQ"])
+        wait_until(lambda: not backlog(consumer), "the dead letters are not acknowledged")
+    wait_until(lambda: not threads_named("pulsar-spark-letters"), "their thread goes on")
+
+
+def test_with_retries_all_letters_go_beside_the_first_topic(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    broker.create_topic(ONE)
+    broker.create_topic(PARTS, partitions=2)
+    pattern = re.compile("public/default/of-[ab]")
+    with pytest.raises(OptionError, match="need names"):
+        client.subscribe(pattern, "s", ConsumerType.Shared, enable_retry=True)
+    with client.subscribe(
+        [ONE, PARTS],
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=1,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        enable_retry=True,
+    ) as consumer:
+        assert f"{ONE}-s-RETRY" in consumer._consumers.topics
+        refuse_all(consumer, client, [f"{ONE}-s-DLQ"] * 3)
+
+
+def test_a_retry_topic_may_have_a_short_name(client: PulsarClient, topic: str) -> None:
+    send(client, topic, 1)
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1, retry_letter_topic="again"),
+        enable_retry=True,
+    ) as consumer:
+        consumer.reconsume_later(consumer.receive(RECEIVE_MS), 1)
+        assert consumer.receive(RECEIVE_MS).topic_name() == "persistent://public/default/again"
+
+
+def threads_named(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
 
 
 def _has_seen(broker: EmbeddedBroker, command: str, times: int) -> bool:
