@@ -15,6 +15,7 @@ from pulsar_spark.protocol.hashing import java_string_hash
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.test_python_client_page import PAGE
 from tests.support.java_server import free_ports
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -249,3 +250,83 @@ def router_of_the_page() -> Any:
     names: dict[str, Any] = {}
     exec(compile(block, PAGE.name, "exec"), names)
     return names["java_router"]
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown"])
+def test_behind_the_end_of_the_client_everything_is_told(
+    module: Any, broker: EmbeddedBroker, end: str
+) -> None:
+    client = module.Client(broker.service_url, operation_timeout_seconds=60)
+    producer = client.create_producer("t")
+    results: list[Any] = []
+    producer.send_async(b"x", lambda result, _: results.append(result))
+    producer.flush()
+    getattr(client, end)()
+    producer.send_async(b"y", lambda result, _: results.append(result))
+    with pytest.raises(module.AlreadyClosed):
+        producer.flush()
+    wait_until(lambda: len(results) == 2, "both callbacks")
+    assert results == [module.Result.Ok, module.Result.AlreadyClosed]
+
+
+@pytest.mark.parametrize(
+    "partitions, across, most, full",
+    [(0, 1, 5, 7), (2, 4, 5, 8), (2, 0, 5, 0), (2, 4, 0, 0)],
+)
+def test_only_partitions_share_how_many_messages_may_be_pending(
+    module: Any,
+    client: Any,
+    broker: EmbeddedBroker,
+    partitions: int,
+    across: int,
+    most: int,
+    full: int,
+) -> None:
+    broker.create_topic("t", partitions=partitions)
+    producer = client.create_producer(
+        "t", max_pending_messages=most, max_pending_messages_across_partitions=across
+    )
+    broker.faults.drop("SEND", times=None)
+    results: list[Any] = []
+    for _ in range(12):
+        producer.send_async(b"x", lambda result, _: results.append(result))
+    wait_until(lambda: len(results) == full, "the callbacks of what finds no room")
+    # The others wait for their receipts.
+    assert results == [module.Result.ProducerQueueIsFull] * full
+
+
+def test_with_no_size_for_batches_each_message_goes_alone(module: Any, client: Any) -> None:
+    producer = client.create_producer(
+        "t", batching_enabled=True, batching_max_allowed_size_in_bytes=0
+    )
+    ids: list[Any] = []
+    for _ in range(3):
+        producer.send_async(b"x", lambda _, message_id: ids.append(message_id))
+    producer.flush()
+    wait_until(lambda: len(ids) == 3, "all callbacks")
+    assert [each.entry_id() for each in ids] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_pattern", [False, True], ids=["list", "pattern"])
+def test_dead_letters_go_beside_the_topic_of_each(
+    module: Any, client: Any, broker: EmbeddedBroker, is_pattern: bool
+) -> None:
+    names = [broker.create_topic("of-a"), broker.create_topic("of-b")]
+    pattern = re.compile("persistent://public/default/of-[ab]")
+    consumer = client.subscribe(
+        pattern if is_pattern else names,
+        "s",
+        module.ConsumerType.Shared,
+        initial_position=module.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=module.ConsumerDeadLetterPolicy(1),
+    )
+    for name in names:
+        client.create_producer(name).send(b"x")
+    for _ in range(4):
+        consumer.negative_acknowledge(consumer.receive(60_000))
+    for name in names:
+        with contextlib.closing(
+            client.create_reader(f"{name}-s-DLQ", module.MessageId.earliest)
+        ) as reader:
+            assert reader.read_next(60_000).properties()["REAL_TOPIC"] == name
