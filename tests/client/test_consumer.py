@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import (
+    ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
@@ -327,6 +328,88 @@ def test_a_consumer_goes_on_when_its_topic_is_made_again(
     send(client, topic, 2)
     assert values(consumer, 2) == [0, 1]
     consumer.close()
+
+
+def receive_without_a_queue(consumer: PulsarConsumer, count: int) -> list[int]:
+    """Receive messages where there is no timeout."""
+    came: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    found: list[int] = []
+    for _ in range(count):
+        consumer.receive_async(lambda _, message: came.put(message))
+        message = came.get(timeout=60)
+        assert message is not None
+        found.append(int(message.data()))
+    return found
+
+
+def send_batch(client: PulsarClient, topic: str, first: int, count: int) -> None:
+    with client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for number in range(first, first + count):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_without_a_queue_all_batches_are_received(
+    client: PulsarClient, topic: str, kind: ConsumerType
+) -> None:
+    for number in range(3):
+        send_batch(client, topic, 5 * number, 5)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, receiver_queue_size=0
+    ) as consumer:
+        assert receive_without_a_queue(consumer, 16) == [*range(15), 0]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+@pytest.mark.parametrize("received", [1, 4])
+def test_without_a_queue_a_batch_comes_again_from_its_middle(
+    client: PulsarClient, topic: str, kind: ConsumerType, received: int
+) -> None:
+    send_batch(client, topic, 0, 3)
+    send_batch(client, topic, 3, 3)
+    with client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, receiver_queue_size=0
+    ) as consumer:
+        for _ in range(3):
+            assert receive_without_a_queue(consumer, received) == list(range(received))
+            consumer.redeliver_unacknowledged_messages()
+        assert receive_without_a_queue(consumer, 6) == list(range(6))
+
+
+def test_without_a_queue_a_batch_that_is_refused_in_its_middle_comes_again(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send_batch(client, topic, 0, 3)
+    with client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        receiver_queue_size=0,
+        negative_ack_redelivery_delay_ms=1,
+    ) as consumer:
+        consumer.negative_acknowledge(consumer.receive())
+        asked = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
+        wait_until(lambda: broker.faults.seen(asked), "nothing is redelivered")
+        assert receive_without_a_queue(consumer, 3) == [0, 1, 2]
+
+
+def test_without_a_queue_a_message_that_nobody_waited_for_comes_again(
+    client: PulsarClient, topic: str
+) -> None:
+    policy = ConsumerBatchReceivePolicy(10, 0, 1)
+    with client.subscribe(
+        topic, "s", receiver_queue_size=0, batch_receive_policy=policy
+    ) as consumer:
+        assert consumer.batch_receive() == []
+        send(client, topic, 1)
+        (inner,) = consumer._consumers
+        wait_until(lambda: inner.has_more, "the message does not come")
+        consumer.redeliver_unacknowledged_messages()
+        assert receive_without_a_queue(consumer, 1) == [0]
 
 
 def test_closing_ends_all_that_wait(client: PulsarClient, topic: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pulsar_spark.engine.consumers.delivery import DeliveryQueue
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.protocol import answers
@@ -101,3 +103,53 @@ def test_a_queue_without_a_size_asks_for_one_message_at_a_time() -> None:
     held.take(0, found[0].stop, 1)
     assert held.give_back(0, 1, 100) == 0
     assert held.pull()
+
+
+def come(held: DeliveryQueue, *batches: int) -> None:
+    """Have entries delivered, taken and given back."""
+    held.put(block(*batches))
+    found = held.peek()
+    assert found is not None
+    held.take(held.generation, found[0].stop, sum(batches))
+    assert held.give_back(held.generation, sum(batches), 100) == 0
+
+
+def test_a_queue_without_a_size_makes_up_for_what_a_batch_has_overdrawn() -> None:
+    held = queue(0)
+    assert held.pull() == 1
+    come(held, 5)
+    # A broker with 4 permits below 0 has 1 now.
+    assert held.pull() == 5
+    come(held, 1)
+    assert held.pull() == 1
+    # Entries that came together, by one permit.
+    come(held, 3, 2)
+    assert held.pull() == 5
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_queue_without_a_size_asks_again_for_what_was_dropped(taken: bool) -> None:
+    held = queue(0)
+    assert held.pull() == 1
+    held.put(block(3))
+    if taken:
+        found = held.peek()
+        assert found is not None
+        held.take(0, found[0].stop, 3)
+    assert not held.pull()
+    assert held.dropped(held.forget()) == 0
+    assert held.pull() == 3
+    # Nothing of the next one was dropped: it is still to come.
+    held.forget()
+    assert not held.pull()
+
+
+def test_a_queue_without_a_size_requests_again_what_an_attachment_did_not_deliver() -> None:
+    held = queue(0)
+    assert held.begin(MAX_MESSAGE) == 0
+    held.pull()
+    assert held.begin(MAX_MESSAGE) == 1
+    come(held, 5)
+    # A new attachment owes nothing, and nobody has asked it for a message.
+    assert held.begin(MAX_MESSAGE) == 0
+    assert held.pull() == 1

@@ -148,6 +148,8 @@ class TopicConsumer(AttachedConsumer):
         # The following are guarded by _lock.
         size = options.receiver_queue_size if queue_size is None else queue_size
         self._queue = DeliveryQueue(size, budget)
+        # What a new attachment requests at first.
+        self._first_permits = 0
         self.end_reached = False
         # How often redelivery of everything was requested, and the epoch of current deliveries.
         self._epoch = 0
@@ -237,17 +239,17 @@ class TopicConsumer(AttachedConsumer):
 
     def _on_subscribed(self, attachment: Attachment) -> None:
         self._forget_queue()
+        # Now, so that whoever asks for a message meanwhile knows what is requested.
+        self._first_permits = self._queue.begin(attachment.connection.max_message_size)
         # Deliveries from now on belong to this epoch.
         self._epoch_seen = self._epoch
 
     def _on_attached(self, attachment: Attachment) -> None:
         # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
-        with self._lock:
-            permits = self._queue.begin(attachment.connection.max_message_size)
         with contextlib.suppress(PulsarError):
-            if permits:
-                attachment.flow(permits)
+            if self._first_permits:
+                attachment.flow(self._first_permits)
 
     def _on_lost(self) -> None:
         with self._lock:
@@ -535,12 +537,11 @@ class TopicConsumer(AttachedConsumer):
     def pull(self) -> None:
         """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
-            if not self._queue.pull():
-                return
+            permits = self._queue.pull()
             attachment = self._current()
-        if attachment is not None:
+        if permits and attachment is not None:
             with contextlib.suppress(PulsarError):
-                attachment.flow(1)
+                attachment.flow(permits)
 
     def track(self, message_id: MessageIdAdv) -> None:
         """A message was returned to the user: remember it until it is acknowledged."""

@@ -73,7 +73,7 @@ class DeliveryQueue:
 
     What is taken must be given back when it is returned or dropped. Redelivery of everything starts
     a new generation, and nothing of the old one counts any more. With `size` 0 one message is
-    fetched at a time, on request.
+    fetched at a time, on request; of a batch all come at once, as brokers deliver entries whole.
     """
 
     def __init__(self, size: int, budget: ReceiverBudget) -> None:
@@ -93,7 +93,8 @@ class DeliveryQueue:
         self._at = 0
         # The permits of what was taken and not given back.
         self._open = 0
-        self._pulled = False
+        # With `size` 0: the permits that the broker has left, below 0 after a batch.
+        self._left = 0
 
     @property
     def has_more(self) -> bool:
@@ -103,7 +104,9 @@ class DeliveryQueue:
     def begin(self, max_message_size: int) -> int:
         """Return the initial permits of a new attachment."""
         permits = self._permits.begin(max_message_size)
-        return permits if self._size else int(self._pulled)
+        # What was requested and did not come is requested again.
+        self._left = int(self._left > 0)
+        return permits if self._size else self._left
 
     def put(self, block: MessageBlock) -> bool:
         """Queue a block and learn its message size; returns false if there is no room."""
@@ -113,6 +116,8 @@ class DeliveryQueue:
             return False
         self._blocks.append(block)
         self.queued_bytes += size
+        if not self._size:
+            self._left -= _messages_of(block, block.start)
         return True
 
     def peek(self) -> tuple[MessageBlock, int] | None:
@@ -147,17 +152,18 @@ class DeliveryQueue:
             return 0
         self._open -= messages
         permits = self._permits.consumed(max(messages, 1), size)
-        if self._size:
-            return permits
-        self._pulled = False
-        return 0
+        return permits if self._size else 0
 
-    def pull(self) -> bool:
-        """With `size` 0: whether to request a message, as none is there or requested."""
-        if self._size or self._pulled or self.has_more:
-            return False
-        self._pulled = True
-        return True
+    def pull(self) -> int:
+        """With `size` 0: return the permits that request a message, 0 if one is there or requested.
+
+        They include those that the broker has overdrawn, without which it would deliver nothing.
+        """
+        if self._size or self._left > 0 or self._open or self.has_more:
+            return 0
+        permits = 1 - self._left
+        self._left = 1
+        return permits
 
     def forget(self) -> int:
         """Drop everything queued or taken, and start a new generation; return its permits."""
@@ -173,8 +179,9 @@ class DeliveryQueue:
 
     def dropped(self, permits: int) -> int:
         """Permits whose messages will be redelivered on this attachment; returns as `give_back`."""
-        found = self._permits.consumed(permits, BLOCK_OVERHEAD) if permits else 0
-        return found if self._size else 0
+        if not permits or not self._size:
+            return 0
+        return self._permits.consumed(permits, BLOCK_OVERHEAD)
 
 
 def cost_of(frame: Frame) -> int:
