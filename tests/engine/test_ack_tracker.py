@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsar_spark.engine.consumers import acknowledgments
 from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker, EntryKey, EntryOrder
@@ -14,7 +18,7 @@ from pulsar_spark.engine.consumers.outstanding import DueEntries
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OptionError
-from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_bits
+from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_bits, bits_from
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from tests.support.waiting import wait_until
 
@@ -132,6 +136,116 @@ def test_a_batch_id_without_a_size_acknowledges_what_is_before_the_batch(
     assert broker.upto() == [(1, 8)]
 
 
+SIZES = (0, 4, 0, 2, 5)
+"""The batches of a topic, 0 for a single message."""
+
+MESSAGES = [
+    one(entry, index, size)
+    for entry, size in enumerate(SIZES)
+    for index in (range(size) if size else [-1])
+]
+
+
+class Stored:
+    """What a broker knows of the acknowledgements that it is sent, by entry: the bits left."""
+
+    def __init__(self) -> None:
+        self.left = {entry: bits_from(0, size or 1) for entry, size in enumerate(SIZES)}
+
+    def send(self, ack: Ack) -> bool:
+        for found in ack.message_ids:
+            entry, bits = found.entryId, ack_bits(found.ack_set)
+            if ack.cumulative:
+                self.left.update((before, 0) for before in range(entry))
+            if ack.cumulative and _first(bits) > _first(self.left[entry]):
+                # As real brokers do: bits that go further replace the earlier ones.
+                self.left[entry] = bits
+            else:
+                self.left[entry] &= bits
+        return True
+
+
+def _first(bits: int) -> int:
+    """The first bit that is set; beyond all of them if there is none."""
+    return (bits & -bits).bit_length() if bits else MAX_BATCH
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(MESSAGES), st.sampled_from(["one", "upto", "flush"])),
+        max_size=24,
+    ),
+    batch_index_acks=st.booleans(),
+    ack_delay=st.sampled_from([0.0, 3600.0]),
+)
+def test_brokers_know_all_that_was_acknowledged_in_any_order(
+    steps: list[tuple[MessageIdAdv, str]], batch_index_acks: bool, ack_delay: float
+) -> None:
+    stored = Stored()
+    options = ConsumerOptions("s", ack_delay=ack_delay, batch_index_acks=batch_index_acks)
+    with closing(Timers()) as timers:
+        acks = AckTracker(options, timers, stored.send)
+        left = set(MESSAGES)
+        for message, step in steps:
+            if step == "one":
+                done, _ = acks.acknowledge(message)
+                left.discard(message)
+            elif step == "upto":
+                done, _ = acks.acknowledge_upto(message)
+                left = {one for one in left if Position.after(one) > Position.after(message)}
+            else:
+                acks.flush()
+                continue
+            assert not (done and any(one.entry_id == message.entry_id for one in left))
+        acks.close()
+    bits = {
+        entry: sum(1 << max(one.batch_index, 0) for one in left if one.entry_id == entry)
+        for entry in stored.left
+    }
+    if batch_index_acks:
+        assert stored.left == bits
+    else:
+        assert {entry for entry, one in stored.left.items() if not one} == {
+            entry for entry, one in bits.items() if not one
+        }
+
+
+@pytest.mark.parametrize("first", ["upto", "one by one"])
+def test_an_entry_is_done_when_all_of_it_is_acknowledged_in_both_ways(
+    timers: Timers, broker: Broker, first: str
+) -> None:
+    acks = tracker(timers, broker)
+    steps = [partial(acks.acknowledge_upto, one(1, 1, 4))]
+    steps += [partial(acks.acknowledge, one(1, index, 4)) for index in (2, 3)]
+    done = [step()[0] for step in (steps if first == "upto" else reversed(steps))]
+    assert done == [False, False, True]
+
+
+def test_no_acknowledgement_is_dropped_for_a_later_one(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_receipts=True)
+    broker.there = False
+    _, first = acks.acknowledge(one(1))
+    _, second = acks.acknowledge_upto(one(3))
+    broker.there = True
+    acks.flush()
+    assert broker.upto() == [(1, 3)]
+    assert broker.seen() == [(1, 1, 0)]
+    for answer in broker.answers:
+        answer.set_result(None)
+    assert [found is not None and found.done() for found in (first, second)] == [True, True]
+
+
+def test_within_the_first_entry_of_a_ledger_all_before_it_is_acknowledged(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker)
+    acks.acknowledge(one(7))
+    acks.acknowledge_upto(MessageIdAdv(2, 0, -1, 3, 10))
+    acks.flush()
+    assert broker.upto() == [(2, 2**64 - 1)]
+    assert broker.seen() == [(1, 7, 0)]
+
+
 def test_cumulative_ones_go_forward_only(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker)
     for entry in (5, 3, 8):
@@ -168,7 +282,7 @@ def test_what_cannot_be_sent_is_known_and_sent_later(timers: Timers, broker: Bro
 def test_receipts_come_with_the_answer_or_its_error(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker, ack_receipts=True)
     _, first = acks.acknowledge(one(1))
-    second = acks.acknowledge_upto(one(2))
+    _, second = acks.acknowledge_upto(one(2))
     assert first is not None
     assert second is not None
     assert not first.done()

@@ -53,9 +53,21 @@ def test_a_batch_that_is_done_is_acknowledged_whole() -> None:
     assert not found.ack_set
 
 
-@pytest.mark.parametrize("position", [EARLIEST_POSITION, Position(5, 0), Position(5, 0, 4)])
-def test_where_no_entry_is_done_there_is_nothing_to_acknowledge(position: Position) -> None:
-    assert cumulative_ack(position) is None
+@pytest.mark.parametrize("position", [Position(5, 0), Position(5, 0, 4)])
+def test_where_a_ledger_begins_all_earlier_ledgers_are_acknowledged(position: Position) -> None:
+    found = cumulative_ack(position)
+    assert found is not None
+    assert MessageIdAdv.from_pb(found) == MessageIdAdv(5, -1)
+
+
+def test_before_all_messages_there_is_nothing_to_acknowledge() -> None:
+    assert cumulative_ack(EARLIEST_POSITION) is None
+
+
+def test_what_is_done_behind_a_position_in_a_batch_is_acknowledged_with_it() -> None:
+    found = cumulative_ack(Position(5, 7, 2), 5, 0b10100)
+    assert found is not None
+    assert ack_bits(found.ack_set) == 0b10100
 
 
 def test_a_mark_is_read_as_the_position_behind_it() -> None:

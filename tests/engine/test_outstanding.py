@@ -112,3 +112,13 @@ def test_the_oldest_chunked_messages_are_forgotten_first(
         entries.chunked((1, entry), [MessageIdAdv(1, entry - 1), MessageIdAdv(1, entry)])
     assert entries.entries_of((1, 1)) == ((1, 1),)
     assert entries.entries_of((1, 3)) == ((1, 2), (1, 3))
+
+
+def test_an_entry_is_settled_with_the_last_of_its_messages_in_either_way(around: Around) -> None:
+    entries = around.make()
+    for entry in range(3):
+        entries.given((1, entry))
+    entries.acknowledge(MessageIdAdv(1, 1, -1, 1, 2), None)
+    entries.acknowledge_upto(MessageIdAdv(1, 1, -1, 0, 2), None)
+    assert (1, 1) in around.settled
+    assert [(1, entry) in entries._unacked for entry in range(3)] == [False, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,6 +118,39 @@ def test_a_batch_comes_again_until_all_of_it_is_acknowledged(
     send_batch(b"next")
     with client.subscribe(topic, "s") as consumer:
         assert values(receive(consumer, 1)) == [b"next"]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["cumulative first", "cumulative last"])
+def test_a_batch_is_acknowledged_one_by_one_and_cumulatively(
+    client: PulsarClient, topic: str, send_batch: Send, order: int
+) -> None:
+    send_batch(*numbers(5))
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        found = receive(consumer, 5)
+        steps = [partial(consumer.acknowledge_cumulative, found[2])]
+        steps += [partial(consumer.acknowledge, one) for one in found[3:]]
+        for step in steps[::order]:
+            step()
+    send_batch(b"next")
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 1)) == [b"next"]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["cumulative alone", "others before"])
+def test_within_the_first_batch_of_a_ledger_all_before_it_is_acknowledged(
+    broker: Broker, client: PulsarClient, topic: str, send: Send, send_batch: Send, alone: bool
+) -> None:
+    send(b"before", b"before")
+    broker.roll_ledger(topic)
+    send_batch(*numbers(4))
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        found = receive(consumer, 6)
+        assert found[2].message_id().entry_id() == 0
+        if not alone:
+            consumer.acknowledge(found[0])
+        consumer.acknowledge_cumulative(found[4])
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 4)) == numbers(4)
 
 
 @pytest.mark.parametrize("cumulative", [False, True], ids=["one", "cumulative"])

@@ -175,40 +175,54 @@ class AckTracker:
 
     def acknowledge_upto(
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
-    ) -> Future[None] | None:
-        """Acknowledge a message and all before it; returns a receipt if those are on.
+    ) -> tuple[bool, Future[None] | None]:
+        """Acknowledge a message and all before it.
 
-        Takes `properties` as `acknowledge`. An id without its batch's size acknowledges what is
-        before the batch.
+        Takes `properties` and returns as `acknowledge`. An id without its batch's size acknowledges
+        what is before the batch.
         """
-        if message_id.batch_size:
-            _check_batch(message_id)
-        position = Position.after(message_id)
-        if 0 < message_id.batch_size <= position.batch_index:
-            position = Position(position.ledger_id, position.entry_id + 1)
         with self._lock:
+            position, left = self._take_upto(message_id)
             if self._upto is None or position > self._upto:
                 size = message_id.batch_size if self._options.batch_index_acks else 0
                 self._upto = position
                 self._highest = max(self._highest, position[:2])
-                self._upto_id = cumulative_ack(position, size)
+                self._upto_id = cumulative_ack(position, size, left)
                 self._upto_noted = properties
             receipt = self._receipt(self._waiting_upto)
             if receipt is not None or properties or not self._options.ack_delay:
                 self._flush()
             else:
                 self._be_timed()
-        return receipt
+        return position[:2] > (message_id.ledger_id, message_id.entry_id), receipt
 
-    def _take_from_batch(self, key: EntryKey, message_id: MessageIdAdv) -> int:
-        """Acknowledge a message of a batch; return the batch's remaining bits."""
+    def _take_upto(self, message_id: MessageIdAdv) -> tuple[Position, int]:
+        """Acknowledge all of a batch up to a message.
+
+        Returns the position up to which everything is acknowledged, and the bits of the rest of the
+        batch. Messages behind this one may be acknowledged already, even all.
+        """
+        ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
+        if message_id.batch_index < 0:
+            return Position.after(message_id), 0
+        if not message_id.batch_size:
+            return Position(ledger_id, entry_id), 0
+        left = self._take_from_batch((ledger_id, entry_id), message_id, upto=True)
+        if not left:
+            return Position(ledger_id, entry_id + 1), 0
+        return Position(ledger_id, entry_id, message_id.batch_index + 1), left
+
+    def _take_from_batch(
+        self, key: EntryKey, message_id: MessageIdAdv, *, upto: bool = False
+    ) -> int:
+        """Acknowledge a message of a batch, or all `upto` it; return the batch's remaining bits."""
         index, size = message_id.batch_index, message_id.batch_size
         if index < 0:
             return 0
         _check_batch(message_id)
         left = self._partial.get(key)
         left = bits_from(0, size) if left is None else left
-        left &= ~(1 << index)
+        left &= bits_from(index + 1, size) if upto else ~(1 << index)
         self._keep_partial(key, left)
         return left
 
@@ -297,8 +311,12 @@ class AckTracker:
         if self._upto is not None and self._send_group(
             upto, self._waiting_upto, self._upto_noted, cumulative=True
         ):
-            self._forget_before(self._upto)
-            self._upto, self._waiting_upto = None, []
+            for key in self._partial_order.take_before(self._upto):
+                del self._partial[key]
+            self._upto = self._upto_id = self._upto_noted = None
+            self._waiting_upto = []
+        # Those before it are sent, too: brokers refuse a position that is behind the topic's end,
+        # without telling anybody.
         while self._pending:
             keys, noted = self._next_group()
             ids = [_entry_id(key, *self._pending[key]) for key in keys]
@@ -344,14 +362,6 @@ class AckTracker:
             else:
                 receipt.set_exception(error)
 
-    def _forget_before(self, position: Position) -> None:
-        for key in self._partial_order.take_before(position):
-            del self._partial[key]
-        # These are sent in any case.
-        for key in [key for key in self._pending if key < position[:2]]:
-            del self._pending[key]
-            self._noted.pop(key, None)
-
 
 def _done() -> Future[None]:
     done: Future[None] = Future()
@@ -381,23 +391,27 @@ def _entry_id(key: EntryKey, left: int, size: int) -> pb.MessageIdData:
     return data
 
 
-def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
+def cumulative_ack(
+    position: Position, batch_size: int = 0, left: int = 0
+) -> pb.MessageIdData | None:
     """Return the id that acknowledges everything before `position`, None if there is none.
 
     `batch_size` is the number of messages of the entry that contains the position, 0 if
-    unknown: then that entry is not acknowledged in part.
+    unknown: then that entry is not acknowledged in part. `left` has the bits of those that are not
+    acknowledged, if some behind the position are.
     """
     ledger_id, entry_id, done = position
     if ledger_id < 0:
         return None
     if done and done < batch_size <= MAX_BATCH:
         data = MessageIdAdv(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
-        data.ack_set.extend(ack_longs(bits_from(done, batch_size)))
+        # Brokers replace what they know of a batch by this.
+        data.ack_set.extend(ack_longs(left or bits_from(done, batch_size)))
         return data
     if done and done >= batch_size > 0:
         return MessageIdAdv(ledger_id, entry_id).to_pb()
-    # The entries before it are in earlier ledgers, and we don't know their ids.
-    return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
+    # At a ledger's start it is -1, and brokers acknowledge all earlier ledgers.
+    return MessageIdAdv(ledger_id, max(entry_id - 1, -1)).to_pb()
 
 
 def part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageIdData:

@@ -33,7 +33,7 @@ class OutstandingEntries:
     """The outstanding entries of one consumer. Thread-safe.
 
     `on_due` is called on the timers' thread, with entries that must be redelivered. `on_settled` is
-    called with each entry that is acknowledged alone, not with all before another.
+    called with each entry that is acknowledged itself, not with all before another.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class OutstandingEntries:
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None
     ) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
-        receipt = self._acks.acknowledge_upto(message_id, properties)
+        done, receipt = self._acks.acknowledge_upto(message_id, properties)
         position = Position(message_id.ledger_id, message_id.entry_id)
-        if message_id.batch_index < 0 or 0 < message_id.batch_size <= message_id.batch_index + 1:
-            position = Position(message_id.ledger_id, message_id.entry_id + 1)
         self._unacked.discard_before(position)
         self._nacked.discard_before(position)
+        if done:
+            self._settle(position[:2])
         return receipt
 
     def acknowledged_in_transaction(self, key: EntryKey) -> None:
