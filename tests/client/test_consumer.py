@@ -342,12 +342,15 @@ def receive_without_a_queue(consumer: PulsarConsumer, count: int) -> list[int]:
     return found
 
 
-def send_batch(client: PulsarClient, topic: str, first: int, count: int) -> None:
+def send_batch(
+    client: PulsarClient, topic: str, first: int, count: int, keys: str | None = None
+) -> None:
     with client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
     ) as producer:
-        for number in range(first, first + count):
-            producer.send_async(b"%d" % number, None)
+        for at in range(count):
+            key = None if keys is None else keys[at]
+            producer.send_async(b"%d" % (first + at), None, partition_key=key)
         producer.flush()
 
 
@@ -1192,6 +1195,74 @@ def test_an_encrypted_message_is_withheld_or_discarded_or_given_as_it_is(
         context = message.encryption_context()
         assert context is not None
         assert context.is_decryption_failed()
+
+
+def test_all_chunks_of_what_cannot_be_decrypted_are_discarded(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    for number in range(3):
+        chunk = stored_entry(
+            b"sealed",
+            uuid="u",
+            chunk_id=number,
+            num_chunks_from_msg=3,
+            total_chunk_msg_size=18,
+            encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")],
+            encryption_param=bytes(12),
+        )
+        broker.append(topic, chunk)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        crypto_failure_action=ConsumerCryptoFailureAction.DISCARD,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        wait_until(lambda: backlog(consumer) == 0, "chunks are left")
+
+
+@pytest.mark.fault(39)
+@pytest.mark.parametrize(
+    "kind", [ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.Shared]
+)
+def test_a_seek_behind_a_chunked_message_acknowledges_its_chunks_if_nobody_else_may_want_them(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, kind: ConsumerType
+) -> None:
+    for entry in chunks_of(os.urandom(2500), 1000, "u"):
+        broker.append(topic, entry)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic, "s", kind, initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
+        consumer.seek(consumer.receive(RECEIVE_MS).message_id())
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        left = 0 if kind == ConsumerType.Exclusive else 3
+        wait_until(lambda: backlog(consumer) == left, "chunks are left")
+
+
+def test_a_batch_is_acknowledged_of_which_compaction_has_left_only_what_was_acknowledged() -> None:
+    options: dict[str, Any] = {
+        "is_read_compacted": True,
+        "batch_index_ack_enabled": True,
+        "broker_consumer_stats_cache_time_ms": 0,
+    }
+    with (
+        EmbeddedBroker(batch_index_ack=True) as broker,
+        PulsarClient(broker.service_url) as client,
+    ):
+        topic = broker.create_topic("t")
+        with client.subscribe(topic, "s", initial_position=EARLIEST, **options) as consumer:
+            send_batch(client, topic, 0, 2, "ab")
+            consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        send_batch(client, topic, 2, 1, "b")
+        broker.compact(topic)
+        with client.subscribe(topic, "s", **options) as consumer:
+            message = consumer.receive(RECEIVE_MS)
+            assert message.data() == b"2"
+            consumer.acknowledge(message)
+            wait_until(lambda: backlog(consumer) == 0, "the batch is left")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,18 @@ def test_parts_of_a_batch_are_told_by_their_bits(timers: Timers, broker: Broker)
     assert broker.seen() == [(1, 0, 0b0101), (1, 0, 0b0100), (1, 0, 0)]
 
 
+def test_an_entry_of_which_nothing_is_left_is_acknowledged(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker)
+    acks.begin((1, 0), 0b0100)
+    assert acks.acknowledge(one(0, 2, 4))[0]
+    acks.begin((1, 3), 0, [(1, 2), (1, 3)])
+    # Not of another generation.
+    acks.begin((1, 4), 0, (), lambda: False)
+    acks.begin((1, 5), 0b0100, (), lambda: False)
+    assert not acks.acknowledge(one(5, 2, 4))[0]
+    assert sorted(broker.seen()) == [(1, 0, 0), (1, 2, 0), (1, 3, 0)]
+
+
 def test_a_part_that_waits_is_the_newest_one(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker, batch_index_acks=True)
     acks.acknowledge(one(0, 1, 3))

@@ -228,6 +228,81 @@ def test_seek_goes_to_a_message_of_a_batch_and_to_both_ends(
         assert values(receive(consumer, 6)) == [*numbers(5), b"next"]
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["singles", "batch"])
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_what_a_seek_leaves_out_is_acknowledged(
+    client: PulsarClient,
+    topic: str,
+    send: Send,
+    send_batch: Send,
+    batched: bool,
+    inclusive: bool,
+) -> None:
+    (send_batch if batched else send)(*numbers(5))
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, start_message_id_inclusive=inclusive
+    ) as consumer:
+        found = receive(consumer, 5)
+        consumer.seek(found[2].message_id())
+        expected = numbers(5)[2 if inclusive else 3 :]
+        for message in receive(consumer, len(expected)):
+            consumer.acknowledge(message)
+    send(b"next")
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 1)) == [b"next"]
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["singles", "batch"])
+def test_what_a_seek_leaves_out_comes_when_somebody_else_moves_the_subscription_back(
+    broker: Broker,
+    client: PulsarClient,
+    topic: str,
+    send: Send,
+    send_batch: Send,
+    batched: bool,
+) -> None:
+    send(b"first")
+    (send_batch if batched else send)(*numbers(5))
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
+        found = receive(consumer, 6)
+        consumer.seek(found[3].message_id())
+        assert values(receive(consumer, 2)) == numbers(5)[3:]
+        left = 1 if batched else 2
+        wait_until(
+            lambda: consumer.get_broker_consumer_stats().msg_backlog == left,
+            "what is left out is not acknowledged",
+        )
+        broker.reset_subscription(topic, "s", to_end=False)
+        assert values(receive(consumer, 6)) == [b"first", *numbers(5)]
+
+
+def test_of_a_compacted_batch_those_that_are_left_are_acknowledged(
+    broker: Broker, client: PulsarClient, topic: str, send: Send
+) -> None:
+    compacted = partial(
+        client.subscribe, topic, "s", initial_position=EARLIEST, is_read_compacted=True
+    )
+    compacted().close()
+    with client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for keys in ("abcd", "abae"):
+            for key in keys:
+                producer.send_async(key.encode(), None, partition_key=key)
+            producer.flush()
+    broker.compact(topic)
+    with compacted() as consumer:
+        found = receive(consumer, 5)
+        assert values(found) == [b"c", b"d", b"b", b"a", b"e"]
+        for message in found:
+            consumer.acknowledge(message)
+    send(b"next")
+    with compacted() as consumer:
+        assert values(receive(consumer, 1)) == [b"next"]
+
+
 def test_an_exclusive_subscription_has_one_consumer(client: PulsarClient, topic: str) -> None:
     with client.subscribe(topic, "s") as consumer:
         with pytest.raises(ConsumerBusy):

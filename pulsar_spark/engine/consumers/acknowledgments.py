@@ -137,10 +137,26 @@ class AckTracker:
 
     # --- acknowledging ------------------------------------------------------------------------
 
-    def begin(self, key: EntryKey, left: int) -> None:
-        """Store which messages of a batch the broker has delivered."""
+    def begin(
+        self,
+        key: EntryKey,
+        left: int,
+        chunks: Iterable[EntryKey] = (),
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Store which of an entry's messages have to be acknowledged.
+
+        Without any, the entry is acknowledged at once; `chunks` are as in `acknowledge`. Nothing
+        happens if the entry is not current, because of a seek.
+        """
         with self._lock:
+            if not is_current():
+                return
             self._keep_partial(key, left)
+            if not left:
+                self._pending.update(dict.fromkeys((key, *chunks), (0, 0)))
+                self._highest = max(self._highest, key)
+                self._flush()
 
     def acknowledge(
         self,

@@ -160,11 +160,11 @@ class TopicConsumer(AttachedConsumer):
         self._kept_timer: Timer | None = None
         # The cluster of what is known of the topic.
         self._cluster = context.pool.cluster
-        # Where a non-durable subscription continues, and which messages of an entry a seek skips.
+        # Where a non-durable subscription continues, and what a seek skips, see `_left_out`.
         self._resume_at = options.start
         # Where the current subscription started: skip what is before it in the same entry.
         self._floor = EARLIEST_POSITION
-        self._sought: tuple[EntryKey, int] | None = None
+        self._sought: tuple[EntryKey, EntryKey, int] | None = None
         # Used by the receiving thread only: the current generation's decoders, and up to where
         # entries of a block must be decoded one by one.
         self._decoder_of = 0
@@ -292,6 +292,10 @@ class TopicConsumer(AttachedConsumer):
             super().on_notification(attachment, body)
 
     @property
+    def _is_exclusive(self) -> bool:
+        return self.options.kind == pb.CommandSubscribe.Exclusive
+
+    @property
     def generation(self) -> int:
         """Counts how often everything was redelivered."""
         return self._queue.generation
@@ -352,7 +356,7 @@ class TopicConsumer(AttachedConsumer):
         first = rows.first
         return (
             self.acks.may_know(first)
-            or (self._sought is not None and first <= self._sought[0])
+            or (self._sought is not None and first <= self._sought[1])
             or (self._dead_letter_router is not None and self._dead_letter_router.may_be_last(rows))
         )
 
@@ -374,7 +378,7 @@ class TopicConsumer(AttachedConsumer):
             self._epoch_seen = self._epoch
         try:
             entry = self._decode(frame, key)
-            left = 0 if entry is None else self._wanted(entry, key)
+            left = 0 if entry is None else self._left_of(entry, key)
         except PulsarError as error:
             if can_pass(error, lives=True) or isinstance(error, ClosedError):
                 # Its chunks could not be fetched now: the entry stays the next one.
@@ -388,28 +392,54 @@ class TopicConsumer(AttachedConsumer):
                 return None
             raise
         cost = self._decoder.messages
-        if entry is None:
+        if entry is not None:
+            cost = cost if entry.left is None else entry.left.bit_count()
+            left = self._begin(entry, key, left, generation)
+        if entry is None or not left:
             self._drop(generation, end, cost, size)
             return None
-        if entry.left is not None:
-            cost = entry.left.bit_count()
-        if not left:
-            self._drop(generation, end, cost, size)
-            return None
-        if entry.left is not None and entry.is_batch and self._keeps:
-            self.acks.begin(key, entry.left)
-        if entry.chunk_ids:
-            self._outstanding.chunked(key, entry.chunk_ids)
         with self._lock:
             counts = self._queue.take(generation, end, cost)
             entry.cluster = self._cluster
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
+    def _begin(self, entry: ReceivedEntry, key: EntryKey, left: int, generation: int) -> int:
+        """Remember what of an entry has to be acknowledged; return the bits of what is wanted.
+
+        `left` has the bits of messages that are neither acknowledged nor removed by compaction.
+        """
+        wanted = left & self._behind_sought(key, entry.wanted.stop, generation)
+        chunks = [(found.ledger_id, found.entry_id) for found in entry.chunk_ids]
+        if chunks and wanted:
+            self._outstanding.chunked(key, entry.chunk_ids)
+        if self._is_exclusive:
+            # Otherwise another consumer may want what is before.
+            left = wanted
+        if self._keeps and left != bits_from(0, entry.wanted.stop):
+            # A seek first starts a new generation, and then forgets what is acknowledged.
+            self.acks.begin(key, left, chunks, lambda: generation == self._queue.generation)
+        return wanted
+
+    def _behind_sought(self, key: EntryKey, stop: int, generation: int) -> int:
+        """Return the bits of an entry's messages that are not before what was sought."""
+        bits = bits_from(0, stop)
+        if self._sought is None:
+            return bits
+        start, sought, first = self._sought
+        if key == sought:
+            bits = bits_from(min(first, stop), stop)
+        if key < start or (not bits and self._is_exclusive):
+            # Somebody else has moved the subscription; or will have when the entry comes again,
+            # as it is acknowledged.
+            with self._lock:
+                if generation == self._queue.generation:
+                    self._sought = None
+        return bits
+
     def _decode(self, frame: Frame, key: EntryKey) -> ReceivedEntry | None:
         entry = self._decoder.decode(frame)
-        if self._decoder.undecryptable and entry is None:
-            # It was discarded, as the options say.
-            self._decoder.undecryptable = 0
+        if self._decoder.discarded:
+            # As the options say.
             self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
         if (chunk := self._decoder.last_chunk) is None:
             return entry
@@ -463,8 +493,8 @@ class TopicConsumer(AttachedConsumer):
         """All messages of a delivery were returned."""
         self.give_back(delivery.generation, delivery.cost, delivery.size)
 
-    def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
-        """Return the bits of an entry's messages that should be returned."""
+    def _left_of(self, entry: ReceivedEntry, key: EntryKey) -> int:
+        """Return the bits of an entry's messages that are still to be acknowledged."""
         stop = entry.wanted.stop
         if stop > MAX_BATCH:
             raise CorruptBatch(
@@ -473,8 +503,12 @@ class TopicConsumer(AttachedConsumer):
         left = bits_from(entry.wanted.start, stop)
         if entry.left is not None and entry.is_batch:
             left &= entry.left
-        if self._sought is not None and self._sought[0] == key:
-            left &= bits_from(min(self._sought[1], stop), stop)
+        if self.options.read_compacted and entry.is_batch:
+            try:
+                left &= ~sum(1 << index for index in entry.unpack().compacted)
+            except CorruptMessage as error:
+                place = f"{key[0]}:{key[1]}"
+                raise error.with_context(topic=self.topic, message_id=place) from error.__cause__
         # All entries of a non-persistent topic have the same id.
         return self.acks.left_of(key, left) if self._keeps else left
 
@@ -710,11 +744,11 @@ class TopicConsumer(AttachedConsumer):
             else:
                 command = partial(commands.seek, message_id=_seek_id(target))
             yield from self._ask(attachment, command, deadline)
-            self._outstanding.clear()
             with self._lock:
                 self._forget_queue()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
                 self._resume_at = EARLIEST_POSITION
+            self._outstanding.clear()
             self._give_up(attachment)
             yield from self.attach_operation(deadline)
         finally:
@@ -723,15 +757,19 @@ class TopicConsumer(AttachedConsumer):
             if not self.attached:
                 self._reattach()
 
-    def _left_out(self, target: MessageIdAdv) -> tuple[EntryKey, int] | None:
-        """Return an entry and an index: after a seek, skip its messages before that index."""
+    def _left_out(self, target: MessageIdAdv) -> tuple[EntryKey, EntryKey, int] | None:
+        """Return where deliveries begin after a seek, an entry, and an index.
+
+        Messages of that entry before that index are skipped.
+        """
         if target.ledger_id < 0 or target.ledger_id == LATEST_POSITION.ledger_id:
             return None
         first = target.first_chunk or target
+        start = (first.ledger_id, first.entry_id)
         if self.options.start_inclusive:
-            return (first.ledger_id, first.entry_id), max(target.batch_index, 0)
+            return start, start, max(target.batch_index, 0)
         key = (target.ledger_id, target.entry_id)
-        return key, target.batch_index + 1 if target.batch_index >= 0 else MAX_BATCH
+        return start, key, target.batch_index + 1 if target.batch_index >= 0 else MAX_BATCH
 
     def last_id_operation(self, deadline: Deadline) -> Operation[MessageIdAdv]:
         """Return an operation for the topic's last message; one attempt."""

@@ -67,7 +67,8 @@ class EntryDecoder:
     decompressed or reassembled payload.
     A chunked message has the position of its last chunk. One without its last chunk is no message:
     its producer never got a receipt. With `only_uuid` everything but that message's chunks is
-    skipped. `undecryptable` counts messages that were handled by the decryptor's action. Unless
+    skipped. `undecryptable` counts messages that were handled by the decryptor's action, and
+    `discarded` is set if that was done to the last frame: one may be a chunk of a message. Unless
     entries come `in_order`, they may come again, and `position` does not move. With `max_chunked`
     more unfinished chunked messages are too many; `on_given_up` gets the ids of chunks dropped for
     that. Chunks are held in a `memory`, or take `limit` bytes at most; with `only_uuid` they always
@@ -90,6 +91,7 @@ class EntryDecoder:
     ) -> None:
         self.topic = topic
         self.undecryptable = 0
+        self.discarded = False
         self.decryptor = decryptor or Decryptor()
         self.position = start
         self.end = end
@@ -138,6 +140,7 @@ class EntryDecoder:
         message_id = frame.command.message.message_id
         key = (message_id.ledgerId, message_id.entryId)
         self.last_chunk = None
+        self.discarded = False
         # Such an id would be after every end, and so end the range.
         try:
             check_id(message_id, is_stored=True)
@@ -198,6 +201,7 @@ class EntryDecoder:
             in_chunks = entry.metadata.num_chunks_from_msg > 1
             is_end = not in_chunks or _is_last(entry.metadata)
             self.undecryptable += len(entry.wanted) if is_end else 0
+            self.discarded = True
             return None
         # A batch has the position of its first message.
         if entry.wanted.start:
