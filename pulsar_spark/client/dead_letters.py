@@ -261,6 +261,12 @@ class LastDeliveries:
         with self._lock:
             self._kept.pop((consumer.topic, key), None)
 
+    def forget_all(self, consumer: TopicConsumer) -> None:
+        """Forget all entries of a consumer, which are delivered for the first time again."""
+        with self._lock:
+            for place in [place for place in self._kept if place[0] == consumer.topic]:
+                del self._kept[place]
+
     def _send_away(self, consumer: TopicConsumer, key: EntryKey, messages: list[Message]) -> None:
         """Send an entry's unacknowledged messages to the dead-letter topic and acknowledge them."""
         ids = [message.message_id().unwrap() for message in messages]

@@ -501,6 +501,27 @@ def test_a_message_that_is_refused_too_often_is_a_dead_letter(
         )
 
 
+def test_after_a_seek_deliveries_are_counted_anew(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(b"one")
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=1,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1, f"{topic}-dead"),
+    ) as consumer:
+        for _ in range(2):
+            for count in range(2):
+                (message,) = receive(consumer, 1)
+                assert message.redelivery_count() == count
+                if not count:
+                    consumer.negative_acknowledge(message)
+            consumer.seek(MessageId.earliest)
+
+
 def test_the_topic_of_dead_letters_can_begin_with_a_subscription(
     broker: Broker, client: PulsarClient, topic: str, send: Send
 ) -> None:

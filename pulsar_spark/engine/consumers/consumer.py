@@ -101,6 +101,9 @@ class DeadLetterRouter(Protocol):
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
         """An entry was acknowledged."""
 
+    def forget_all(self, consumer: TopicConsumer) -> None:
+        """The subscription was moved: deliveries are counted anew."""
+
     def may_be_last(self, rows: ReceivedRows) -> bool:
         """Whether some of these messages may be on their last delivery."""
 
@@ -229,7 +232,7 @@ class TopicConsumer(AttachedConsumer):
     def _enter(self, cluster: int) -> None:
         """Attach to a cluster: positions and acknowledgements of another one mean nothing there."""
         if cluster != self._cluster:
-            self._outstanding.clear()
+            self._forget_outstanding()
             self._resume_at, self._sought = EARLIEST_POSITION, None
         self._cluster = cluster
 
@@ -593,6 +596,12 @@ class TopicConsumer(AttachedConsumer):
         self.end_reached = False
         return self._queue.forget()
 
+    def _forget_outstanding(self) -> None:
+        """Forget what was returned, acknowledged and refused: the subscription was moved."""
+        self._outstanding.clear()
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.forget_all(self)
+
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(
@@ -748,7 +757,7 @@ class TopicConsumer(AttachedConsumer):
                 self._forget_queue()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
                 self._resume_at = EARLIEST_POSITION
-            self._outstanding.clear()
+            self._forget_outstanding()
             self._give_up(attachment)
             yield from self.attach_operation(deadline)
         finally:
