@@ -84,12 +84,13 @@ _TYPES_BY_NAME = {name: number for number, name in _TYPE_NAMES.items()} | {"NONE
 class SchemaInfo:
     """A schema as brokers store it. `type` is a `pb.Schema.Type`, perhaps an unknown one.
 
-    `found_as` is the topic and the version that brokers have told it for, None if it is not theirs;
-    schemas are equal whatever it is.
+    `found_as` is the topic and the version that brokers have told it for, None if it is not theirs.
+    Schemas are equal whatever it is, and whatever their `name`: nothing is read by that, and
+    brokers tell each topic's own name in its place.
     """
 
     type: int
-    name: str = ""
+    name: str = field(default="", compare=False)
     schema_data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
     found_as: tuple[str, bytes] | None = field(default=None, compare=False, repr=False)
@@ -120,6 +121,11 @@ class SchemaInfo:
                 f"a schema of the type {self.type_name} cannot be registered: its type is not "
                 "known, or a text in it is not Unicode"
             ) from None
+
+    @property
+    def size(self) -> int:
+        """How long its definition and its properties are."""
+        return len(self.schema_data) + sum(len(k) + len(v) for k, v in self.properties.items())
 
     @property
     def type_name(self) -> str:

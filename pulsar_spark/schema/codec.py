@@ -39,6 +39,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES
 
 if TYPE_CHECKING:
@@ -176,8 +177,10 @@ NO_SCHEMA = SchemaInfo(BYTES)
 """The schema of a topic without one: values are bytes."""
 
 _CACHED_COLUMNS = 64
-# What a process makes of a schema serves its next tasks, too.
-_CACHED_DECODERS = 32
+# What a process makes of a schema serves its next tasks, too. A decoder takes some twenty times as
+# much memory as the definition that values were written with.
+_CACHED_DECODERS = 1024
+_CACHED_DEFINITIONS = 4 * 1024 * 1024
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are plain bytes or text."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
@@ -345,13 +348,20 @@ def decoder_of(
     It can be one that was returned before. With `as_java`, JSON is read as Java's client does, even
     where that loses something. Raises SchemaMismatch if values of one cannot be read as the other.
     """
-    return _decoder_of(writer, reader, tuple(fields), as_java)
+    key = writer, reader, tuple(fields), as_java
+    found = _decoders.get(key)
+    if found is None:
+        found = _made(writer, reader, fields, as_java)
+        _decoders.put(key, found, writer.size)
+    return found
 
 
-@lru_cache(_CACHED_DECODERS)
-def _decoder_of(
-    writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], as_java: bool
-) -> Decoder:
+_decoders = BoundedCache[tuple[SchemaInfo, SchemaInfo, tuple[str, ...], bool], Decoder](
+    _CACHED_DECODERS, _CACHED_DEFINITIONS
+)
+
+
+def _made(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], as_java: bool) -> Decoder:
     check_types(writer, reader)
     codec = codec_of(reader)
     if as_java and reader.type == pb.Schema.Json:

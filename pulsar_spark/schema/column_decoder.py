@@ -16,6 +16,7 @@ import pyarrow as pa
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, integers
 from pulsar_spark.schema.arrow.kernel_columns import layout, read_in_kernel, with_rows
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.codec import Decoded, Decoder, JointDecoder, Mismatch, Undecodable
 
 MAX_VERSIONS = 256
@@ -31,6 +32,10 @@ _FEWER = 8
 # Rows whose values are read before they become columns: the garbage collector looks at all of them
 # again and again.
 _AT_ONCE = 1000
+
+# Tasks of one topic have mostly the same versions, and the kernel takes a plan of each.
+_JOINTS = 16
+_JOINT_FIELDS = 300_000
 
 Read = Callable[[bytes], "Sequence[Any] | None"]
 """Returns a value's fields, in the form that `build_array` takes; None for a null value.
@@ -75,11 +80,18 @@ class ColumnDecoder:
         return implementation.native.ValueDecoder(kind, plans, *limits)
 
     def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
-        """Return a decoder for values of all these decoders' versions, if there can be one."""
-        plans = [each._plans[0] for each in decoders if isinstance(each, ColumnDecoder)]
-        if len(plans) < len(decoders) or len(plans) > MAX_VERSIONS:
+        """Return a decoder for values of all these decoders' versions, if there can be one.
+
+        It can be one that was returned before.
+        """
+        key = tuple(each for each in decoders if isinstance(each, ColumnDecoder))
+        if len(key) < len(decoders) or len(key) > MAX_VERSIONS:
             return None
-        return ColumnDecoder(self._fields, *plans)
+        found = _together.get(key)
+        if found is None:
+            found = ColumnDecoder(self._fields, *[each._plans[0] for each in key])
+            _together.put(key, found, len(key) * len(self._fields))
+        return found
 
     def decode(self, raw: pa.Array, versions: pa.Array | None = None) -> Decoded:
         """Decode a binary array; null is a null value. `versions` are numbers, as int32."""
@@ -124,3 +136,6 @@ class ColumnDecoder:
             build_array(column, field.type)
             for column, field in zip(columns, self._fields, strict=True)
         ]
+
+
+_together = BoundedCache[tuple[ColumnDecoder, ...], ColumnDecoder](_JOINTS, _JOINT_FIELDS)

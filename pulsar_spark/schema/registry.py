@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from pulsar_spark.engine.deadline import Deadline
@@ -19,17 +19,23 @@ from pulsar_spark.engine.operations import Operation, value_of
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.bounded_cache import BoundedCache
 
 _MAX_VERSIONS = 1000
 _MAX_OLDER = 100
 _VERSION_SIZE = 8
 _DIGEST_SIZE = 16
-_MAX_REMEMBERED = 32
+_MAX_DIGESTS = 32
+_MAX_REMEMBERED = 10_000
+_MAX_REMEMBERED_BYTES = 32 * 1024 * 1024
+# What a process needs to remember that it has a definition as a version of a topic.
+_ENTRY_BYTES = 300
 
 
-@lru_cache(_MAX_REMEMBERED)
+@lru_cache(_MAX_DIGESTS)
 def _digest(schema: SchemaInfo) -> bytes:
-    told = (schema.type, schema.name, sorted(schema.properties.items()))
+    # What users declare has columns besides its definition.
+    told = (type(schema).__name__, schema.type, sorted(schema.properties.items()))
     text = repr(told).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text + b"\0" + schema.schema_data, digest_size=_DIGEST_SIZE).digest()
 
@@ -47,8 +53,10 @@ class SchemaRef(NamedTuple):
         return cls(_digest(schema), *(schema.found_as or ()))
 
 
-_remembered: dict[bytes, SchemaInfo] = {}
-"""What this process was given. Guarded by the interpreter: a lost entry is only given again."""
+_remembered = BoundedCache[bytes | tuple[str, str, bytes], SchemaInfo](
+    _MAX_REMEMBERED, _MAX_REMEMBERED_BYTES
+)
+"""What this process was given, by digest, and what it asked for: by era, topic and version too."""
 
 
 def definition_of(ref: SchemaRef, given: Mapping[bytes, SchemaInfo]) -> SchemaInfo | None:
@@ -63,9 +71,7 @@ def definition_of(ref: SchemaRef, given: Mapping[bytes, SchemaInfo]) -> SchemaIn
 
 def remember(schema: SchemaInfo) -> None:
     """Keep a definition for tasks of this process that only have its name."""
-    while len(_remembered) >= _MAX_REMEMBERED:
-        _remembered.pop(next(iter(_remembered)), None)
-    _remembered[_digest(schema)] = schema
+    _remembered.put(_digest(schema), schema, schema.size + _ENTRY_BYTES)
 
 
 def fetched(lookup: Lookup, ref: SchemaRef) -> SchemaInfo:
@@ -125,15 +131,22 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 class SchemaVersions:
     """The versions of a topic's schema, each fetched once, when it is first needed.
 
-    Those that are `known` already are not. Partitions have their topic's schema.
+    Those that are `known` already are not, nor those that this process has fetched in the same
+    `era`: a topic that was made again counts its versions anew, in another era. Partitions have
+    their topic's schema.
     """
 
     def __init__(
-        self, lookup: Lookup, topic: str, known: Mapping[bytes, SchemaInfo] | None = None
+        self,
+        lookup: Lookup,
+        topic: str,
+        known: Mapping[bytes, SchemaInfo] | None = None,
+        era: str = "",
     ) -> None:
         self._lookup = lookup
         self._topic = str(TopicName.parse(topic).partitioned)
         self._known: dict[bytes, SchemaInfo] = dict(known or {})
+        self._era = era
 
     def __call__(self, version: bytes) -> SchemaInfo:
         """Return the schema of a version.
@@ -141,19 +154,49 @@ class SchemaVersions:
         Raises SchemaMismatch for a version that the registry lacks, OperationTimeout, and other
         errors of the broker.
         """
+        found = self._have(version)
+        return self._ask([version])[0] if found is None else found
+
+    def expect(self, versions: Iterable[bytes]) -> None:
+        """Fetch versions that will be needed, all at once.
+
+        Raises as a call, except for what the registry lacks.
+        """
+        missing = [version for version in versions if self._have(version) is None]
+        if len(missing) > 1:
+            with contextlib.suppress(SchemaMismatch):
+                self._ask(missing)
+
+    def _have(self, version: bytes) -> SchemaInfo | None:
         found = self._known.get(version)
-        if found is None:
-            found = self._ask(version)
-            if len(self._known) >= _MAX_VERSIONS:
-                del self._known[next(iter(self._known))]
-            self._known[version] = found
+        if found is None and self._era:
+            found = _remembered.get((self._era, self._topic, version))
         return found
 
-    def _ask(self, version: bytes) -> SchemaInfo:
-        found = self._lookup.ask(
-            self._topic,
-            lambda topic, deadline: _schema_operation(self._lookup, topic, version, deadline),
-        )
+    def _ask(self, versions: Sequence[bytes]) -> list[SchemaInfo]:
+        """Fetch versions at once; raises the first error after it has taken what it was told."""
+        attempts = [partial(_version_operation, self._lookup, version) for version in versions]
+        answers = self._lookup.ask_each(self._topic, attempts)
+        for version, found in zip(versions, answers, strict=True):
+            if isinstance(found, SchemaInfo):
+                self._take(version, found)
+        return [
+            self._checked(version, value_of(found))
+            for version, found in zip(versions, answers, strict=True)
+        ]
+
+    def _take(self, version: bytes, found: SchemaInfo) -> None:
+        if self._era:
+            # Many topics have one definition, which is kept once.
+            if _remembered.get(_digest(found)) is None:
+                remember(found)
+            same = _remembered.get(_digest(found)) or found
+            _remembered.put((self._era, self._topic, version), same, _ENTRY_BYTES)
+        if len(self._known) >= _MAX_VERSIONS:
+            del self._known[next(iter(self._known))]
+        self._known[version] = found
+
+    def _checked(self, version: bytes, found: SchemaInfo | None) -> SchemaInfo:
         if found is None:
             raise SchemaMismatch(
                 f"messages were written with the version {version_number(version)} of the topic's "
@@ -167,6 +210,12 @@ class SchemaVersions:
 def version_number(version: bytes) -> str:
     """Return a schema version as a decimal number: brokers count versions from 0."""
     return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
+
+
+def _version_operation(
+    lookup: Lookup, version: bytes, topic: str, deadline: Deadline
+) -> Operation[SchemaInfo | None]:
+    return _schema_operation(lookup, topic, version, deadline)
 
 
 def _schema_operation(

@@ -42,6 +42,7 @@ infos = st.builds(
 def test_a_schema_survives_the_wire_and_pickling(info: SchemaInfo) -> None:
     data = pb.Schema.FromString(info.to_pb().SerializeToString())
     assert SchemaInfo.from_pb(data) == info
+    assert SchemaInfo.from_pb(data).name == info.name
     assert pickle.loads(pickle.dumps(info)) == info
     assert isinstance(hash(info), int)
 
@@ -49,8 +50,17 @@ def test_a_schema_survives_the_wire_and_pickling(info: SchemaInfo) -> None:
 def test_a_type_that_is_not_known_yet_keeps_its_number() -> None:
     data = pb.Schema(name="n", schema_data=b"d").SerializePartialToString() + bytes((0x20, 99))
     info = SchemaInfo.from_pb(pb.Schema.FromString(data))
-    assert info == SchemaInfo(99, "n", b"d")
+    assert (info, info.name) == (SchemaInfo(99, "n", b"d"), "n")
     assert info.type_name == "schema type 99"
+
+
+def test_what_a_schema_is_called_makes_no_difference() -> None:
+    """Brokers call it as the topic."""
+    one, other = (SchemaInfo(pb.Schema.Avro, name, b"{}", {"p": "v"}) for name in ("ns/a", "ns/b"))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != SchemaInfo(pb.Schema.Avro, "ns/a", b"{}", {"p": "w"})
+    assert one != SchemaInfo(pb.Schema.Json, "ns/a", b"{}", {"p": "v"})
 
 
 def test_every_type_has_a_name_and_one_place() -> None:

@@ -18,6 +18,7 @@ from pulsar_spark.schema.registry import (
     version_number,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.round_trips import Asked
 from tests.support.schemas import register_schema
 
 T, U = "persistent://public/default/t", "persistent://public/default/u"
@@ -85,6 +86,44 @@ def test_each_version_is_asked_for_once_of_the_whole_topic(
         assert versions(version(2)).schema_data == RECORD % b"c"
         assert versions(version(0)).schema_data == RECORD % b"a"
     assert broker.faults.seen("GET_SCHEMA") == 2
+
+
+def test_versions_that_are_expected_are_asked_for_at_once(
+    broker: EmbeddedBroker, versions: SchemaVersions
+) -> None:
+    with Asked(broker, 0.05, but=["LOOKUP", "PARTITIONED_METADATA"]) as asked:
+        versions.expect([version(2), version(0), version(1)])
+    assert (asked.counts["GET_SCHEMA"], asked.in_sequence) == (3, 1)
+    assert [versions(version(n)).schema_data for n in range(3)] == [
+        RECORD % name for name in (b"a", b"b", b"c")
+    ]
+    assert asked.counts["GET_SCHEMA"] == 3
+
+
+def test_what_is_expected_and_gone_is_an_error_for_who_needs_it(versions: SchemaVersions) -> None:
+    versions.expect([version(7), version(1), version(8)])
+    assert versions(version(1)).schema_data == RECORD % b"b"
+    with pytest.raises(SchemaMismatch, match="version 7"):
+        versions(version(7))
+
+
+def test_a_process_asks_for_a_version_once_in_an_era_of_its_topic(
+    broker: EmbeddedBroker, context: ClientContext, versions: SchemaVersions
+) -> None:
+    for era, requests in (("one", 1), ("one", 1), ("two", 2), ("two", 2), ("", 3), ("", 4)):
+        again = SchemaVersions(context.lookup, T, era=era)
+        assert again(version(1)).schema_data == RECORD % b"b"
+        assert broker.faults.seen("GET_SCHEMA") == requests
+
+
+def test_a_topic_that_is_made_again_has_its_own_versions_in_its_next_era(
+    broker: EmbeddedBroker, context: ClientContext, versions: SchemaVersions
+) -> None:
+    assert SchemaVersions(context.lookup, T, era="one")(version(0)).schema_data == RECORD % b"a"
+    broker.delete_topic(T)
+    broker.create_topic(T)
+    register_schema(context.lookup, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % b"x"))
+    assert SchemaVersions(context.lookup, T, era="two")(version(0)).schema_data == RECORD % b"x"
 
 
 @pytest.mark.fault(64)

@@ -7,7 +7,7 @@ told otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -222,6 +222,13 @@ class Lookup:
     ) -> dict[str, T | PulsarError]:
         """As `ask`, about many topics at once."""
         return in_steps(self.asking_many(topics, attempt))
+
+    def ask_each(
+        self, topic: str, attempts: Sequence[Callable[[str, Deadline], Operation[T]]]
+    ) -> list[T | PulsarError]:
+        """As `ask`, several questions about a topic at once; an error stands for its answer."""
+        questions = [(topic, retried(partial(attempt, topic))) for attempt in attempts]
+        return in_steps(asking_all(questions, self._timeout))
 
     def asking_many(
         self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]

@@ -28,7 +28,7 @@ from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.column_arrays import array_of
 from pulsar_spark.schema.table.metadata_columns import SOURCES
 from pulsar_spark.schema.table.names import KEY, PARTITION, TOPIC, VALUE
-from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
+from pulsar_spark.schema.table.value_decoder import DecodedValues, Expect, ValueDecoder, Writers
 
 logger = get_logger(__name__)
 
@@ -75,8 +75,8 @@ class RecordBatchBuilder:
 
     A batch has at most `max_rows` rows and about `max_bytes` bytes, with what its rows repeat of
     their entries, unless one message is larger.
-    `writers` returns the schemas that values were written with; without it, that is the
-    projection's. Not thread-safe.
+    `writers` returns the schemas that values were written with, and is told with `expect` which
+    will be needed; without it, that is the projection's. Not thread-safe.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class RecordBatchBuilder:
         partition: int,
         writers: Writers | None = None,
         *,
+        expect: Expect | None = None,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -95,7 +96,7 @@ class RecordBatchBuilder:
         self._schema_info = projection.schema
         self._mode = projection.mode
         self._times = projection.times
-        self._decoder = _value_decoder(projection, writers)
+        self._decoder = _value_decoder(projection, writers, expect)
         self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
         # What messages have besides their decoded values.
         self._read_columns = [
@@ -227,7 +228,9 @@ class RecordBatchBuilder:
 _NOTHING = DecodedValues(binaries([]), {})
 
 
-def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDecoder | None:
+def _value_decoder(
+    projection: Projection, writers: Writers | None, expect: Expect | None
+) -> ValueDecoder | None:
     """Return the decoder of the requested columns, None if nothing needs decoding."""
     schema = projection.schema
     if schema is None:
@@ -240,9 +243,8 @@ def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDeco
             return None
         # Whether a value can be decoded matters even if no field of it is requested.
         names = [*found.fields.names, *typed.difference(found.fields.names)]
-    return ValueDecoder(
-        schema, names, writers or (lambda version: schema), as_java=projection.as_java
-    )
+    given = writers or (lambda version: schema)
+    return ValueDecoder(schema, names, given, expect=expect, as_java=projection.as_java)
 
 
 def _field(found: Undecodable) -> str:

@@ -19,16 +19,17 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Columns, VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
+from pulsar_spark.schema.arrow.arrays import from_words, integers, repeated_by_run
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.codec import (
     Decoder,
-    Joinable,
     JointDecoder,
     Undecodable,
     Unreadable,
     decoder_of,
     typed_columns,
 )
+from pulsar_spark.schema.column_decoder import MAX_VERSIONS, ColumnDecoder
 from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.column_arrays import array_of
@@ -36,10 +37,14 @@ from pulsar_spark.schema.table.names import KEY
 
 Writers = Callable[[bytes], SchemaInfo]
 """Returns a version's schema."""
+Expect = Callable[[Sequence[bytes]], None]
+"""Gets versions' schemas at once, before they are asked for one by one."""
 
-_MAX_DECODERS = 100
-# A topic's record batches hold few different combinations of versions.
-_MAX_JOINT = 16
+# All versions of most topics; their definitions are limited, too.
+_MAX_DECODERS = 1000
+_MAX_DEFINITIONS = 4 * 1024 * 1024
+
+_AnyDecoder = Decoder | PairDecoder | Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,18 @@ class ValueDecoder:
     """Decodes a topic's values to the columns `names` of the query's schema `reader`.
 
     `names` has __key if the topic's keys are typed. `writers` returns the schema of a version when
-    it is first needed; messages without a version are read with the query's. `as_java` is
-    about JSON (`codec.decoder_of`).
+    it is first needed, and is told with `expect` which ones will be; messages without a version are
+    read with the query's. `as_java` is about JSON (`codec.decoder_of`).
     """
 
     def __init__(
-        self, reader: SchemaInfo, names: Sequence[str], writers: Writers, *, as_java: bool = False
+        self,
+        reader: SchemaInfo,
+        names: Sequence[str],
+        writers: Writers,
+        *,
+        expect: Expect | None = None,
+        as_java: bool = False,
     ) -> None:
         self._reader = reader
         self.names = tuple(names)
@@ -78,9 +89,10 @@ class ValueDecoder:
         ]
         """The columns' types, in the order of `names`."""
         self._writers = writers
+        self._expect = expect
         self._as_java = as_java
-        self._decoders: dict[bytes, Decoder | PairDecoder | Unreadable] = {}
-        self._joint: dict[tuple[bytes, ...], JointDecoder | None] = {}
+        self._decoders = BoundedCache[bytes, _AnyDecoder](_MAX_DECODERS, _MAX_DEFINITIONS)
+        self._joint = _Joint()
 
     def decode(self, columns: Columns, topic: str) -> DecodedValues:
         """Decode a record batch's values; raises as `writers`, except SchemaMismatch.
@@ -89,42 +101,44 @@ class ValueDecoder:
         query's, or cannot be resolved to the query's schema.
         """
         groups = _Groups(columns.version_runs, columns.rows)
-        decoders = [self._decoder(version, topic) for version in groups.versions]
+        decoders = self._decoders_of(groups.versions, topic)
         separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
         raw = array_of(columns, "value", pa.binary())
         keys = array_of(columns, "key", pa.binary()) if separated and self._has_keys else None
         if len(decoders) == 1:
             return self._decode(groups.versions[0], decoders[0], raw, keys)
-        joint = self._together(groups.versions, decoders)
-        if joint is not None:
-            decoded = joint.decode(raw, groups.numbers)
-            bad_version = groups.version_of(decoded.bad[0].row) if decoded.bad else b""
-            found = dict(zip(self.names, decoded.columns, strict=True))
-            return DecodedValues(raw, found, decoded.bad, bad_version)
-        groups.split()
+        parts = self._joint.parts(groups.versions, decoders)
+        if len(parts) == 1:
+            return self._decode_together(groups, parts[0], raw, groups.numbers)
+        groups.split(parts)
         pieces = []
-        for version, decoder, rows in zip(groups.versions, decoders, groups.rows, strict=True):
-            own_keys = None if keys is None else keys.take(rows)
-            pieces.append(self._decode(version, decoder, raw.take(rows), own_keys))
+        for part, rows in zip(parts, groups.rows, strict=True):
+            values, place = raw.take(rows), part.places[0]
+            if part.joint is None:
+                own_keys = None if keys is None else keys.take(rows)
+                piece = self._decode(groups.versions[place], decoders[place], values, own_keys)
+            else:
+                piece = self._decode_together(groups, part, values, groups.numbers.take(rows))
+            pieces.append(piece)
         return groups.joined(raw, pieces)
 
-    def _together(
-        self, versions: Sequence[bytes], decoders: Sequence[Decoder | PairDecoder | Unreadable]
-    ) -> JointDecoder | None:
-        """Return a decoder for values of all these versions, None if the format has none."""
-        key = tuple(versions)
-        if key not in self._joint:
-            if len(self._joint) >= _MAX_JOINT:
-                self._joint.clear()
-            joinable = [each for each in decoders if isinstance(each, Joinable)]
-            all_are = len(joinable) == len(decoders)
-            self._joint[key] = joinable[0].together(joinable) if all_are else None
-        return self._joint[key]
+    def _decode_together(
+        self, groups: _Groups, part: _Part, raw: pa.Array, numbers: pa.Array
+    ) -> DecodedValues:
+        """Decode the values of a part with several versions; `numbers` are theirs."""
+        assert part.joint is not None
+        assert part.numbers is not None
+        decoded = part.joint.decode(raw, part.numbers.take(numbers))
+        bad_version = b""
+        if decoded.bad:
+            bad_version = groups.versions[numbers[decoded.bad[0].row].as_py()]
+        found = dict(zip(self.names, decoded.columns, strict=True))
+        return DecodedValues(raw, found, decoded.bad, bad_version)
 
     def _decode(
         self,
         version: bytes,
-        decoder: Decoder | PairDecoder | Unreadable,
+        decoder: _AnyDecoder,
         raw: pa.Array,
         keys: pa.Array | None,
     ) -> DecodedValues:
@@ -139,37 +153,107 @@ class ValueDecoder:
             unreadable = None
         return DecodedValues(raw, columns, decoded.bad, version, unreadable)
 
-    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | Unreadable:
-        found = self._decoders.get(version)
-        if found is None:
-            found = self._decoder_from(version, topic)
-            if len(self._decoders) >= _MAX_DECODERS:
-                del self._decoders[next(iter(self._decoders))]
-            self._decoders[version] = found
-        return found
+    def _decoders_of(self, versions: Sequence[bytes], topic: str) -> list[_AnyDecoder]:
+        known = {version: self._decoders.get(version) for version in versions}
+        missing = [version for version, found in known.items() if found is None]
+        if self._expect is not None and len(missing) > 1:
+            self._expect([version for version in missing if version])
+        return [
+            self._decoder_from(version, topic) if found is None else found
+            for version, found in known.items()
+        ]
 
-    def _decoder_from(self, version: bytes, topic: str) -> Decoder | PairDecoder | Unreadable:
+    def _decoder_from(self, version: bytes, topic: str) -> _AnyDecoder:
+        writer = self._reader
+        found: _AnyDecoder
         where = ""
 
         def told(error: SchemaMismatch) -> SchemaMismatch:
             return SchemaMismatch(where + error.what, error.remedy, topic=error.topic or topic)
 
         try:
-            writer = self._writers(version) if version else self._reader
-            where = f"version {version_number(version)} of the topic's schema: " if version else ""
+            if version:
+                writer = self._writers(version)
+                where = f"version {version_number(version)} of the topic's schema: "
             if self._reader.type == pb.Schema.KeyValue:
-                return PairDecoder(writer, self._reader, self.names, told, as_java=self._as_java)
-            return decoder_of(writer, self._reader, self.names, as_java=self._as_java)
+                found = PairDecoder(writer, self._reader, self.names, told, as_java=self._as_java)
+            else:
+                found = decoder_of(writer, self._reader, self.names, as_java=self._as_java)
         except SchemaMismatch as error:
             # A null value may still have a key.
-            return Unreadable(told(error), self.types, are_nulls_too=self._has_keys)
+            found = Unreadable(told(error), self.types, are_nulls_too=self._has_keys)
+        self._decoders.put(version, found, writer.size)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Values of a record batch that are decoded together, by the `places` of their versions.
+
+    With several versions there is a `joint` decoder, and its `numbers` of the batch's versions.
+    """
+
+    places: Sequence[int]
+    joint: JointDecoder | None = None
+    numbers: pa.Array | None = None
+
+
+class _Joint:
+    """Decoders of several versions, for record batches that have mostly the same ones.
+
+    One that was made for a batch serves the next ones that have no others.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, ColumnDecoder] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._joints: list[JointDecoder | None] = []
+
+    def parts(self, versions: Sequence[bytes], decoders: Sequence[_AnyDecoder]) -> list[_Part]:
+        """Return the parts in which values of these versions are decoded."""
+        joinable = {
+            version: decoder
+            for version, decoder in zip(versions, decoders, strict=True)
+            if isinstance(decoder, ColumnDecoder)
+        }
+        if len(joinable) < 2:
+            return [_Part([place]) for place in range(len(versions))]
+        self._make(joinable)
+        places: dict[int, list[int]] = {}
+        for place, version in enumerate(versions):
+            # Those that are decoded alone count down from -1.
+            number = self._numbers[version] // MAX_VERSIONS if version in joinable else -1 - place
+            places.setdefault(number, []).append(place)
+        numbers = [self._numbers.get(version, 0) % MAX_VERSIONS for version in versions]
+        parts: list[_Part] = []
+        for number, some in places.items():
+            joint = self._joints[number] if len(some) > 1 else None
+            if joint is None:
+                parts += [_Part([place]) for place in some]
+            else:
+                parts.append(_Part(some, joint, integers(numbers, pa.int32())))
+        return parts
+
+    def _make(self, wanted: Mapping[bytes, ColumnDecoder]) -> None:
+        if wanted.keys() <= self._numbers.keys():
+            return
+        # Batches that have many versions have most of them; those of a topic whose versions follow
+        # one another have the last ones.
+        both = {**self._known, **wanted}
+        self._known = both if len(both) <= 2 * len(wanted) else dict(wanted)
+        order = sorted(self._known)
+        self._numbers = {version: number for number, version in enumerate(order)}
+        self._joints = []
+        for start in range(0, len(order), MAX_VERSIONS):
+            some = [self._known[version] for version in order[start : start + MAX_VERSIONS]]
+            self._joints.append(some[0].together(some))
 
 
 class _Groups:
     """The rows of a record batch by schema version.
 
     `versions` are in the order of their first row, `numbers` are each row's index there. After
-    `split`, `rows` are those of each version, ascending.
+    `split`, `rows` are those of each part, ascending.
     """
 
     def __init__(self, runs: VersionRuns, count: int) -> None:
@@ -180,23 +264,25 @@ class _Groups:
             return
         stops = array("i", starts)
         stops.append(count)
-        by_run = from_words(array("i", numbers), pa.int32())
-        self._runs = len(by_run)
+        self._runs = array("i", numbers)
+        by_run = from_words(self._runs, pa.int32())
         self.numbers = by_run if len(by_run) == count else repeated_by_run(by_run, stops[1:])
 
-    def version_of(self, row: int) -> bytes:
-        """Return a row's version."""
-        index: int = self.numbers[row].as_py()
-        return self.versions[index]
-
-    def split(self) -> None:
-        """Group the rows of two or more versions."""
-        rows = pc.array_sort_indices(self.numbers)
+    def split(self, parts: Sequence[_Part]) -> None:
+        """Group the rows of two or more parts, which have all versions."""
+        part_of = [0] * len(self.versions)
+        for number, part in enumerate(parts):
+            for place in part.places:
+                part_of[place] = number
+        numbers = integers(part_of, pa.int32()).take(self.numbers)
+        rows = pc.array_sort_indices(numbers)
+        sizes = {each["values"]: each["counts"] for each in pc.value_counts(numbers).to_pylist()}
         start = 0
-        for size in pc.value_counts(self.numbers).field(1).to_pylist():
-            self.rows.append(rows.slice(start, size))
-            start += size
-        if self._runs > len(self.versions):
+        for number in range(len(parts)):
+            self.rows.append(rows.slice(start, sizes[number]))
+            start += sizes[number]
+        by_run = [part_of[number] for number in self._runs]
+        if by_run != sorted(by_run):
             self._order = pc.array_sort_indices(rows)
 
     def joined(self, raw: pa.Array, pieces: Sequence[DecodedValues]) -> DecodedValues:

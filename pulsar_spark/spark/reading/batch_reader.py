@@ -156,7 +156,9 @@ class PulsarBatchReader(DataSourceReader):
                 # It has got messages since, and so perhaps a schema.
                 found = self._find(planner)
                 planned = planner.partitions(found.topics, found.kind)
-            self.give(planned, found.kind, found.schemas)
+            # What is planned are messages that there were before any task asks for a version.
+            eras = dict.fromkeys(found.schemas, secrets.token_hex(8))
+            self.give(planned, found.kind, found.schemas, eras)
             return [*planned]
 
     def give(
@@ -164,17 +166,19 @@ class PulsarBatchReader(DataSourceReader):
         planned: Iterable[PulsarInputPartition],
         kind: ValueType,
         written: Mapping[str, SchemaInfo | None],
+        eras: Mapping[str, str],
     ) -> None:
         """Tell tasks the type of the values, and which schemas topics certainly have.
 
-        `written` are current versions by topic, as certain as the tasks' ranges: if a topic was
-        made again meanwhile, neither is of use.
+        `written` are current versions by topic, and `eras` are when it has the same versions. Both
+        are as certain as the tasks' ranges: if a topic was made again meanwhile, none is of use.
         """
         if kind.schema is None:
             return
         self._carry(kind.schema)
         for partition in planned:
-            schema = written.get(_owner(partition))
+            owner = _owner(partition)
+            schema, partition.era = written.get(owner), eras.get(owner, "")
             if schema is not None:
                 self._carry(schema)
                 partition.written = (SchemaRef.of(schema),)
@@ -247,6 +251,8 @@ class SeenVersions:
         # The last ledger of each topic partition that was seen, and each topic's schema.
         self._ledgers: dict[str, int] = {}
         self._schemas: dict[str, SchemaInfo | None] = {}
+        self.eras: dict[str, str] = {}
+        """By topic, what changes when a partition of it that was planned goes on elsewhere."""
 
     def of(
         self, planned: Sequence[PulsarInputPartition], kind: ValueType
@@ -257,6 +263,7 @@ class SeenVersions:
         owners = {each.topic: _owner(each) for each in planned}
         ends = {each.topic: each.end[0] for each in planned}
         new = {owners[topic] for topic, end in ends.items() if self._ledgers.get(topic) != end}
+        self.eras |= {owner: secrets.token_hex(8) for owner in new}
         if kind is not self._kind:
             # It was asked for a moment ago.
             self._kind, found_as = kind, kind.schema.found_as

@@ -43,7 +43,8 @@ def read_partition(
     """
     keep_freed_memory()
     with ClientContext.shared(options.client) as context:
-        writers: Writers = SchemaVersions(context.lookup, partition.topic, written)
+        versions = SchemaVersions(context.lookup, partition.topic, written, partition.era)
+        writers: Writers = versions
         if options.value_format != "auto" and projection.schema is not None:
             writers = _Given(writers, projection.schema)
         builder = RecordBatchBuilder(
@@ -52,6 +53,7 @@ def read_partition(
             partition.topic,
             TopicName.parse(partition.topic).partition_index,
             writers,
+            expect=versions.expect,
         )
         yield from _read(context, options, partition, builder)
         _log_counts(partition, builder)

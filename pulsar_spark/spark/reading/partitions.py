@@ -19,7 +19,9 @@ class PulsarInputPartition(InputPartition):
 
     `schema` names what decodes values, None for raw bytes. `first` is the range's first entry, if
     planning knows it: everything before it was read, or was deleted before. `written` names
-    versions of the topic's schema that are certain for messages of this range.
+    versions of the topic's schema that are certain for messages of this range. Messages of ranges
+    that are of one `era` of a topic have the same versions of its schema, whoever asks for them;
+    "" is nobody's.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class PulsarInputPartition(InputPartition):
         self.times = times or PublishTimes()
         self.schema = None if schema is None else SchemaRef.of(schema)
         self.written: tuple[SchemaRef, ...] = ()
+        self.era = ""
         self.first = None if first is None else tuple(first)
 
     @property

@@ -98,7 +98,8 @@ class PulsarStreamReader(DataSourceStreamReader):
         if planned:
             kind = self._source.kind
             self._check_schema(kind)
-            self._tasks.give(planned, kind, self._versions.of(planned, kind))
+            written = self._versions.of(planned, kind)
+            self._tasks.give(planned, kind, written, self._versions.eras)
         return planned
 
     def _check_schema(self, kind: ValueType) -> None:

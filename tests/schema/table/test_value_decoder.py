@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -92,12 +94,24 @@ def test_no_value_decodes_of_a_version_that_cannot_become_the_querys() -> None:
 
 def test_decoders_are_bounded_in_number() -> None:
     decoder = ValueDecoder(INT32, ["value"], lambda version: INT32)
-    entries: list[Any] = [
-        single(i32(number), schema_version=number.to_bytes(8, "big")) for number in range(300)
-    ]
-    found = decoder.decode(rows_of(*entries), TOPIC)
-    assert found.columns["value"].to_pylist() == list(range(300))
-    assert len(decoder._decoders) <= 100
+    for first in range(0, 1500, 300):
+        numbers = range(first, first + 300)
+        entries: list[Any] = [
+            single(i32(number), schema_version=number.to_bytes(8, "big")) for number in numbers
+        ]
+        found = decoder.decode(rows_of(*entries), TOPIC)
+        assert found.columns["value"].to_pylist() == list(numbers)
+    assert len(decoder._decoders) <= 1000
+
+
+def test_versions_that_will_be_needed_are_told_at_once() -> None:
+    told: list[list[bytes]] = []
+    decoder = ValueDecoder(
+        INT64, ["value"], VERSIONS.__getitem__, expect=lambda versions: told.append([*versions])
+    )
+    for _ in range(2):
+        decoder.decode(rows_of(*MIXED), TOPIC)
+    assert told == [[OLD, NEW]]
 
 
 def test_values_of_one_version_are_decoded_together_wherever_they_lie() -> None:
@@ -135,14 +149,101 @@ def test_of_versions_that_alternate_the_first_bad_value_tells_its_version() -> N
     assert found.bad_version == NEW
 
 
+def avro(*names: str) -> SchemaInfo:
+    fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
+    tree = {"type": "record", "name": "R", "fields": fields}
+    return SchemaInfo(pb.Schema.Avro, "R", json.dumps(tree).encode())
+
+
+def count_calls(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many values each call of a decoder of columns gets from here on."""
+    decode, calls = ColumnDecoder.decode, []
+
+    def counted(self: ColumnDecoder, raw: pa.Array, numbers: pa.Array | None = None) -> Decoded:
+        calls.append(len(raw))
+        return decode(self, raw, numbers)
+
+    patch.setattr(ColumnDecoder, "decode", counted)
+    return calls
+
+
+@pytest.mark.parametrize("order", ["in turn", "backwards", "one after the other"])
+@pytest.mark.parametrize("count,most", [(2, 1), (200, 1), (300, 2), (600, 3)])
+def test_values_of_many_versions_take_few_calls(
+    count: int, most: int, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = ValueDecoder(
+        avro("a"), ["a"], lambda version: avro("a", f"b{int.from_bytes(version, 'big')}")
+    )
+    numbers = {
+        "in turn": [*range(count)] * 2,
+        "backwards": [*reversed(range(count))] * 2,
+        "one after the other": sorted([*range(count)] * 2),
+    }[order]
+    entries = [
+        single(bytes((2, row % 50 * 2, 0)), schema_version=n.to_bytes(8, "big"))
+        for row, n in enumerate(numbers)
+    ]
+    calls = count_calls(monkeypatch)
+    for _ in range(2):
+        calls.clear()
+        found = decoder.decode(rows_of(*entries), TOPIC)
+        assert found.columns["a"].to_pylist() == [row % 50 for row in range(2 * count)]
+        assert len(calls) == most
+        assert sum(calls) == 2 * count
+
+
+def test_a_version_that_cannot_be_read_leaves_the_others_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = (7).to_bytes(8, "big")
+    decoder = ValueDecoder(
+        avro("a"),
+        ["a"],
+        lambda version: STRING if version == bad else avro("a", f"b{version[-1]}"),
+    )
+    entries = [single(b"\2\2\0", schema_version=(row % 20).to_bytes(8, "big")) for row in range(40)]
+    calls = count_calls(monkeypatch)
+    found = decoder.decode(rows_of(*entries), TOPIC)
+    assert calls == [38]
+    assert found.columns["a"].to_pylist() == [None if row % 20 == 7 else 1 for row in range(40)]
+    assert [each.row for each in found.bad] == [7, 27]
+    assert found.bad_version == bad
+    assert found.unreadable is not None
+
+
+def test_batches_with_some_of_the_versions_before_need_no_other_decoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    together = ColumnDecoder.together
+
+    def counted(self: ColumnDecoder, decoders: Sequence[Any]) -> Any:
+        made.append(len(decoders))
+        return together(self, decoders)
+
+    monkeypatch.setattr(ColumnDecoder, "together", counted)
+    decoder = ValueDecoder(avro("a"), ["a"], lambda version: avro("a", f"b{version[-1]}"))
+    rng = Random(1)
+    for _ in range(200):
+        some = rng.sample(range(40), 30)
+        entries = [single(b"\2\2\0", schema_version=n.to_bytes(8, "big")) for n in some]
+        found = decoder.decode(rows_of(*entries), TOPIC)
+        assert found.columns["a"].to_pylist() == [1] * 30
+    assert len(made) <= 10
+    made.clear()
+    # Those that follow one another are no more work than they are.
+    for first in range(50, 150):
+        entries = [
+            single(b"\2\2\0", schema_version=n.to_bytes(8, "big")) for n in (first, first + 1)
+        ]
+        decoder.decode(rows_of(*entries), TOPIC)
+    assert sum(made) <= 4 * 100
+
+
 @pytest.mark.fault(64)
 def test_avro_values_of_versions_in_turn_are_decoded_in_one_call() -> None:
-    def version(*names: str) -> SchemaInfo:
-        fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
-        tree = {"type": "record", "name": "R", "fields": fields}
-        return SchemaInfo(pb.Schema.Avro, "R", json.dumps(tree).encode())
-
-    versions = {OLD: version("a"), NEW: version("a", "b")}
+    versions = {OLD: avro("a"), NEW: avro("a", "b")}
     decoder = ValueDecoder(versions[NEW], ["a", "b"], versions.__getitem__)
     entries = []
     for number in range(100):
@@ -151,14 +252,8 @@ def test_avro_values_of_versions_in_turn_are_decoded_in_one_call() -> None:
         else:
             entries.append(single(b"\x02\x06", schema_version=OLD))
     entries[3] = single(b"\x02", schema_version=NEW)
-    decode, calls = ColumnDecoder.decode, []
-
-    def counted(self: ColumnDecoder, raw: pa.Array, numbers: pa.Array | None = None) -> Decoded:
-        calls.append(len(raw))
-        return decode(self, raw, numbers)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ColumnDecoder, "decode", counted)
+        calls = count_calls(patch)
         found = decoder.decode(rows_of(*entries), TOPIC)
     assert calls == [100]
     assert found.columns["a"].to_pylist() == [3, 1, 3, None] + [3, 1] * 48

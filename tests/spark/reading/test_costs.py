@@ -7,6 +7,7 @@ import json
 import pickle
 import pstats
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def new_process() -> Iterator[Callable[[], None]]:
         shared_connections().close_unused()
         registry._remembered.clear()
         batch_reader._columns.clear()
-        codec._decoder_of.cache_clear()
+        codec._decoders.clear()
         codec.typed_columns.cache_clear()
 
     forget()
@@ -187,7 +188,7 @@ def test_tasks_ask_for_no_schema_that_the_driver_has_seen(
     assert asked.counts["SUBSCRIBE"] == asked.counts["LOOKUP"] == 10
 
 
-def test_a_version_that_the_driver_has_not_seen_is_asked_for_once_a_task(
+def test_a_version_that_the_driver_has_not_seen_is_asked_for_once_in_a_process(
     broker: EmbeddedBroker, new_process: Callable[[], None]
 ) -> None:
     topic(broker, 3)
@@ -197,7 +198,97 @@ def test_a_version_that_the_driver_has_not_seen_is_asked_for_once_a_task(
     with Asked(broker) as asked:
         for part in parts:
             assert run(reader, part)[0]["some_field_name_0"] == "x"
-    assert asked.counts["GET_SCHEMA"] == 3
+    assert asked.counts["GET_SCHEMA"] == 1
+
+
+def count_decoders(patch: pytest.MonkeyPatch) -> list[SchemaInfo]:
+    """Return the versions that decoders are made for from here on."""
+    made: list[SchemaInfo] = []
+    decoder = avro_codec.decoder
+
+    def counted(writer: SchemaInfo, *others: Any) -> Any:
+        made.append(writer)
+        return decoder(writer, *others)
+
+    patch.setattr(avro_codec, "decoder", counted)
+    return made
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_many_topics_cost_their_definitions_and_not_their_number(
+    broker: EmbeddedBroker,
+    new_process: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    alike: bool,
+) -> None:
+    count, schema = 40, wide(20)
+    for number in range(count):
+        own = schema.schema_data.replace(b'"R"', b'"R%d"' % (0 if alike else number))
+        broker.create_topic(f"t{number}")
+        set_schema(broker, f"t{number}", replace(schema, schema_data=own))
+        store(broker, f"t{number}", [value(20)], schema_version=version(0))
+    names = ",".join(f"t{number}" for number in range(count))
+    reading = PulsarDataSource({"service.url": broker.service_url, "topics": names})
+    reader = reading.reader(StructType().add("some_field_name_0", StringType()))
+    parts = [pickle.dumps(part) for part in reader.partitions()]
+    sent = cloudpickle.dumps(reader)  # type: ignore[no-untyped-call]
+    new_process()
+    made = count_decoders(monkeypatch)
+    for most in (1 if alike else count, 0):
+        made.clear()
+        with Asked(broker) as asked:
+            for part in parts:
+                assert run(sent, part)[0]["some_field_name_0"] == "x"
+        assert len(made) == most
+        assert asked.counts["GET_SCHEMA"] <= (most if most > 1 else 0)
+
+
+def old_versions(broker: EmbeddedBroker, partitions: int, versions: int) -> None:
+    """Make topic t, with a message of each version on each partition."""
+    broker.create_topic("t", partitions)
+    for number in range(versions):
+        set_schema(broker, "t", wide(5, more=f"more{number}"))
+        for partition in range(partitions):
+            name = f"t-partition-{partition}"
+            store(broker, name, [value(6)], schema_version=version(number))
+
+
+def test_tasks_of_a_process_ask_for_many_versions_once_and_together(
+    broker: EmbeddedBroker, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_versions(broker, 6, 50)
+    reader, parts = planned(broker)
+    new_process()
+    made = count_decoders(monkeypatch)
+    with Asked(broker, 0.02, but=["LOOKUP", "PARTITIONED_METADATA", "SUBSCRIBE"]) as asked:
+        for part in parts:
+            assert len(run(reader, part)) == 50
+    assert asked.counts["GET_SCHEMA"] == 49
+    assert len(made) == 50
+    # Waiting for one after the other would take 49, besides what each task waits for.
+    assert asked.in_sequence <= 20
+
+
+def test_a_topic_that_was_made_again_is_read_by_its_own_versions_in_the_same_process(
+    broker: EmbeddedBroker,
+) -> None:
+    """Also by those before the newest, which is as it was."""
+    older = [
+        {"name": "before", "type": "string", "default": ""},
+        {"name": "some_field_name_0", "type": ["null", "string"], "default": None},
+    ]
+    other = json.dumps({"type": "record", "name": "R", "fields": older}).encode()
+    histories = [(wide(1), value(1)), (SchemaInfo(pb.Schema.Avro, "R", other), b"\2b\2\2x")]
+    for first, data in histories:
+        broker.create_topic("t", 2)
+        for each in (first, wide(2)):
+            set_schema(broker, "t", each)
+        for number in range(2):
+            store(broker, f"t-partition-{number}", [data], schema_version=version(0))
+        reader, parts = planned(broker)
+        for part in parts:
+            assert run(reader, part)[0]["some_field_name_0"] == "x"
+        broker.delete_topic("t")
 
 
 def test_a_process_asks_once_for_a_definition_that_its_reader_lacks(
@@ -281,6 +372,28 @@ def test_a_stream_reads_what_a_topic_that_was_made_again_has_by_its_new_versions
         if found:
             break
     assert found == ["y"]
+    stream.stop()
+
+
+def test_a_stream_asks_for_an_older_version_once_while_its_topic_is_the_same(
+    broker: EmbeddedBroker, new_process: Callable[[], None]
+) -> None:
+    topic(broker, 2)
+    set_schema(broker, "t", wide(more="more"))
+    columns = StructType().add("some_field_name_0", StringType())
+    stream: Any = source(broker, startingOffsets="earliest").streamReader(columns)
+    offset = stream.initialOffset()
+    with Asked(broker) as asked:
+        for number in range(10):
+            for partition in range(2):
+                name = f"t-partition-{partition}"
+                store(broker, name, [value()], schema_version=version(0))
+            begin, offset = offset, latest(stream, offset)
+            for part in stream.partitions(begin, offset):
+                rows = rows_of(stream.read(part))
+                assert [row["some_field_name_0"] for row in rows] == ["x"] * (1 if number else 2)
+            stream.commit(offset)
+    assert asked.counts["GET_SCHEMA"] == 2
     stream.stop()
 
 

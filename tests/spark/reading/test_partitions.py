@@ -30,7 +30,16 @@ def test_a_partition_is_plain_data() -> None:
 @pytest.mark.fault(96)
 def test_a_partition_says_what_it_is_and_nothing_secret() -> None:
     assert "persistent://a/b/t" in repr(PART)
-    assert set(vars(PART)) == {"topic", "start", "end", "times", "schema", "first", "written"}
+    assert set(vars(PART)) == {
+        "topic",
+        "start",
+        "end",
+        "times",
+        "schema",
+        "first",
+        "written",
+        "era",
+    }
 
 
 def test_partitions_are_equal_if_they_read_the_same() -> None:
