@@ -14,7 +14,8 @@ _MASK32 = 0xFFFFFFFF
 
 # Keys repeat, and every row is routed: cache the hashes of short keys. Both limits keep a cache
 # below about 1 MiB.
-_CACHED_LENGTH = 64
+CACHED_LENGTH = 64
+"""Nobody keeps what longer keys are mapped to: a cache of many would take gigabytes."""
 _CACHED_KEYS = 8192
 
 # Horner's rule over bytes is a loop in Python, but `int(digits, 31)` is the same sum in C.
@@ -34,14 +35,14 @@ def java_string_hash(key: str) -> int:
 
     It uses UTF-16 code units. Lone surrogates count as in Java.
     """
-    if len(key) <= _CACHED_LENGTH:
+    if len(key) <= CACHED_LENGTH:
         return _java_cached(key)
     return _java_hash(key)
 
 
 def murmur3_32(data: bytes) -> int:
     """Return MurmurHash3 (x86, 32 bits, seed 0) with 31 bits: the scheme Murmur3_32Hash."""
-    if len(data) <= _CACHED_LENGTH:
+    if len(data) <= CACHED_LENGTH:
         return _murmur_cached(bytes(data))
     return _murmur(data)
 

@@ -8,8 +8,13 @@ from collections import Counter
 
 import pytest
 
-from pulsar_spark.engine.producers.routing import PartitionRouter
+from pulsar_spark.engine.producers.routing import (
+    JAVA_STRING_HASH,
+    MURMUR3_32_HASH,
+    PartitionRouter,
+)
 from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.hashing import CACHED_LENGTH
 
 # Printed by the Java client's hash classes: key, java mod 4, murmur mod 4. A bytes key is base64.
 VECTORS: list[tuple[str | bytes, int, int]] = [
@@ -48,6 +53,37 @@ def test_a_column_of_keys_is_routed_as_its_keys_are_also_when_partitions_are_add
         assert router.route(keys) == [router.partition_of(key) for key in keys]
     router.grow(98)
     assert router.route(keys) == [PartitionRouter(98).partition_of(key) for key in keys]
+
+
+@pytest.mark.parametrize("scheme", [JAVA_STRING_HASH, MURMUR3_32_HASH])
+def test_long_keys_are_not_kept_and_each_is_hashed_once_for_a_column(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = PartitionRouter(7, hashing_scheme=scheme)
+    hashed: list[bytes] = []
+    own = router._hash
+
+    def counted(key: bytes) -> int:
+        hashed.append(key)
+        return own(key)
+
+    monkeypatch.setattr(router, "_hash", counted)
+    short = [b"s%d" % number for number in range(10)]
+    long = [b"l%d" % number * 100 for number in range(10)]
+    for _ in range(3):
+        hashed.clear()
+        routes = router.route([*short, *long] * 20)
+        assert routes == [own(key) % 7 for key in (*short, *long)] * 20
+        assert sorted(set(hashed)) == sorted(hashed)
+        assert set(long) <= set(hashed)
+    assert not set(short) & set(hashed)
+    assert sum(len(key) for key in router._cache if key is not None) <= 10 * CACHED_LENGTH
+
+
+def test_the_longest_key_that_is_kept_is_as_long_as_its_limit() -> None:
+    router = PartitionRouter(7)
+    router.route([b"k" * CACHED_LENGTH, b"k" * (CACHED_LENGTH + 1)])
+    assert [*router._cache] == [b"k" * CACHED_LENGTH]
 
 
 def test_messages_without_a_key_take_turns_by_runs() -> None:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
+from pulsar_spark.protocol.hashing import CACHED_LENGTH, java_string_hash, murmur3_32
 
 JAVA_STRING_HASH = "JavaStringHash"
 MURMUR3_32_HASH = "Murmur3_32Hash"
@@ -95,9 +95,11 @@ class PartitionRouter:
             return 0
         partition = self._cache.get(key)
         if partition is None:
-            if len(self._cache) >= _MAX_CACHED_KEYS:
-                self._cache.clear()
-            partition = self._cache[key] = self._hash(key) % self.partitions
+            partition = self._hash(key) % self.partitions
+            if len(key) <= CACHED_LENGTH:
+                if len(self._cache) >= _MAX_CACHED_KEYS:
+                    self._cache.clear()
+                self._cache[key] = partition
         return partition
 
     def next_unkeyed(self) -> int:
@@ -121,5 +123,14 @@ class PartitionRouter:
         # Most keys of a column are cached.
         found = list(map(self._cache.get, keys))
         if None in found:
-            found = [self.next_unkeyed() if key is None else self.partition_of(key) for key in keys]
+            # Those that never are may repeat, too.
+            pairs = zip(keys, found, strict=True)
+            new = {key for key, partition in pairs if partition is None and key is not None}
+            places = {key: self.partition_of(key) for key in new}
+            found = [
+                (self.next_unkeyed() if key is None else places[key])
+                if partition is None
+                else partition
+                for key, partition in zip(keys, found, strict=True)
+            ]
         return found  # type: ignore[return-value]
