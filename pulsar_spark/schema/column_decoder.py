@@ -33,9 +33,12 @@ _FEWER = 8
 # again and again.
 _AT_ONCE = 1000
 
-# Tasks of one topic have mostly the same versions, and the kernel takes a plan of each.
-_JOINTS = 16
-_JOINT_FIELDS = 300_000
+# Tasks of one topic have mostly the same versions.
+_JOINTS = 64
+_JOINT_PLANS = 2048
+# A decoder of the kernel keeps the memory of its columns, so fewer of them are kept than plans.
+_KERNELS = 32
+_KERNEL_FIELDS = 3000
 
 Read = Callable[[bytes], "Sequence[Any] | None"]
 """Returns a value's fields, in the form that `build_array` takes; None for a null value.
@@ -70,14 +73,18 @@ class ColumnDecoder:
     def _reads(self) -> Sequence[Read]:
         return [plan.reader() for plan in self._plans]
 
-    @cached_property
+    @property
     def _kernel(self) -> Any:
         if implementation.native is None:
             return None
-        plans = [plan.described() for plan in self._plans]
-        kind = layout(pa.struct(self._fields))
-        limits = MAX_CELLS // _FEWER, MAX_EMPTY_ITEMS
-        return implementation.native.ValueDecoder(kind, plans, *limits)
+        found = _kernels.get(self)
+        if found is None:
+            plans = [plan.described() for plan in self._plans]
+            kind = layout(pa.struct(self._fields))
+            limits = MAX_CELLS // _FEWER, MAX_EMPTY_ITEMS
+            found = implementation.native.ValueDecoder(kind, plans, *limits)
+            _kernels.put(self, found, len(self._fields))
+        return found
 
     def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
         """Return a decoder for values of all these decoders' versions, if there can be one.
@@ -90,14 +97,15 @@ class ColumnDecoder:
         found = _together.get(key)
         if found is None:
             found = ColumnDecoder(self._fields, *[each._plans[0] for each in key])
-            _together.put(key, found, len(key) * len(self._fields))
+            _together.put(key, found, len(key))
         return found
 
     def decode(self, raw: pa.Array, versions: pa.Array | None = None) -> Decoded:
         """Decode a binary array; null is a null value. `versions` are numbers, as int32."""
-        if self._kernel is None or not len(raw):
+        kernel = self._kernel if len(raw) else None
+        if kernel is None:
             return self._one_by_one(raw, versions)
-        columns, refused = read_in_kernel(self._kernel, self._schema, raw, versions)
+        columns, refused = read_in_kernel(kernel, self._schema, raw, versions)
         if not refused:
             return Decoded(columns)
         if len(refused) == len(raw):
@@ -138,4 +146,5 @@ class ColumnDecoder:
         ]
 
 
-_together = BoundedCache[tuple[ColumnDecoder, ...], ColumnDecoder](_JOINTS, _JOINT_FIELDS)
+_together = BoundedCache[tuple[ColumnDecoder, ...], ColumnDecoder](_JOINTS, _JOINT_PLANS)
+_kernels = BoundedCache[ColumnDecoder, Any](_KERNELS, _KERNEL_FIELDS)

@@ -17,8 +17,12 @@ from pulsar_spark.errors import InvalidRow
 from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import binaries, cells_of, integers, usual_type
 from pulsar_spark.schema.arrow.kernel_columns import layout, with_rows, write_in_kernel
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.codec import Mismatch
 
+# An encoder of the kernel keeps memory for values, so fewer of them are kept than plans.
+_KERNELS = 32
+_KERNEL_FIELDS = 10_000
 # Rows that become Python's objects at a time.
 _AT_ONCE = 1000
 
@@ -54,12 +58,16 @@ class ColumnEncoder:
     def _write(self) -> Write:
         return self._plan.writer()
 
-    @cached_property
+    @property
     def _kernel(self) -> Any:
         if implementation.native is None:
             return None
-        kinds = [layout(kind) for kind in self._given.types]
-        return implementation.native.ValueEncoder(kinds, self._plan.described())
+        found = _kernels.get(self)
+        if found is None:
+            kinds = [layout(kind) for kind in self._given.types]
+            found = implementation.native.ValueEncoder(kinds, self._plan.described())
+            _kernels.put(self, found, len(kinds))
+        return found
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row.
@@ -71,9 +79,10 @@ class ColumnEncoder:
             arrays = map(pa.Array.cast, columns.columns, self._given.types)
             columns = pa.RecordBatch.from_arrays(list(arrays), schema=self._given)
         try:
-            if self._kernel is None:
+            kernel = self._kernel
+            if kernel is None:
                 return binaries(self._one_by_one(columns, range(columns.num_rows)))
-            found, refused = write_in_kernel(self._kernel, columns)
+            found, refused = write_in_kernel(kernel, columns)
             if not refused:
                 return found
             if len(refused) < len(found):
@@ -100,3 +109,6 @@ class ColumnEncoder:
                 except Mismatch as error:
                     raise error.within("", rows[row]) from None
         return found
+
+
+_kernels = BoundedCache[ColumnEncoder, Any](_KERNELS, _KERNEL_FIELDS)

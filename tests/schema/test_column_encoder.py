@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.errors import InvalidRow
+from pulsar_spark.schema import column_encoder
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.column_encoder import ColumnEncoder, Write
 from tests.schema.kernel import choose
@@ -101,3 +102,18 @@ def test_threads_can_share_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.join(60)
     assert found == [True] * 4
+
+
+def test_few_of_many_encoders_keep_memory_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, kernel=True)
+    encoders = [ColumnEncoder(COLUMNS, Plan()) for _ in range(200)]
+    for _ in range(2):
+        for encoder in encoders:
+            assert encoder.encode(batch(1)).to_pylist() == encoders[0].encode(batch(1)).to_pylist()
+    assert len(column_encoder._kernels) <= 32
+
+
+def test_an_encoder_that_is_used_again_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, kernel=True)
+    encoder = ColumnEncoder(COLUMNS, Plan())
+    assert encoder._kernel is encoder._kernel

@@ -76,6 +76,22 @@ def test_too_many_versions_are_not_read_together() -> None:
     assert found[0].together(found[1:]) is not None
 
 
+def test_versions_that_were_read_together_are_no_work_the_next_time() -> None:
+    found = decoders(record(ID, NAME), record(ID), record(ID, CITY), record(ID, NAME))
+    assert found[0].together(found) is found[1].together(found)
+    assert found[0].together(found[:2]) is not found[0].together(found)
+
+
+def test_few_of_many_decoders_keep_memory_for_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, kernel=True)
+    found = decoders(record(ID), *[record(ID)] * 200)
+    for _ in range(2):
+        for each in found:
+            (column,) = each.decode(pa.array([b"\2"], pa.binary())).columns
+            assert column.to_pylist() == [1]
+    assert len(column_decoder._kernels) <= 32
+
+
 @pytest.mark.parametrize("kernel", [True, False])
 @pytest.mark.parametrize("seed", range(30))
 def test_random_versions_read_together_give_what_each_decoder_gives(
