@@ -259,6 +259,7 @@ def key_value_parts(info: SchemaInfo) -> KeyValueParts:
         ) from None
 
 
+@lru_cache(_CACHED_COLUMNS)
 def is_record(info: SchemaInfo) -> bool:
     """Whether a schema's values are records, whose fields become columns."""
     return info.type in _PROTOBUF or _avro_record(info) is not None

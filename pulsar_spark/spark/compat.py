@@ -37,13 +37,15 @@ _DAEMON = "pyspark.daemon"
 _SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
+# Before there was this parameter, the timezone was always UTC.
+_TIMEZONE: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of record batches with `schema`."""
-    arguments: dict[str, Any] = {}
-    # Before there was this parameter, the timezone was always UTC.
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        arguments["timezone"] = "UTC"
-    return to_arrow_schema(schema, **arguments)
+    return to_arrow_schema(schema, **_TIMEZONE)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

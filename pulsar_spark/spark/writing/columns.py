@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -84,12 +86,22 @@ class WriteColumns:
     """The used columns' positions, by purpose; plain data.
 
     `by_name` has the named columns that exist, `values` the positions of the others, `frame` the
-    DataFrame's schema, in which what is void can be null.
+    DataFrame's schema, in which what is void can be null. `digest` stands for what is used of it.
     """
 
     values: tuple[int, ...]
     by_name: tuple[tuple[str, int], ...]
     frame: StructType
+    digest: bytes = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Arrow tells types in no more steps than they have levels.
+        places = (*self.values, *(position for _, position in self.by_name))
+        used = arrow_schema(StructType([self.frame.fields[place] for place in places]))
+        key = "" if self.key is None else self.key.dataType.simpleString()
+        text = repr((self.values, self.by_name, key)).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(text + used.serialize().to_pybytes(), digest_size=16).digest()
+        object.__setattr__(self, "digest", digest)
 
     def position(self, name: str) -> int | None:
         """Return a named column's position, None if it does not exist."""
@@ -135,9 +147,8 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
             f"Set the option topic, or add a column {names.TOPIC} string.",
         )
     frame = StructType([_void_as_null(field) for field in schema.fields])
-    columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), frame)
-    _check_values(columns.fields, value_format)
-    return columns
+    _check_values(StructType([frame.fields[position] for position in values]), value_format)
+    return WriteColumns(tuple(values), tuple(sorted(by_name.items())), frame)
 
 
 def reserved_name_near(name: str) -> str | None:

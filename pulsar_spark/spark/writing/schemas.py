@@ -20,6 +20,7 @@ from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.codec import (
     is_decoded,
     is_record,
@@ -57,8 +58,22 @@ class Target:
     current: bytes | None = field(default=None, compare=False)
 
     def encoder(self, columns: WriteColumns) -> RowEncoder:
-        """Return an encoder; raises SchemaMismatch that lists every mismatched column."""
-        return RowEncoder(columns, self.schema, unwraps=self.unwraps)
+        """Return an encoder; raises SchemaMismatch that lists every mismatched column.
+
+        It can be one that was returned before.
+        """
+        key = self.schema, self.unwraps, columns.digest
+        found = _encoders.get(key)
+        if found is None:
+            found = RowEncoder(columns, self.schema, unwraps=self.unwraps)
+            _encoders.put(key, found, 0 if self.schema is None else self.schema.size)
+        return found
+
+
+# What a process makes of a schema serves the next topics that have it, and its next tasks.
+_MOST = 1024
+_MOST_BYTES = 4 * 1024 * 1024
+_encoders = BoundedCache[tuple[SchemaInfo | None, bool, bytes], RowEncoder](_MOST, _MOST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,9 @@ class SchemaChoice:
     namespace: str | None = None
 
 
+_targets = BoundedCache[tuple[SchemaInfo | None, bytes, SchemaChoice], Target](_MOST, _MOST_BYTES)
+
+
 def target_for(
     topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
 ) -> Target:
@@ -77,17 +95,22 @@ def target_for(
 
     Raises SchemaMismatch, and InvalidRow for an invalid key type.
     """
-    try:
-        target = _target(topic, current, columns, choice)
-    except PulsarError as error:
-        raise error.with_context(topic=topic) from None
+    key = current, columns.digest, choice
+    target = _targets.get(key)
+    if target is None:
+        try:
+            target = _target(current, columns, choice)
+        except PulsarError as error:
+            raise error.with_context(topic=topic) from None
+        _targets.put(key, target, 0 if target.schema is None else target.schema.size)
+    if current is not None and target.schema == current:
+        # It was another topic's.
+        target = replace(target, schema=current)
     found_as = None if current is None else current.found_as
     return target if found_as is None else replace(target, current=found_as[1])
 
 
-def _target(
-    topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
-) -> Target:
+def _target(current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice) -> Target:
     if current is not None and current.type == BYTES:
         current = None
     if choice.value_format == "raw":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -51,6 +52,40 @@ def frame(value_format: str = "auto", **columns: DataType) -> WriteColumns:
 def target(current: SchemaInfo | None, value_format: str = "auto", **columns: DataType) -> Target:
     choice = SchemaChoice(value_format)
     return target_for(TOPIC, current, frame(value_format, **columns), choice)
+
+
+def test_what_was_decided_for_one_topic_is_not_taken_for_another_with_other_columns() -> None:
+    def fields(info: SchemaInfo | None) -> list[str]:
+        assert info is not None
+        return [each["name"] for each in json.loads(info.schema_data)["fields"]]
+
+    first = target(None, "avro", a=LongType()).schema
+    for _ in range(2):
+        assert fields(target(None, "avro", a=LongType()).schema) == ["a"]
+        assert fields(target(first, "avro", a=LongType(), b=LongType()).schema) == ["a", "b"]
+        with pytest.raises(SchemaMismatch):
+            target(first, a=LongType(), b=LongType())
+        assert target(first, "raw", a=BinaryType()).schema is None
+        assert target(INT32, a=IntegerType()).schema == INT32
+    assert first is not None
+    for name, version in (("one", b"1"), ("two", b"2")):
+        told = replace(first, name=name, found_as=(name, version))
+        found = target(told, a=LongType())
+        assert found.schema is not None
+        assert (found.schema.name, found.current) == (name, version)
+
+
+def test_columns_of_other_types_or_places_have_another_digest() -> None:
+    same = [frame(a=LongType(), b=StringType()) for _ in range(2)]
+    others = [
+        frame(b=StringType(), a=LongType()),
+        frame(a=LongType(), b=LongType()),
+        frame(a=LongType(), b=StringType(), __key=StringType()),
+        frame(__key=StringType(), a=LongType(), b=StringType()),
+    ]
+    assert len({each.digest for each in same}) == 1
+    assert len({each.digest for each in (same[0], *others)}) == 5
+    assert pickle.loads(pickle.dumps(same[0])).digest == same[0].digest
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.avro import codec as avro_codec
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import task_writer
+from pulsar_spark.spark.writing import schemas, task_writer
 from pulsar_spark.spark.writing.columns import plan_columns
 from pulsar_spark.spark.writing.row_digest import Digest
 from pulsar_spark.spark.writing.row_encoder import EncodedRows, RowEncoder
@@ -304,6 +305,33 @@ def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroke
     rows = read(broker, {"topic": "t", "includeMetadata": "true"})
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, None), (None, None)] * 2
     assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
+
+
+def test_topics_of_one_schema_and_the_tasks_that_follow_share_an_encoder(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SchemaInfo] = []
+    encoder = avro_codec.encoder
+
+    def counted(info: SchemaInfo, columns: pa.Schema) -> Any:
+        made.append(info)
+        return encoder(info, columns)
+
+    monkeypatch.setattr(avro_codec, "encoder", counted)
+    schemas._targets.clear()
+    schemas._encoders.clear()
+    names = [f"t{number}" for number in range(30)]
+    for name in names:
+        broker.create_topic(name)
+    columns = {"__topic": names * 2, "text": ["x"] * 60, "number": [*range(60)]}
+    for _ in range(3):
+        write(broker, columns)
+        assert len(made) == 1
+    rows = read(broker, {"topics": ",".join(names)})
+    assert sorted(row["number"] for row in rows) == sorted([*range(60)] * 3)
+    write(broker, {"text": ["x"], "__topic": ["t0"], "number": [1]}, {"valueFormat": "avro"})
+    # In another order columns are others.
+    assert len(made) == 2
 
 
 @pytest.mark.fault(136)
