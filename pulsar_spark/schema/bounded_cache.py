@@ -12,7 +12,8 @@ V = TypeVar("V")
 class BoundedCache(Generic[K, V]):
     """Values by key: at most `most`, whose sizes together are at most `most_size`.
 
-    A full cache begins anew, so those that fit are all kept, in whatever order they are used.
+    A full cache begins anew, so those that fit are all kept, in whatever order they are used. One
+    that is larger than all may be is kept alone, so that it is not made for each use.
     Guarded by the interpreter: what threads lose is only made again.
     """
 
@@ -30,12 +31,11 @@ class BoundedCache(Generic[K, V]):
         return self._kept.get(key)
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value that is not there yet, unless it is larger than everything may be."""
+        """Keep a value that is not there yet."""
         if len(self._kept) >= self._most or self._size + size > self._most_size:
             self.clear()
-        if size <= self._most_size:
-            self._size += size
-            self._kept[key] = value
+        self._size += size
+        self._kept[key] = value
 
     def clear(self) -> None:
         """Forget everything."""

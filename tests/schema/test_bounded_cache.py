@@ -29,9 +29,12 @@ def test_neither_the_number_nor_the_size_exceeds_its_limit() -> None:
         assert cache.get(number) == bytes(300)
 
 
-def test_what_is_larger_than_the_whole_is_not_kept() -> None:
+def test_what_is_larger_than_the_whole_is_kept_alone() -> None:
     cache = BoundedCache[str, bytes](10, 100)
+    cache.put("small", b"", 10)
     cache.put("large", bytes(101), 101)
-    assert cache.get("large") is None
-    cache.put("small", b"", 100)
+    assert cache.get("large") == bytes(101)
+    assert cache.get("small") is None
+    cache.put("small", b"", 10)
     assert cache.get("small") == b""
+    assert cache.get("large") is None

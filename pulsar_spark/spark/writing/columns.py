@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -75,6 +76,8 @@ _DROPPED = frozenset(
 _MAX_LEVELS = 100
 # How similar a name must be to a reserved one, as difflib counts.
 _NEAR = 0.8
+# Of the columns of a frame few have types of their own.
+_MOST_TYPES = 256
 _ONE_VALUE: dict[str, tuple[DataType, str]] = {
     "raw": (BinaryType(), "bytes"),
     "string": (StringType(), "text"),
@@ -214,13 +217,21 @@ def _check_convertible(column: str, kind: DataType) -> None:
                 "Write to_json(…) of a variant, ST_AsBinary(…) of a geometry or geography, or drop "
                 "it.",
             )
-        try:
-            arrow_schema(StructType([StructField(column, part)]))
-        except (PySparkException, ValueError) as error:
+        if error := _conversion_error(part):
             raise InvalidRow(
                 f"{what}which Spark cannot convert to Arrow: {error}",
                 "Cast it to another type, such as string, or drop it.",
-            ) from None
+            )
+
+
+@lru_cache(_MOST_TYPES)
+def _conversion_error(part: DataType) -> str:
+    """Return why Spark cannot convert a type without parts to Arrow, "" if it can."""
+    try:
+        arrow_schema(StructType([StructField("column", part)]))
+    except (PySparkException, ValueError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def _leaves(place: str, kind: DataType, level: int = 0) -> Iterator[tuple[str, DataType]]:
