@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,18 @@ _DAEMON = "pyspark.daemon"
 _SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
-# Before there was this parameter, the timezone was always UTC.
-_TIMEZONE: dict[str, Any] = (
-    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-)
-
-
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of record batches with `schema`."""
-    return to_arrow_schema(schema, **_TIMEZONE)
+    arguments: dict[str, Any] = {}
+    # Before there was this parameter, the timezone was always UTC.
+    if _takes_timezone(to_arrow_schema):
+        arguments["timezone"] = "UTC"
+    return to_arrow_schema(schema, **arguments)
+
+
+@lru_cache(1)
+def _takes_timezone(function: Callable[..., Any]) -> bool:
+    return "timezone" in inspect.signature(function).parameters
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
