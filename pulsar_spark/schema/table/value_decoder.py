@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Columns, VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -27,6 +29,9 @@ from pulsar_spark.schema.codec import (
     Undecodable,
     Unreadable,
     decoder_of,
+    is_record,
+    key_value_parts,
+    losses_of,
     typed_columns,
 )
 from pulsar_spark.schema.column_decoder import MAX_VERSIONS, ColumnDecoder
@@ -34,6 +39,8 @@ from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.column_arrays import array_of
 from pulsar_spark.schema.table.names import KEY
+
+logger = get_logger(__name__)
 
 Writers = Callable[[bytes], SchemaInfo]
 """Returns a version's schema."""
@@ -182,8 +189,31 @@ class ValueDecoder:
         except SchemaMismatch as error:
             # A null value may still have a key.
             found = Unreadable(told(error), self.types, are_nulls_too=self._has_keys)
+        else:
+            with suppress(SchemaMismatch):
+                self._tell_nulls(writer, version, topic)
         self._decoders.put(version, found, writer.size)
         return found
+
+    def _tell_nulls(self, writer: SchemaInfo, version: bytes, topic: str) -> None:
+        """Warn of a version without any field that is read: it may be of an unrelated record."""
+        reader = self._reader
+        if reader.type == pb.Schema.KeyValue:
+            writer, reader = key_value_parts(writer).value, key_value_parts(reader).value
+        names = [name for name in self.names if name != KEY]
+        if writer == reader or not names or not is_record(writer) or not is_record(reader):
+            return
+        fields = set(typed_columns(writer).fields.names)
+        # A renamed field may be one of them, too.
+        if not fields or not fields.isdisjoint(names):
+            return
+        if fields <= {*losses_of(writer, reader, names).left_out}:
+            logger.warning(
+                "%s: values of version %s of the schema have none of the fields that are read: "
+                "these are null",
+                topic,
+                version_number(version),
+            )
 
 
 @dataclass(frozen=True, slots=True)

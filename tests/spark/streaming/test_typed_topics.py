@@ -15,6 +15,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import (
     DataLossError,
     OptionError,
+    SchemaMismatch,
     TopicNotFound,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -246,6 +247,31 @@ def test_the_schemas_of_topics_are_asked_for_once_and_of_those_that_have_rows(
         put(broker, f"t-{number}", 1)
     # The driver for the type, and for what tasks may need.
     assert broker.faults.seen("GET_SCHEMA") - asked <= 2 * 4
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_rows_of_nulls_of_a_record_without_a_field_of_the_query_are_told(
+    broker: EmbeddedBroker, stream: Open, rolled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", record("a"))
+    put(broker, "t", 1)
+    query = stream(columns("a"), topic="t")
+    assert query.batch() == [(1,)]
+    set_schema(broker, "t", record("a", "b"))
+    store(broker, "t", [b"\2\4\2\6"], schema_version=struct.pack(">q", 1))
+    assert query.batch() == [(2,)]
+    assert "none of the fields" not in caplog.text
+    set_schema(broker, "t", record("x"))
+    if rolled:
+        broker.roll_ledger(full("t"))
+    put(broker, "t", 3, version=2)
+    assert query.batch() == [(None,)]
+    assert "values of version 2 of the schema have none of the fields that are read" in caplog.text
+    # The next start refuses it.
+    put(broker, "t", 4, version=2)
+    with pytest.raises(SchemaMismatch, match="no field of those of the query"):
+        stream(columns("a"), topic="t").batch()
 
 
 def test_a_stream_reads_versions_of_before_it_though_they_lack_its_fields(
