@@ -14,6 +14,7 @@ from pulsar_spark.cli.connection import (
     Cluster,
     cluster_of,
 )
+from pulsar_spark.cli.output import print_note
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def add_connection(
         "--service-url",
         metavar="URL",
         help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651; "
-        f"without it, {URL_VARIABLE} or the profile says it",
+        f"without it, --profile, {URL_VARIABLE} or {PROFILE_VARIABLE} says it",
     )
     profile = group.add_argument(
         "--profile",
@@ -166,6 +167,8 @@ def given_options(arguments: argparse.Namespace, cluster: Cluster | None = None)
     keys = {_key(name) for name in options}
     if cluster is None:
         cluster = cluster_of(arguments.profile, named="service.url" in keys)
+        if cluster.note is not None:
+            print_note(cluster.note)
     defaults = cluster.options
     if keys & {_PLUGIN, _PARAMS}:
         # Parameters are those of their plugin.

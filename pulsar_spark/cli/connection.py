@@ -52,29 +52,67 @@ class Cluster:
     # They have credentials.
     options: dict[str, str] = field(repr=False)
     admin_url: str | None = None
+    note: str | None = None
+    """What a person should know about where this comes from."""
 
 
 def cluster_of(profile: str | None, *, named: bool) -> Cluster:
     """Return where a command connects, as a profile or the environment says.
 
     `named` is whether the command's arguments name the cluster. Then only a profile that they name
-    too is read: the credentials of another cluster are not sent there. Otherwise the environment's
-    service URL comes before that of the profile.
+    too is read: the credentials of another cluster are not sent there. Otherwise the address of a
+    profile that they name comes first, then the environment's service URL, then the address of the
+    environment's profile.
 
     Raises OptionError if nothing says it, or for a profile that cannot be read.
     """
     path = profile or (None if named else _set(PROFILE_VARIABLE))
     found = Cluster({}) if path is None else _profile(Path(path))
-    url = None if named else _set(URL_VARIABLE)
-    if url is not None:
+    if named:
+        return found
+    url, address = _set(URL_VARIABLE), found.options.get("service.url")
+    if url is not None and address is None:
         found.options["service.url"] = url
-    if not named and "service.url" not in found.options:
-        raise OptionError(
-            "no cluster is given",
-            f"Give --service-url pulsar://HOST:6650, set {URL_VARIABLE}, or name a profile file "
-            f"with --profile or {PROFILE_VARIABLE}.",
-        )
+    elif url is not None and profile is None:
+        return found if _same(url, str(address)) else _without_profile(url, found)
+    if "service.url" not in found.options:
+        raise _nowhere(path)
     return found
+
+
+def _same(url: str, other: str) -> bool:
+    """Whether two service URLs name the same hosts, whatever their order."""
+    from pulsar_spark.engine.connections.addresses import parse_service_url
+
+    try:
+        both = [parse_service_url(each) for each in (url, other)]
+    except OptionError:
+        return url == other
+    ours, theirs = ((each.tls, each.web, frozenset(each.hosts)) for each in both)
+    return ours == theirs
+
+
+def _without_profile(url: str, profile: Cluster) -> Cluster:
+    """Return the environment's cluster, which is not that of the environment's profile."""
+    note = (
+        f"{URL_VARIABLE} names another cluster than the profile of {PROFILE_VARIABLE}: nothing of "
+        "the profile is used. Give --profile FILE to connect to the profile's cluster."
+    )
+    return Cluster({"service.url": url}, None, note if len(profile.options) > 1 else None)
+
+
+def _nowhere(profile: str | None) -> OptionError:
+    if profile is not None:
+        return OptionError(
+            f"the profile {profile} has no brokerServiceUrl",
+            "Add the line brokerServiceUrl=pulsar://HOST:6650 to it (webServiceUrl serves the "
+            "admin REST only), or give --service-url.",
+        )
+    return OptionError(
+        "no cluster is given",
+        f"Give --service-url pulsar://HOST:6650, set {URL_VARIABLE}, or name a profile file "
+        f"with --profile or {PROFILE_VARIABLE}.",
+    )
 
 
 def reach(context: ClientContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,78 @@ def test_credentials_of_the_environments_profile_do_not_go_to_another_cluster(
         # One that is named is meant for it.
         topics(capsys, "--service-url", broker.service_url, "--profile", file)
         assert sent[-1] == ("token", TOKEN.encode())
+
+
+def recording(sent: list[str]) -> Callable[[str, bytes], bool]:
+    """Return what accepts all who log in, and writes down by which method they do."""
+
+    def take(method: str, _: bytes) -> bool:
+        sent.append(method)
+        return True
+
+    return take
+
+
+def test_a_profile_that_is_named_comes_before_the_environments_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meant: list[str] = []
+    other: list[str] = []
+    with (
+        EmbeddedBroker(authenticate=recording(meant)) as broker,
+        EmbeddedBroker(authenticate=recording(other)) as elsewhere,
+    ):
+        broker.create_topic("orders")
+        monkeypatch.setenv(URL_VARIABLE, elsewhere.service_url)
+        login = {"authPlugin": "token", "authParams": f"token:{TOKEN}"}
+        file = profile(tmp_path, brokerServiceUrl=broker.service_url, **login)
+        assert topics(capsys, "--profile", file) == ["persistent://public/default/orders"]
+        assert (set(meant), other) == ({"token"}, [])
+        # One without an address belongs to whatever cluster is named.
+        file = profile(tmp_path, brokerServiceUrl="", **login)
+        elsewhere.create_topic("other")
+        assert topics(capsys, "--profile", file) == ["persistent://public/default/other"]
+        assert set(other) == {"token"}
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_environments_address_and_profile_go_together_only_if_they_name_one_cluster(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    with EmbeddedBroker(authenticate=recording(sent)) as broker:
+        broker.create_topic("orders")
+        address = f"{broker.service_url}/" if same else "pulsar://127.0.0.1:1"
+        file = profile(
+            tmp_path, brokerServiceUrl=address, authPlugin="token", authParams=f"token:{TOKEN}"
+        )
+        monkeypatch.setenv(PROFILE_VARIABLE, file)
+        monkeypatch.setenv(URL_VARIABLE, broker.service_url)
+        assert cli.main(["topics"]) == 0
+    assert ("token" in sent) == same
+    shown = capsys.readouterr()
+    assert "orders" in shown.out
+    assert ("note: PULSAR_SERVICE_URL names another cluster" in shown.err) != same
+
+
+def test_the_admin_rest_of_another_cluster_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, profile(tmp_path))
+    monkeypatch.setenv(URL_VARIABLE, "pulsar://elsewhere:6650")
+    assert cluster_of(None, named=False).admin_url is None
+    monkeypatch.setenv(URL_VARIABLE, "pulsar://localhost")
+    assert cluster_of(None, named=False).admin_url == "http://localhost:8080/"
+
+
+def test_a_profile_without_an_address_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = profile(tmp_path, brokerServiceUrl="")
+    assert cli.main(["topics", "--profile", file]) == 2
+    told = capsys.readouterr().err
+    assert f"the profile {file} has no brokerServiceUrl" in told
+    assert "webServiceUrl serves the admin REST only" in told
 
 
 def test_other_credentials_replace_those_of_the_profile_as_a_whole(
