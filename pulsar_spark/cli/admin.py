@@ -10,7 +10,7 @@ from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.errors import OptionError, RemoteProtocolError
+from pulsar_spark.errors import OptionError, PulsarError, RemoteProtocolError
 
 _MAX_ANSWER = 16 * 1024 * 1024
 
@@ -26,10 +26,16 @@ def unexpected(path: str) -> RemoteProtocolError:
 class Admin(Closing):
     """Sends GET requests to the web service at `url`, with the connection's TLS and credentials.
 
-    Raises OptionError for an invalid URL.
+    Errors say that `given_as` names it. Raises OptionError for an invalid URL.
     """
 
-    def __init__(self, options: ClientOptions, auth: AuthProvider, url: str) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        auth: AuthProvider,
+        url: str,
+        given_as: str = "--admin-url",
+    ) -> None:
         try:
             is_web = parse_service_url(url).web
         except OptionError:
@@ -39,12 +45,25 @@ class Admin(Closing):
                 "the admin URL is not http://host:8080 or https://host:8443",
                 "Give the address of the brokers' web service.",
             )
+        self._given_as = given_as
         self._timeout = options.operation_timeout
         self._client = HttpClient(replace(options, service_url=url, proxy_service_url=None), auth)
 
     def get(self, path: str) -> Any:
         """Return the JSON value at a path under /admin/v2/; raises as `HttpClient.get` fails."""
-        return self._client.get(f"/admin/v2/{path}", self._timeout, _MAX_ANSWER).result()
+        try:
+            return self._client.get(f"/admin/v2/{path}", self._timeout, _MAX_ANSWER).result()
+        except PulsarError as error:
+            raise self._naming(error) from None
+
+    def _naming(self, error: PulsarError) -> PulsarError:
+        """Return the error with the name by which this address was given."""
+        what, remedy = (
+            text.replace("service.url", self._given_as) for text in (error.what, error.remedy)
+        )
+        if (what, remedy) == (error.what, error.remedy):
+            return error
+        return type(error)(what, remedy).with_context(broker=error.broker)
 
     def get_object(self, path: str) -> dict[str, Any]:
         """Return the JSON object at a path; raises RemoteProtocolError for anything else."""

@@ -205,6 +205,8 @@ def _places(context: ClientContext, topic: str | None, namespace: str | None) ->
     if namespace is None:
         return [] if topic is None else _partitions(context, topic)
     topics = context.lookup.topics_of_namespace(namespace)
+    if not topics:
+        print_note(f"the namespace {namespace} has no topics, or does not exist")
     counts = context.lookup.partitions_many(topics)
     return [
         partition

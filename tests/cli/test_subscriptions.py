@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,6 +215,42 @@ def test_an_admin_rest_that_tells_something_else_is_an_error(
         admin.answers = [say(200, answer)]
         assert cli.main(["subscriptions", *place, "--admin-url", admin.url]) == 1
     assert "is not one of Pulsar's web service" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_pulsars_has_no_subscriptions_to_list(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", broker.service_url, "--topic", "orders-partition-0"]
+    with WebService() as admin:
+        admin.answers = [say(404, b"<html>Not Found</html>")]
+        assert cli.main(["subscriptions", *place, "--admin-url", admin.url]) == 1
+    told = capsys.readouterr().err
+    assert f"{admin.host} answers HTTP, but is not Pulsar's web service" in told
+    assert "Check --admin-url and its port" in told
+
+
+def test_an_admin_rest_that_refuses_is_named_as_it_was_given(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", broker.service_url, "--topic", "orders-partition-0"]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        assert cli.main(["subscriptions", *place, "--admin-url", url]) == 1
+    told = capsys.readouterr().err
+    assert "Check --admin-url" in told
+    assert "service.url" not in told
+
+
+def test_a_namespace_without_topics_is_noted(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", broker.service_url, "--namespace", "no/where"]
+    with WebService() as admin:
+        assert cli.main(["subscriptions", *place, "--admin-url", admin.url, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == []
+    assert "the namespace no/where has no topics, or does not exist" in shown.err
 
 
 @pytest.mark.parametrize("folder", sorted(FOLDER.glob("spark-*")), ids=lambda folder: folder.name)

@@ -9,6 +9,8 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.issuer import say
+from tests.support.web_service import WebService
 
 
 @pytest.fixture
@@ -61,6 +63,15 @@ def test_a_topic_that_is_named_and_missing_is_an_error(
     assert cli.main(["topics", "--service-url", broker.service_url, "--topic", "none"]) == 1
     assert "does not exist" in capsys.readouterr().err
     assert broker.topics() == before
+
+
+def test_a_web_server_that_is_not_pulsars_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with WebService() as web:
+        web.answers, web.again = [say(404, b"<html>Not Found</html>")], True
+        assert cli.main(["topics", "--service-url", web.url]) == 1
+    shown = capsys.readouterr()
+    assert "is not Pulsar's web service" in shown.err
+    assert shown.out == ""
 
 
 @pytest.mark.parametrize(

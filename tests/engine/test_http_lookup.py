@@ -497,6 +497,40 @@ def test_who_is_not_ready_is_left_for_another_host(web: WebService) -> None:
         assert "not ready" in str(error)
 
 
+@pytest.mark.fault(41)
+@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize(
+    "body,kind",
+    [
+        (b"<html>Not Found</html>", "text/html"),
+        (b"404 page not found", "text/plain"),
+        (b'{"servlet": "x", "message": "Not Found"}', "application/json"),
+        (b"", ""),
+    ],
+)
+def test_a_server_that_is_no_web_service_of_pulsar_is_not_one_without_topics(
+    web: WebService, status: int, body: bytes, kind: str
+) -> None:
+    typed = {"Content-Type": f"{kind}; charset=utf-8"} if kind else {}
+    web.answers, web.again = [say(status, body, **typed)], True
+    error = refused(web.url, RemoteProtocolError)
+    told = f"(status {status}, {kind})" if kind else f"(status {status})"
+    assert f"{web.host} answers HTTP, but is not Pulsar's web service {told}" in str(error)
+    assert "8080" in error.remedy
+    assert len(web.asked) == 1
+    with context_for(web.url) as context:
+        with pytest.raises(RemoteProtocolError):
+            context.lookup.topics_of_namespace("public/default")
+        assert isinstance(latest_schemas(context.lookup, [TOPIC])[TOPIC], RemoteProtocolError)
+
+
+def test_a_broker_without_paths_for_names_with_a_cluster_may_be_one(web: WebService) -> None:
+    web.answers = [say(404, {"servlet": "x", "message": "Not Found"})]
+    with context_for(web.url) as context, pytest.raises(RemoteProtocolError) as caught:
+        context.lookup.partitions("persistent://tenant/cluster/ns/t")
+    assert "write tenant/namespace/topic" in str(caught.value)
+
+
 # --- what is not believed ---------------------------------------------------------------------
 
 

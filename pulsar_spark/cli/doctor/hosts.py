@@ -229,7 +229,8 @@ class Hosts(Closing):
         return ClientConnection(BrokerAddress(host, host), self._options, self._auth).open()
 
     def _asked_by_rest(self, host: str) -> None:
-        with Admin(self._options, self._auth, f"{self._scheme}://{host}") as admin:
+        url = f"{self._scheme}://{host}"
+        with Admin(self._options, self._auth, url, "service.url") as admin:
             try:
                 admin.get("clusters")
             except AuthorizationError:

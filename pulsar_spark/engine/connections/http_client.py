@@ -58,6 +58,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
     UnknownServerError,
     from_server_error,
+    redact,
 )
 from pulsar_spark.logs import get_logger
 
@@ -74,6 +75,7 @@ _POLL_SLICE = 0.25
 _MAX_HEADERS = 256 * 1024
 _MAX_LOCATION = 8 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+_MAX_KIND = 100
 _MAX_CREDENTIALS = 8
 """How many recent credentials are searched for in answers, to redact them."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -81,6 +83,11 @@ _NOT_HTTP = (
     "service.url has to name the web service of the brokers, whose port is 8080 or, with TLS, "
     "8443; the port 6650 is that of pulsar:// service URLs."
 )
+
+# A server answers so where it does not have what it is asked for. Pulsar says why: {"reason": …}.
+_MISSING = frozenset({404, 405, 406, 410, 501})
+# Paths that all brokers have; the others are for names with a cluster in them.
+_KNOWN_TO_ALL = ("/lookup/v2/topic/", "/admin/v2/")
 
 _BY_STATUS: Mapping[int, type[BrokerError]] = {
     400: NotAllowed,
@@ -120,6 +127,7 @@ class _Answer(NamedTuple):
     host: str
     status: int
     location: str
+    kind: str
     body: bytes
     trusted: bool
 
@@ -272,7 +280,7 @@ class HttpClient:
             followed += 1
             host, target = self._redirected(answer, target)
             answer = self._exchange(host, target, request, kept)
-        return self._parsed(answer, request.limit)
+        return self._parsed(answer, target, request.limit)
 
     def _first(self, request: _Request, kept: dict[str, _Connection]) -> _Answer:
         """Send a request to a host of the service URL; try the next one if it cannot be reached."""
@@ -405,10 +413,10 @@ class HttpClient:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _parsed(self, answer: _Answer, limit: int) -> Any:
-        """Return an answer's JSON value; raises its status as an error."""
+    def _parsed(self, answer: _Answer, target: str, limit: int) -> Any:
+        """Return the JSON value of an answer to `target`; raises its status as an error."""
         if answer.status != 200:
-            raise self._refusal(answer)
+            raise self._refusal(answer, target)
         if len(answer.body) > limit:
             raise _too_long(answer.host, limit)
         try:
@@ -420,7 +428,7 @@ class HttpClient:
                 broker=answer.host,
             ) from None
 
-    def _refusal(self, answer: _Answer) -> PulsarError:
+    def _refusal(self, answer: _Answer, target: str) -> PulsarError:
         host, status = answer.host, answer.status
         if status in (401, 403) and not answer.trusted and self._auth.method_name != "none":
             return AuthenticationError(
@@ -432,11 +440,27 @@ class HttpClient:
             )
         kind = _BY_STATUS.get(status, UnknownServerError)
         reason, from_pulsar = _reason(answer.body)
+        if status in _MISSING and not from_pulsar:
+            return self._no_pulsar(answer, target)
         if status == 401 and from_pulsar and "authenticat" not in reason.lower():
             # The server has accepted the credentials, but this role lacks the permission.
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
         return from_server_error(kind.code, text, self.secrets, broker=host)
+
+    def _no_pulsar(self, answer: _Answer, target: str) -> PulsarError:
+        """Return the error for a server that has no path of Pulsar's web service."""
+        host, kind = answer.host, redact(answer.kind, self.secrets)[:_MAX_KIND]
+        told = f"status {answer.status}" + (f", {kind}" if kind else "")
+        check = "Check service.url and its port: 8080 or, with TLS, 8443."
+        if not target.startswith(_KNOWN_TO_ALL):
+            check += (
+                " Brokers since Pulsar 4.2 do not know names with a cluster: write "
+                "tenant/namespace/topic."
+            )
+        return RemoteProtocolError(
+            f"{host} answers HTTP, but is not Pulsar's web service ({told})", check, broker=host
+        )
 
 
 def _reason(body: bytes) -> tuple[str, bool]:
@@ -487,6 +511,7 @@ class _Connection:
                 raise http.client.IncompleteRead(body)
             reusable = not response.will_close and response.isclosed()
             location = response.getheader("Location") or ""
+            kind = (response.getheader("Content-Type") or "").partition(";")[0].strip()
         except ConnectionLost:
             # A server may reject our certificate after the handshake.
             self.transport.check_refusal()
@@ -500,7 +525,7 @@ class _Connection:
             raise RemoteProtocolError(
                 f"what listens on {self.host} does not speak HTTP", _NOT_HTTP, broker=self.host
             ) from None
-        return _Answer(self.host, response.status, location, body, trusted), reusable
+        return _Answer(self.host, response.status, location, kind, body, trusted), reusable
 
     def _lost(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{self.host} {what}", _NOT_HTTP, broker=self.host)
