@@ -18,12 +18,14 @@ from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 
 _DESCRIPTION = """\
 List persistent topics with their number of partitions (0 if not partitioned) and schema type.
 Without --topic and --pattern, list all topics of --namespace except Pulsar's system topics.
 """
 
+_NAMESPACE = "public/default"
 _ALL = ".*"
 _AT_ONCE = 500
 
@@ -34,9 +36,8 @@ def add_parser(commands: Commands) -> None:
     add_connection(parser, "one topic")
     parser.add_argument(
         "--namespace",
-        default="public/default",
         metavar="TENANT/NAMESPACE",
-        help="the namespace to list (%(default)s)",
+        help=f"the namespace to list, or of a short --topic or --pattern ({_NAMESPACE})",
     )
     parser.add_argument(
         "--pattern",
@@ -58,15 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 
-    options = given_options(arguments)
-    values = resolved(options, Scope.READS)
-    topic = single_topic(values)
-    pattern = arguments.pattern or values["topicsPattern"]
+    values = resolved(_options(arguments), Scope.READS)
+    topic, pattern = single_topic(values), values["topicsPattern"]
     if topic is not None and pattern is not None:
         raise OptionError("--topic and --pattern cannot be used together", "Give one of them.")
-    if arguments.namespace.count("/") != 1:
-        raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
-    wanted = TopicPattern.parse(pattern or f"{arguments.namespace}/{_ALL}")
+    wanted = TopicPattern.parse(pattern or f"{arguments.namespace or _NAMESPACE}/{_ALL}")
+    _check_namespace(arguments.namespace, topic, wanted)
     with ClientContext(client_options(values)) as context:
         with progress("listing topics", quiet=arguments.json):
             reach(context)
@@ -90,6 +88,37 @@ def run(arguments: argparse.Namespace) -> int:
     what = "has no topics, or does not exist" if pattern is None else "has no topic that matches"
     print_note(f"the namespace {wanted.namespace} {what}")
     return int(arguments.require)
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options, with --pattern, and short names in --namespace."""
+    options = given_options(arguments)
+    if arguments.pattern is not None:
+        if any(name.lower() == "topicspattern" for name in options):
+            raise OptionError("topicsPattern is given twice", "Leave --pattern out.")
+        options["topicsPattern"] = arguments.pattern
+    namespace = arguments.namespace
+    if namespace is None:
+        return options
+    if namespace.count("/") != 1:
+        raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+    for name, text in options.items():
+        if name.lower() in ("topic", "path", "topicspattern") and "/" not in text:
+            options[name] = f"{namespace}/{text.strip()}"
+    return options
+
+
+def _check_namespace(given: str | None, topic: str | None, wanted: TopicPattern) -> None:
+    """Raise OptionError for a topic or pattern of another namespace than --namespace."""
+    from pulsar_spark.protocol.topic_name import TopicName
+
+    found = wanted.namespace if topic is None else TopicName.parse(topic).namespace_name
+    if given not in (None, found):
+        raise OptionError(
+            f"--namespace is {given}, but the {'pattern' if topic is None else 'topic'} is of the "
+            f"namespace {found}",
+            "Leave --namespace out.",
+        )
 
 
 def _described(

@@ -44,6 +44,30 @@ def test_the_topics_of_a_namespace_are_listed(
     assert broker.topics() == before
 
 
+@pytest.mark.parametrize(
+    "what",
+    ["--pattern=f.*", "--option=topicsPattern=f.*", "--pattern=tenant/space/f.*", "--topic=far"],
+)
+def test_a_short_name_or_pattern_is_of_the_namespace_that_is_given(
+    what: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(broker, capsys, "--namespace", "tenant/space", what) == {"far": 0}
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["--topic=public/default/orders", "--pattern=persistent://public/default/.*"],
+)
+def test_a_full_name_or_pattern_of_another_namespace_is_wrong_usage(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", "pulsar://localhost", "--namespace", "tenant/space"]
+    assert cli.main(["topics", *place, what]) == 2
+    told = capsys.readouterr().err
+    assert "--namespace is tenant/space" in told
+    assert "public/default" in told
+
+
 def test_a_table_has_a_line_for_each(
     broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +99,13 @@ def test_a_web_server_that_is_not_pulsars_is_an_error(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--namespace", "public"], ["--topic", "a", "--pattern", "b"], ["--pattern", "("]]
+    "arguments",
+    [
+        ["--namespace", "public"],
+        ["--topic", "a", "--pattern", "b"],
+        ["--pattern", "("],
+        ["--pattern", "a", "--option", "topicsPattern=b"],
+    ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["topics", "--service-url", "pulsar://localhost", *arguments]) == 2
