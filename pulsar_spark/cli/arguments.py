@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,12 +16,15 @@ from pulsar_spark.cli.connection import (
 )
 from pulsar_spark.cli.output import print_note
 from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.logs import get_logger
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from pulsar_spark.spark.options.resolve import Values
     from pulsar_spark.spark.options.table import Scope
+
+logger = get_logger(__name__)
 
 _PLUGIN = "pulsar.client.authPluginClassName"
 _PARAMS = "pulsar.client.authParams"
@@ -205,14 +208,35 @@ def agreed(question: str) -> bool:
     return input(question).strip().lower() in ("y", "yes")
 
 
-def resolved(options: dict[str, str], scope: Scope) -> Values:
-    """Parse options; raises OptionError for invalid ones."""
+def resolved(
+    options: dict[str, str],
+    scope: Scope,
+    *,
+    uses: Sequence[str] | None = None,
+    ignores: Sequence[str] = (),
+) -> Values:
+    """Parse options; raises OptionError for invalid ones, and warns of those without an effect.
+
+    `uses` are those that the command uses besides the connection's, as keys, or as prefixes that
+    end with a dot; None for all but `ignores`.
+    """
     from pulsar_spark.spark.options.resolve import resolve
 
     try:
-        return resolve(options, scope)
+        values = resolve(options, scope)
     except UnsupportedFeature as error:
         raise OptionError(error.what, error.remedy) from None
+
+    def is_used(key: str) -> bool:
+        if uses is None:
+            return key not in ignores
+        known = ("service.url", "pulsar.client.", *uses)
+        return any(key == one or (one.endswith(".") and key.startswith(one)) for one in known)
+
+    left = sorted(key for key in values.given if key != "admin.url" and not is_used(key))
+    if left:
+        logger.warning("These options have no effect here and are ignored: %s", ", ".join(left))
+    return values
 
 
 def key_and_value(text: str) -> tuple[str, str]:

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 
-    values = resolved(given_options(arguments), Scope.READS)
+    values = resolved(given_options(arguments), Scope.READS, uses=("topic",))
     topic = single_topic(values)
     # Before anything is connected.
     stream_offsets(arguments.checkpoint)

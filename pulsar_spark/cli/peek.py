@@ -61,6 +61,8 @@ _PIECE = 1_000
 _FIRST_ENTRIES = 8
 _MORE = 4
 _CORRUPT = "_corrupt_record"
+# Options that divide a read into tasks.
+_OF_TASKS = ("minPartitions", "partitionsPerTopicPartition")
 # The columns of a table; JSON has all columns.
 _SHOWN = ("__publishTime", "__messageId", "__key")
 
@@ -97,7 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not given & {"receiverqueuesize", "pulsar.reader.receiverqueuesize"}:
         options["pulsar.reader.receiverQueueSize"] = str(max(arguments.count, 1))
     # Offsets and times mean what they mean for a batch read.
-    read = read_options(resolved(options, Scope.READS), options, Scope.READ)
+    values = resolved(options, Scope.READ, ignores=_OF_TASKS)
+    read = read_options(values, options, Scope.READ)
     if arguments.follow:
         _check_endless(read.ending)
     with ClientContext.shared(read.client) as context:

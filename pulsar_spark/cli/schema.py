@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options
     from pulsar_spark.spark.options.table import Scope
 
-    values = resolved(given_options(arguments), Scope.READS)
+    values = resolved(given_options(arguments), Scope.READS, uses=("topic",))
     topic = named_topic(values)
     with (
         ClientContext(client_options(values)) as context,

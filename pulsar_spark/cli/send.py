@@ -72,7 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.options.write import producer_options
 
-    values = resolved(given_options(arguments), Scope.WRITE)
+    values = resolved(given_options(arguments), Scope.WRITE, uses=("topic", "pulsar.producer."))
+    if values["deliveryGuarantee"] == "exactly-once":
+        raise OptionError(
+            "send does not write exactly-once",
+            "Leave deliveryGuarantee out, or write with Spark: see docs/delivery.md.",
+        )
     topic = named_topic(values)
     options = producer_options(values)
     with ClientContext(client_options(values)) as context:

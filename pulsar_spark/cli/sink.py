@@ -52,6 +52,7 @@ ones stay, once.
 
 # Where topics with short names are.
 _NAMESPACE = "public/default"
+_USED = ("topic", "sinkStateTopic", "transactionTimeout")
 _ACTIONS = {
     "finish": "commit what this sink has decided",
     "abort": "abort what killed tasks of this sink have left open",
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.yes and arguments.reset is None:
         raise OptionError("--yes is for --reset", "Leave it out.")
-    values = resolved(given_options(arguments), Scope.WRITE)
+    values = resolved(given_options(arguments), Scope.WRITE, uses=_USED)
     topic, client = single_topic(values), client_options(values)
     action = next((name for name in _ACTIONS if getattr(arguments, name) is not None), None)
     states: list[str] | None = None

@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     if admin_url is None and not (arguments.subscription or arguments.checkpoint):
         # Only the admin REST lists them.
         admin_url = profile_admin_url(arguments)
-    values = resolved(options, Scope.READS)
+    values = resolved(options, Scope.READS, uses=("topic",))
     topic, client = single_topic(values), client_options(values)
     _check(arguments, topic, admin_url)
     with ClientContext(client) as context, progress("asking", quiet=arguments.json) as bar:

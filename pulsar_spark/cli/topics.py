@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 
-    values = resolved(_options(arguments), Scope.READS)
+    values = resolved(_options(arguments), Scope.READS, uses=("topic", "topicsPattern"))
     topic, pattern = single_topic(values), values["topicsPattern"]
     if topic is not None and pattern is not None:
         raise OptionError("--topic and --pattern cannot be used together", "Give one of them.")

@@ -240,6 +240,29 @@ def test_the_demo_has_a_broker_of_its_own_whatever_the_environment_says(
     assert given_options(chosen, Cluster({})) == {"topic": "orders"}
 
 
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command,option",
+    [
+        ("topics", "topics=a"),
+        ("topics", "startingOffsets=earliest"),
+        ("schema orders", "valueFormat=json"),
+        ("subscriptions --topic orders --subscription mine", "subscription=other"),
+        ("sink --topic orders", "sinkId=mine"),
+    ],
+)
+def test_an_option_that_a_command_does_not_use_is_named(
+    command: str, option: str, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = ["--service-url", broker.service_url, "--option", option]
+    more = ["--option", "pulsar.client.connectionTimeoutMs=9000"]
+    assert cli.main([*command.split(), *place, *more]) == 0
+    (told,) = (record.getMessage() for record in caplog.records if "no effect" in record.message)
+    assert told.endswith(f"ignored: {option.partition('=')[0]}")
+
+
 # --- nobody is there ------------------------------------------------------------------------------
 
 

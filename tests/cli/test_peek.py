@@ -374,6 +374,25 @@ def test_many_messages_that_come_at_once_are_followed_piece_by_piece(
     assert values(found) == [value.decode() for value in sent]
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "maxMessagesPerTrigger=5",
+        "subscription=mine",
+        "waitingForNonExistedTopic=true",
+        "minPartitions=2",
+        "partitionsPerTopicPartition=2",
+        "pulsar.producer.compressionType=LZ4",
+    ],
+)
+def test_an_option_without_an_effect_is_said_to_have_none(
+    option: str, broker: EmbeddedBroker, peek: Peek, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    assert peek("--topic", "t", "--option", option) == []
+    assert f"no effect here and are ignored: {option.partition('=')[0]}" in caplog.text
+
+
 def test_nothing_is_left_behind(broker: EmbeddedBroker, peek: Peek) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"a"])

@@ -170,6 +170,38 @@ def test_options_of_producers_are_taken(
         assert reader.read_next(5000).producer_name() == "by-hand"
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "deliveryGuarantee=none",
+        "sinkId=a",
+        "sinkRepeats=first",
+        "valueFormat=json",
+        "keyEncoding=bytes",
+        "startingOffsets=earliest",
+        "admin.url=http://localhost:8080",
+    ],
+)
+def test_an_option_without_an_effect_is_said_to_have_none(
+    option: str,
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker.create_topic("notes")
+    assert send(broker, capsys, "notes", "--message", "a", "--option", option)[0] == 0
+    assert f"no effect here and are ignored: {option.partition('=')[0]}" in caplog.text
+
+
+def test_exactly_once_is_left_to_spark(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guarantee = ("--option", "deliveryGuarantee=exactly-once")
+    status, text = send(broker, capsys, "orders", "--message", "a", *guarantee)
+    assert (status, "send does not write exactly-once" in text) == (2, True)
+    assert broker.faults.seen("SEND") == 0
+
+
 def client_start() -> Any:
     from pulsar_spark.client import MessageId
 
