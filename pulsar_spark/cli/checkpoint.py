@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, listed
+from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
 # Lines before the offsets: the log's version, and Spark's own metadata.
@@ -58,6 +60,23 @@ def stream_offsets(checkpoint: str, *, committed: bool = False) -> list[StreamOf
             "A query writes one when its first micro-batch is planned.",
         )
     return found
+
+
+def check_topic(offsets: Iterable[StreamOffset], topic: str | None) -> None:
+    """Raise OptionError if no offset has a position of `topic`, or of a partition of it."""
+    known = [partition for offset in offsets for partition in offset.positions]
+    if topic is None or any(is_of(partition, topic) for partition in known):
+        return
+    names = dict.fromkeys(str(TopicName.parse(partition).partitioned) for partition in known)
+    raise OptionError(
+        f"the checkpoint has no position of {topic}",
+        f"It has those of {listed(names)}." if names else "It has none of any topic.",
+    )
+
+
+def is_of(partition: str, topic: str | None) -> bool:
+    """Whether a topic partition is one of `topic`, or `topic` itself; of any if it is None."""
+    return topic in (None, partition, str(TopicName.parse(partition).partitioned))
 
 
 def _names(folder: Path) -> set[str]:

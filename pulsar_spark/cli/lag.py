@@ -18,10 +18,10 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.checkpoint import stream_offsets
+from pulsar_spark.cli.checkpoint import check_topic, is_of, stream_offsets
 from pulsar_spark.cli.connection import reach
 from pulsar_spark.cli.output import About, live_table, print_json, print_json_line, progress
-from pulsar_spark.errors import PulsarError, TopicNotFound
+from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
@@ -61,9 +61,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--interval",
         type=whole_number(1, 3600),
-        default=_INTERVAL,
         metavar="SECONDS",
-        help="time between two looks of --watch (%(default)s)",
+        help=f"time between two looks of --watch ({_INTERVAL})",
     )
 
 
@@ -73,10 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 
+    if arguments.interval is not None and not arguments.watch:
+        raise OptionError("--interval is for --watch", "Add --watch, or leave --interval out.")
     values = resolved(given_options(arguments), Scope.READS, uses=("topic",))
     topic = single_topic(values)
     # Before anything is connected.
-    stream_offsets(arguments.checkpoint)
+    check_topic(stream_offsets(arguments.checkpoint, committed=True), topic)
     with ClientContext(client_options(values)) as context:
         looker = _Looker(context, arguments.checkpoint, topic)
         with progress("asking", quiet=arguments.json):
@@ -107,7 +108,7 @@ def _watch(looker: _Looker, rows: list[Row], arguments: argparse.Namespace) -> N
                 show(_cells(rows, columns))
             else:
                 show([(f"no answer: {failure.what}", *[None] * len(columns[1:]))])
-            wait(arguments.interval)
+            wait(arguments.interval or _INTERVAL)
             try:
                 rows, failure = looker.look(), None
             except PulsarError as error:
@@ -160,13 +161,11 @@ class _Looker:
         ]
 
     def _positions(self) -> dict[str, Position]:
-        from pulsar_spark.protocol.topic_name import TopicName
-
         return {
             partition: position
             for offset in stream_offsets(self._checkpoint, committed=True)
             for partition, position in offset.positions.items()
-            if self._topic in (None, partition, str(TopicName.parse(partition).partitioned))
+            if is_of(partition, self._topic)
         }
 
 

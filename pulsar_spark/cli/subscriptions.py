@@ -305,14 +305,15 @@ def _of_topic(admin: Admin, path: str) -> dict[str, tuple[int, str]]:
 
 def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
     """Return a checkpoint's subscriptions, or only those of `topic`."""
-    from pulsar_spark.cli.checkpoint import stream_offsets
-    from pulsar_spark.protocol.topic_name import TopicName
+    from pulsar_spark.cli.checkpoint import check_topic, is_of, stream_offsets
 
+    offsets = stream_offsets(folder)
+    check_topic(offsets, topic)
     return [
         _Subscription(offset.subscription, partition, position=position)
-        for offset in stream_offsets(folder)
+        for offset in offsets
         for partition, position in offset.positions.items()
-        if topic in (None, partition, str(TopicName.parse(partition).partitioned))
+        if is_of(partition, topic)
     ]
 
 

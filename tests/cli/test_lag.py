@@ -108,6 +108,31 @@ def test_one_topic_partition_can_be_named_and_one_that_is_gone_is_unknown(
     assert list(look(broker, checkpoint, capsys, "--topic", "orders-partition-1")) == [ONE]
 
 
+@pytest.mark.parametrize("command", ["lag", "subscriptions"])
+def test_a_topic_that_the_checkpoint_does_not_have_is_wrong_usage(
+    command: str,
+    broker: EmbeddedBroker,
+    checkpoint: Checkpoint,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint.plan(0, positions(broker, 0))
+    checkpoint.commit(0)
+    place = ["--service-url", broker.service_url, "--checkpoint", str(checkpoint.folder)]
+    assert cli.main([command, *place, "--topic", "order"]) == 2
+    shown = capsys.readouterr()
+    assert f"no position of {full('order')}" in shown.err
+    assert f"It has those of {full('orders')}." in shown.err
+    assert shown.out == ""
+
+
+def test_an_interval_without_watching_is_wrong_usage(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--service-url", "pulsar://localhost", "--checkpoint", str(checkpoint.folder)]
+    assert cli.main(["lag", *place, "--interval", "1"]) == 2
+    assert "--interval is for --watch" in capsys.readouterr().err
+
+
 def test_nothing_is_left_behind(
     broker: EmbeddedBroker, checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
