@@ -101,7 +101,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--option",
         action="append",
         default=[],
-        type=key_and_value,
+        type=key_and_value("an option"),
         metavar="KEY=VALUE",
         help="an option of docs/options.md, written as for Spark; can be repeated. Other users of "
         "this machine can see it: keep a token in a file instead",
@@ -239,10 +239,14 @@ def resolved(
     return values
 
 
-def key_and_value(text: str) -> tuple[str, str]:
-    """Parse KEY=VALUE; raises ArgumentTypeError."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        # Not shown: it may be a credential.
-        raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
-    return key.strip(), value
+def key_and_value(what: str) -> Callable[[str], tuple[str, str]]:
+    """Return an argument type: KEY=VALUE; `what` it is, for the error."""
+
+    def parse(text: str) -> tuple[str, str]:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            # Not shown: it may be a credential.
+            raise argparse.ArgumentTypeError(f"{what} is written KEY=VALUE")
+        return key.strip(), value
+
+    return parse

@@ -34,6 +34,7 @@ _REST = """
 admin REST:  {admin_url}"""
 
 
+_MAX_PARTITIONS = 10_000
 # All other commands take them.
 _OF_CLUSTERS = ("--service-url", "--profile", "--option", "--token-file")
 
@@ -90,7 +91,7 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--partitions",
-        type=whole_number(1, 10_000),
+        type=whole_number(1, _MAX_PARTITIONS),
         default=1,
         help="partitions of topics that are created so (%(default)s)",
     )
@@ -291,8 +292,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    topics = [_topic(topic) for topic in arguments.topic]
     with EmbeddedBroker(**_settings(arguments)) as broker:
-        topics = [_topic(topic) for topic in arguments.topic]
         for name, partitions in topics:
             broker.create_topic(name, partitions=partitions)
         told = {"service_url": broker.service_url}
@@ -309,6 +310,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic(text: str) -> tuple[str, int]:
-    """Split ``NAME[:PARTITIONS]``; a full name also contains a colon."""
+    """Split ``NAME[:PARTITIONS]``; a full name also contains a colon. Raises OptionError."""
     name, colon, partitions = text.rpartition(":")
-    return (name, int(partitions)) if colon and partitions.isdecimal() else (text, 0)
+    if not colon or "/" in partitions:
+        return text, 0
+    try:
+        return name, whole_number(0, _MAX_PARTITIONS)(partitions)
+    except argparse.ArgumentTypeError:
+        raise OptionError(
+            f"--topic {text}: the part after ':' is not a number of partitions up to "
+            f"{_MAX_PARTITIONS:,}",
+            f"Write {name}:4; or {text}:0 for a topic with a colon in its name.",
+        ) from None

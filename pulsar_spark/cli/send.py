@@ -57,7 +57,7 @@ def add_parser(commands: Commands) -> None:
         "--property",
         action="append",
         default=[],
-        type=key_and_value,
+        type=key_and_value("a property"),
         metavar="KEY=VALUE",
         help="a property of all messages; can be repeated",
     )

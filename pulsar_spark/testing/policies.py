@@ -94,7 +94,8 @@ class TopicPolicies:
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown type of subscription, or strategy of schemas."""
         for name in self.subscription_types:
-            _S.SubType.Value(name)
+            if name not in _ALL_TYPES:
+                raise ValueError(f"{name!r} is none of {', '.join(_ALL_TYPES)}")
         if self.schema_compatibility not in STRATEGIES:
             raise ValueError(f"{self.schema_compatibility!r} is none of {', '.join(STRATEGIES)}")
 

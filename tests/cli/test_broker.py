@@ -92,6 +92,33 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(
     assert "another port" in error
 
 
+@pytest.mark.parametrize(
+    "topic", ["orders:x", "orders:", "persistent://public/default/orders:-1", "orders:10001"]
+)
+def test_what_is_no_number_of_partitions_does_not_become_a_part_of_the_name(
+    topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert cli.main(["broker", "--port", "0", "--topic", topic]) == 2
+    told = capsys.readouterr().err
+    assert "the part after ':' is not a number of partitions" in told
+    assert f"{topic}:0" in told
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("orders", ("orders", 0)),
+        ("orders:3", ("orders", 3)),
+        ("a:b:0", ("a:b", 0)),
+        ("persistent://a/b/c", ("persistent://a/b/c", 0)),
+        ("persistent://a/b/c:2", ("persistent://a/b/c", 2)),
+    ],
+)
+def test_a_topic_may_have_its_number_of_partitions(text: str, expected: tuple[str, int]) -> None:
+    assert module._topic(text) == expected
+
+
 def of(**policies: Any) -> TopicPolicies:
     return TopicPolicies(**policies)
 
@@ -174,7 +201,7 @@ def test_every_parameter_has_a_switch() -> None:
         ("--require-token none.txt", "--require-token none.txt cannot be read"),
         ("--backlog-policy producer_exception", "--backlog-size or --backlog-age"),
         ("--backlog-size 1 --backlog-policy none", "producer_request_hold"),
-        ("--subscription-type Sharded", "Sharded"),
+        ("--subscription-type Sharded", "none of Exclusive, Shared, Failover, Key_Shared"),
         ("--schema-compatibility NONE", "FULL_TRANSITIVE"),
     ],
 )

@@ -48,7 +48,11 @@ TABLE = [
     ("send --service-url URL --topic t --message x", Status.DONE, "1 message sent"),
     ("send t --service-url URL --message x", Status.DONE, "1 message sent"),
     ("send missing --service-url URL --message x", Status.FAILED, "--create"),
-    ("send t --service-url URL --property x", Status.WRONG_USAGE, "KEY=VALUE"),
+    (
+        "send t --service-url URL --property x",
+        Status.WRONG_USAGE,
+        "a property is written KEY=VALUE",
+    ),
     ("send a/b --service-url URL --message x", Status.WRONG_USAGE, "error:"),
     ("lag --service-url URL", Status.WRONG_USAGE, "--checkpoint"),
     ("lag --service-url URL --checkpoint /nowhere", Status.WRONG_USAGE, "/nowhere"),
