@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.cli.arguments import (
@@ -120,6 +121,7 @@ def _encoder(schema: SchemaInfo | None) -> Encode:
 
     Raises OptionError for schemas whose values cannot be written as JSON.
     """
+    from pulsar_spark.cli.json_values import of_json
     from pulsar_spark.client.schema import DefinedSchema
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
     from pulsar_spark.schema.codec import PLAIN
@@ -127,7 +129,8 @@ def _encoder(schema: SchemaInfo | None) -> Encode:
 
     if schema is None or schema.type in PLAIN:
         return _plain
-    if schema.type == pb.Schema.KeyValue or definition_of(schema) is None:
+    node = None if schema.type == pb.Schema.KeyValue else definition_of(schema)
+    if node is None:
         raise OptionError(
             f"messages of the schema type {schema.type_name} cannot be sent as text",
             "Write them with Spark or PulsarClient.",
@@ -136,13 +139,14 @@ def _encoder(schema: SchemaInfo | None) -> Encode:
 
     def encode(text: str) -> bytes:
         try:
-            value: Any = json.loads(text)
+            # Numbers stay exact for decimals.
+            value: Any = json.loads(text, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
             raise OptionError(
                 f"a message is not JSON: {error}",
                 f"The topic has a schema of the type {schema.type_name}; `schema TOPIC` shows it.",
             ) from None
-        return defined.encode(value)
+        return defined.encode(of_json(node, value))
 
     return encode
 

@@ -93,6 +93,8 @@ def test_a_message_of_a_topic_with_a_schema_is_json(
         (STRING, '"quoted"', '"quoted"'),
         (SchemaInfo(pb.Schema.Int32, "INT32"), "7", 7),
         (SchemaInfo(pb.Schema.Bool, "Boolean"), "true", True),
+        (SchemaInfo(pb.Schema.Double, "Double"), "1.5", 1.5),
+        (SchemaInfo(pb.Schema.LocalDate, "LocalDate"), '"2026-11-20"', "2026-11-20"),
     ],
 )
 def test_a_primitive_is_encoded_as_such(
@@ -106,6 +108,103 @@ def test_a_primitive_is_encoded_as_such(
     set_schema(broker, "one", schema)
     assert send(broker, capsys, "one", "--message", text)[0] == 0
     assert [row["value"] for row in rows(broker, capsys, "one")] == [value]
+
+
+def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+TYPED = {
+    "amount": logical("bytes", "decimal", precision=20, scale=2),
+    "price": ["null", logical("bytes", "decimal", precision=20, scale=2)],
+    "day": logical("int", "date"),
+    "clock": logical("int", "time-millis"),
+    "at": logical("long", "timestamp-millis"),
+    "local": logical("long", "local-timestamp-micros"),
+    "raw": "bytes",
+    "either": ["null", "string", "bytes", "double"],
+    "days": {"type": "array", "items": logical("int", "date")},
+    "by_name": {"type": "map", "values": logical("bytes", "decimal", precision=4, scale=1)},
+    "inner": {
+        "type": "record",
+        "name": "Inner",
+        "fields": [{"name": "id", "type": logical("string", "uuid")}],
+    },
+    "ratio": "double",
+}
+UUID = "6f1c4a3e-8b5d-4c55-9b0e-0d6c5a1f2b3c"
+
+
+def typed_schema(kind: int) -> SchemaInfo:
+    fields = [{"name": name, "type": found} for name, found in TYPED.items()]
+    record = {"type": "record", "name": "Typed", "fields": fields}
+    return SchemaInfo(kind, "Typed", json.dumps(record).encode())
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_values_of_types_that_json_lacks_are_text_or_numbers(
+    kind: int, as_text: bool, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("typed")
+    set_schema(broker, "typed", typed_schema(kind))
+    # More digits than a float has.
+    amount = "123456789012345678.25"
+    value = {
+        "day": "2026-11-20" if as_text else 20777,
+        "clock": "10:20:30.5" if as_text else 37_230_500,
+        "at": "2026-11-20T10:00:00+01:00" if as_text else 1_795_165_200_000,
+        "local": "2026-11-20 10:00:00.123456" if as_text else 1_795_168_800_123_456,
+        "raw": "/wD+",
+        "either": "Test" if as_text else 1.5,
+        "days": ["1970-01-02"],
+        "by_name": {"a": "1.5"},
+        "inner": {"id": UUID},
+        "ratio": 0.5,
+    }
+    quoted = json.dumps(amount) if as_text else amount
+    text = f'{{"amount": {quoted}, "price": {quoted}, {json.dumps(value)[1:]}'
+    status, told = send(broker, capsys, "typed", "--message", text)
+    assert status == 0, told
+    (row,) = rows(broker, capsys, "typed")
+    assert {name: row[name] for name in ("amount", "price", "day", "at", "raw")} == {
+        "amount": amount,
+        "price": amount,
+        "day": "2026-11-20",
+        "at": "2026-11-20T09:00:00.000Z",
+        "raw": "/wD+",
+    }
+    assert row["local"].startswith("2026-11-20T10:00:00.123456")
+    assert "Test" in str(row["either"]) if as_text else "1.5" in str(row["either"])
+    assert row["days"] == ["1970-01-02"]
+    assert row["by_name"] == {"a": "1.5"}
+    assert row["inner"] == {"id": UUID}
+    assert row["ratio"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("amount", "1.234"),
+        ("amount", "much"),
+        ("amount", "NaN"),
+        ("day", "20.11.2026"),
+        ("clock", "25:00"),
+        ("at", "yesterday"),
+        ("local", "2026-11-20T10:00:00Z"),
+        ("raw", "no base64"),
+        ("ratio", "0.5"),
+    ],
+)
+def test_text_that_a_type_does_not_take_is_an_error_that_names_the_field(
+    name: str, value: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("typed")
+    fields = [{"name": name, "type": TYPED[name]}]
+    record = {"type": "record", "name": "Typed", "fields": fields}
+    set_schema(broker, "typed", SchemaInfo(pb.Schema.Avro, "T", json.dumps(record).encode()))
+    status, told = send(broker, capsys, "typed", "--message", json.dumps({name: value}))
+    assert (status, f"the field {name}:" in told) == (1, True)
 
 
 @pytest.mark.parametrize(
