@@ -984,13 +984,26 @@ def policies() -> list[tuple[type[BrokerError], Policy]]:
     return [(_BY_CODE[code], policy) for code, policy in named_policies()]
 
 
+_ANONYMOUS = "The broker wants credentials, and none were given"
+_ANONYMOUS_REMEDY = (
+    "Set pulsar.client.authPluginClassName and pulsar.client.authParams, give a command "
+    "--token-file, or PulsarClient its authentication."
+)
+
+
 def from_server_error(
-    code: int, message: str | bytes, secrets: Iterable[str | bytes] = (), **context: Any
+    code: int,
+    message: str | bytes,
+    secrets: Iterable[str | bytes] = (),
+    *,
+    anonymous: bool = False,
+    **context: Any,
 ) -> BrokerError:
     """Return the error for a broker's ServerError `code`, with its `message`.
 
     The code alone chooses the class. A message that is known chooses the words: see `policies`. It
-    is redacted; `secrets` are the credentials that were sent to the broker.
+    is redacted; `secrets` are the credentials that were sent to the broker; `anonymous` says that
+    the client has none to send.
     """
     kind = _BY_CODE.get(code, UnknownServerError)
     # Cut only after redacting: half a secret would not match.
@@ -1000,5 +1013,7 @@ def from_server_error(
     known = answer_of(code, text)
     if known is not None:
         return kind(f"{known.what}: {text}", known.remedy, **context)
-    summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
-    return kind(f"{summary}: {text}" if text else summary, remedy_of(kind), **context)
+    summary, remedy = (kind.__doc__ or "").split("\n")[0].rstrip("."), remedy_of(kind)
+    if anonymous and kind is AuthenticationError:
+        summary, remedy = _ANONYMOUS, _ANONYMOUS_REMEDY
+    return kind(f"{summary}: {text}" if text else summary, remedy, **context)

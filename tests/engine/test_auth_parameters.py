@@ -96,6 +96,29 @@ def test_what_does_not_fit_is_an_error_without_the_secret(
     assert "pulsar.client.auth" in str(caught.value)
 
 
+@pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "params,remedy",
+    [
+        (f"/run/{SECRET}", "file:///path"),
+        (f"./{SECRET}", "file:///path"),
+        (f"~/{SECRET}", "file:///path"),
+        (f"Bearer {SECRET}", "the token alone"),
+        (f"token:bearer {SECRET}", "the token alone"),
+        (f'{{"token": "Bearer {SECRET}"}}', "the token alone"),
+    ],
+)
+def test_what_is_certainly_no_token_is_not_sent_as_one(params: str, remedy: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        auth_options("token", params)
+    assert SECRET not in str(caught.value)
+    assert remedy in caught.value.remedy
+
+
+def test_a_token_may_look_like_a_path_where_it_is_said_to_be_one() -> None:
+    assert auth_options("token", "token:/a+b").token == "/a+b"
+
+
 @pytest.mark.parametrize("plugin", ["athenz", "sasl"])
 def test_methods_that_are_not_built_say_so(plugin: str) -> None:
     with pytest.raises(UnsupportedFeature) as caught:

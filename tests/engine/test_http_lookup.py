@@ -464,6 +464,14 @@ def test_credentials_that_are_not_accepted_are_asked_with_once(
 
 
 @pytest.mark.fault(45)
+def test_who_has_given_no_credentials_is_told_so(web: WebService) -> None:
+    web.answers, web.again = [say(401, b"<html>Unauthorized</html>")], True
+    error = refused(web.url, AuthenticationError)
+    assert "none were given" in str(error)
+    assert "expired" not in str(error)
+
+
+@pytest.mark.fault(45)
 def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
     web: WebService,
 ) -> None:

@@ -19,6 +19,8 @@ _PLUGIN = "pulsar.client.authPluginClassName"
 _PARAMS = "pulsar.client.authParams"
 _JAVA = "org.apache.pulsar.client.impl.auth."
 
+_HEADER = re.compile(r"bearer\s", re.IGNORECASE)
+_PATHS = ("/", "./", "../", "~")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*", re.ASCII)
 
@@ -96,7 +98,22 @@ def _token(params: str | None) -> AuthOptions:
         token = given.removeprefix("token:").strip()
     if not token:
         raise _unfit("token", 'token:…, file:///path, env:NAME or {"token": "…"}')
+    _check_token(token, is_prefixed=token != given)
     return AuthOptions("token", token=token)
+
+
+def _check_token(token: str, *, is_prefixed: bool) -> None:
+    """Raise OptionError for a path or a header that was given as a token."""
+    if _HEADER.match(token):
+        raise OptionError(
+            f"{_PARAMS} begins with the word Bearer, which is not a part of the token",
+            "Write token:… with the token alone, or file:///path for a file that has it.",
+        )
+    if not is_prefixed and token.startswith(_PATHS):
+        raise OptionError(
+            f"{_PARAMS} is a path, and would be sent as the token",
+            "Write file:///path for a file with the token; token:… for a token that begins so.",
+        )
 
 
 def _tls(params: str | None) -> AuthOptions:

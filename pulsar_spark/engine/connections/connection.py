@@ -285,10 +285,14 @@ class ClientConnection:
         """Credentials that the broker was sent, in every form in which it might repeat them."""
         return self._secrets
 
+    @property
+    def _is_anonymous(self) -> bool:
+        return self._auth.method_name == "none"
+
     def refusal(self, code: int, text: str | bytes, **context: Any) -> BrokerError:
         """Return the broker's error, with our credentials removed from its text."""
         context.setdefault("broker", self.address.logical)
-        return from_server_error(code, text, self._secrets, **context)
+        return from_server_error(code, text, self._secrets, anonymous=self._is_anonymous, **context)
 
     def forget(self, request: Future[Any]) -> bool:
         """Stop waiting for a request: a late answer is ignored. Return whether it was open."""
@@ -594,7 +598,9 @@ class ClientConnection:
             raise kind("the broker ended the connection", broker=self.address.logical)
 
     def _on_answer(self, kind: int, body: Any) -> None:
-        error: PulsarError | None = error_in(body, self.address.logical, self._secrets)
+        error: PulsarError | None = error_in(
+            body, self.address.logical, self._secrets, anonymous=self._is_anonymous
+        )
         if error is not None and not self._ready.done():
             raise error
         if error is None:
@@ -658,6 +664,8 @@ class ClientConnection:
         method = body.challenge.auth_method_name
         if method != self._auth.method_name:
             shown = redact(method, self._secrets)[:100]
+            if self._is_anonymous:
+                raise self.refusal(AuthenticationError.code, f"it asks for the method {shown!r}")
             raise AuthenticationError(
                 f"the broker asks for credentials of the method {shown!r}, "
                 f"{self._auth.method_name!r} is configured",

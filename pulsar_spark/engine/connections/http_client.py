@@ -446,7 +446,8 @@ class HttpClient:
             # The server has accepted the credentials, but this role lacks the permission.
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
-        return from_server_error(kind.code, text, self.secrets, broker=host)
+        anonymous = self._auth.method_name == "none"
+        return from_server_error(kind.code, text, self.secrets, anonymous=anonymous, broker=host)
 
     def _no_pulsar(self, answer: _Answer, target: str) -> PulsarError:
         """Return the error for a server that has no path of Pulsar's web service."""

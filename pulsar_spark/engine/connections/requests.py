@@ -204,16 +204,19 @@ def asked_consumer(command: pb.BaseCommand) -> int | None:
     return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
-def error_in(body: Message, broker: str, secrets: Iterable[str | bytes] = ()) -> BrokerError | None:
+def error_in(
+    body: Message, broker: str, secrets: Iterable[str | bytes] = (), *, anonymous: bool = False
+) -> BrokerError | None:
     """Return the error in an answer, None if the request succeeded.
 
-    `secrets` are credentials that the broker was sent and might repeat.
+    `secrets` are credentials that the broker was sent and might repeat; `anonymous` says that there
+    are none to send.
     """
     fields = body.DESCRIPTOR.fields_by_name
     for code_field, text_field in (("error", "message"), ("error_code", "error_message")):
         if code_field in fields and body.HasField(code_field):
             code, text = getattr(body, code_field), getattr(body, text_field)
-            return from_server_error(code, text, secrets, broker=broker)
+            return from_server_error(code, text, secrets, anonymous=anonymous, broker=broker)
     return None
 
 
