@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,15 +17,12 @@ from pulsar_spark.cli.connection import (
 )
 from pulsar_spark.cli.output import print_note
 from pulsar_spark.errors import OptionError, UnsupportedFeature
-from pulsar_spark.logs import get_logger
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from pulsar_spark.spark.options.resolve import Values
     from pulsar_spark.spark.options.table import Scope
-
-logger = get_logger(__name__)
 
 _PLUGIN = "pulsar.client.authPluginClassName"
 _PARAMS = "pulsar.client.authParams"
@@ -235,7 +233,9 @@ def resolved(
 
     left = sorted(key for key in values.given if key != "admin.url" and not is_used(key))
     if left:
-        logger.warning("These options have no effect here and are ignored: %s", ", ".join(left))
+        logging.getLogger("pulsar_spark").warning(
+            "These options have no effect here and are ignored: %s", ", ".join(left)
+        )
     return values
 
 
