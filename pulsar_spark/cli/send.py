@@ -109,11 +109,27 @@ def _schema_of(context: ClientContext, topic: str, *, create: bool) -> SchemaInf
     try:
         context.lookup.partitions(topic)
     except TopicNotFound as error:
+        _check_partition(context, topic)
         if create:
             return None
-        found = with_near_topics(context.lookup, error, topic)
-        raise TopicNotFound(found.what, f"{found.remedy} Or add --create.") from error
+        raise with_near_topics(context.lookup, error, topic, remedy="Or add --create.") from error
     return latest_schema(context.lookup, topic)
+
+
+def _check_partition(context: ClientContext, topic: str) -> None:
+    """Raise TopicNotFound for a partition that a topic does not have; --create adds none."""
+    from pulsar_spark.protocol.topic_name import TopicName
+
+    owner = TopicName.parse(topic).partitioned
+    if str(owner) == topic:
+        return
+    try:
+        count = context.lookup.partitions(str(owner))
+    except TopicNotFound:
+        return
+    has = "is not partitioned" if not count else f"has {count} partitions"
+    last = f"The last one is {owner.local_name}-partition-{count - 1}." if count else ""
+    raise TopicNotFound(f"{owner} {has}: there is no {topic}", last or f"Send to {owner}.")
 
 
 def _encoder(schema: SchemaInfo | None) -> Encode:

@@ -24,11 +24,14 @@ _NEVER = "Reading never creates a topic."
 _SAYS_MORE = ("namespace", "tenant", "policies")
 
 
-def with_near_topics(lookup: Lookup, error: TopicNotFound, topic: str | None = None) -> PulsarError:
+def with_near_topics(
+    lookup: Lookup, error: TopicNotFound, topic: str | None = None, *, remedy: str = _NEVER
+) -> PulsarError:
     """Return the error, with the topics of the namespace that have a similar name.
 
-    `topic` is what was looked for, if the error does not say. Lists the namespace once, for five
-    seconds at most; if that is not possible, the error is returned as it is.
+    `topic` is what was looked for, if the error does not say; `remedy` is said last. Lists the
+    namespace once, for five seconds at most; if that is not possible, the error is returned as it
+    is.
     """
     name = topic or error.topic
     if name is None:
@@ -47,7 +50,7 @@ def with_near_topics(lookup: Lookup, error: TopicNotFound, topic: str | None = N
     plain = not any(word in reason for word in _SAYS_MORE)
     found = TopicNotFound(
         f"The topic {wanted} does not exist" if plain else error.what,
-        f"{_advice(wanted, locals_)} {_NEVER}",
+        f"{_advice(wanted, locals_)} {remedy}",
         topic=str(wanted),
         broker=error.broker,
         role=error.role,

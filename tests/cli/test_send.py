@@ -245,9 +245,23 @@ def test_a_missing_topic_is_created_only_if_that_is_said(
     assert status == 1
     assert "Did you mean 'orders'?" in text
     assert "--create" in text
+    assert "Reading" not in text
     assert not any(name.endswith("/order") for name in broker.topics())
     assert send(broker, capsys, "order", "--message", "a", "--create")[0] == 0
     assert [row["value"] for row in rows(broker, capsys, "order")] == ["a"]
+
+
+@pytest.mark.parametrize("create", [(), ("--create",)])
+def test_a_partition_that_a_topic_does_not_have_is_not_created(
+    create: tuple[str, ...], broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = broker.topics()
+    status, text = send(broker, capsys, "orders-partition-7", "--message", "a", *create)
+    assert status == 1
+    assert "persistent://public/default/orders has 2 partitions" in text
+    assert "The last one is orders-partition-1." in text
+    assert "--create" not in text
+    assert broker.topics() == before
 
 
 def test_a_message_that_the_broker_does_not_store_is_a_failure(
