@@ -101,6 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Offsets and times mean what they mean for a batch read.
     values = resolved(options, Scope.READ, ignores=_OF_TASKS)
     read = read_options(values, options, Scope.READ)
+    if arguments.first:
+        # More would only be thrown away.
+        read = replace(read, batch_rows=min(max(arguments.count, 1), read.batch_rows))
     if arguments.follow:
         _check_endless(read.ending)
     with ClientContext.shared(read.client) as context:

@@ -17,6 +17,7 @@ from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import AvroSchema, StringSchema
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import NOW, read, store
 
@@ -56,6 +57,23 @@ def test_the_last_and_the_first_messages(
     shown = [value.decode() for value in sent]
     assert values(peek("--topic", "t", "--count", str(count))) == shown[-count:]
     assert values(peek("--topic", "t", "--count", str(count), "--first")) == shown[:count]
+
+
+def test_no_more_of_the_first_messages_are_read_than_are_shown(
+    broker: EmbeddedBroker, peek: Peek, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"%d" % number for number in range(1000)])
+    read_all, taken = PulsarBatchReader.read, []
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        for batch in read_all(*arguments):
+            taken.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(PulsarBatchReader, "read", counted)
+    assert len(peek("--topic", "t", "--first", "--count", "7")) == 7
+    assert taken == [7]
 
 
 def test_partitions_are_put_in_order_by_publish_time(broker: EmbeddedBroker, peek: Peek) -> None:

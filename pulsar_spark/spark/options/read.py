@@ -16,6 +16,7 @@ from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature, listed
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.table.record_batches import MAX_ROWS
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
     LATEST_BOUND,
@@ -56,6 +57,8 @@ class ReadOptions:
     partitions_per_topic_partition: int
     min_partitions: int | None
     waiting: bool = False
+    batch_rows: int = MAX_ROWS
+    """At most so many rows are read before the first of them are given out."""
     query: StructType | None = None
     """The columns of the query."""
     inferred: bool = False

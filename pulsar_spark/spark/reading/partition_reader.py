@@ -54,6 +54,7 @@ def read_partition(
             TopicName.parse(partition.topic).partition_index,
             writers,
             expect=versions.expect,
+            max_rows=options.batch_rows,
         )
         yield from _read(context, options, partition, builder)
         _log_counts(partition, builder)
