@@ -47,12 +47,20 @@ _QUESTIONS = 50
 _SENDS = 100
 # As a share of the drain's speed, what is no difference that two measurements can show.
 _NO_SLOWER = 0.95
+_SIZE = 1_024
 _WRITER = "pulsar-spark-bench"
 _BLOCK = 1_000
 _BLOCK_BYTES = 16 << 20
 _BUSY = 0.8
 _TOO_SHORT = 0.5
 _REST_SECONDS = 30.0
+
+# What a write by Spark takes beside the options of its producers, and what is chosen here.
+_UNUSED = (
+    *("deliveryGuarantee", "sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats"),
+    *("transactionTimeout", "schema.name", "schema.namespace", "keyEncoding"),
+    *("pulsar.producer.producerName", "includeMetadata"),
+)
 
 CPU, ROUND_TRIPS, BROKER = "cpu", "round trips", "broker or network"
 
@@ -80,9 +88,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--size",
         type=whole_number(1, 5 << 20),
-        default=1_024,
         metavar="BYTES",
-        help="size of each written message (%(default)s)",
+        help=f"size of each written message ({_SIZE})",
     )
 
 
@@ -125,10 +132,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.topic is None:
         raise OptionError("no topic is given", "Give --topic TOPIC.")
-    if arguments.create and not arguments.write:
-        raise OptionError("--create is for --write", "Add --write, or leave --create out.")
+    for name, given in (("--create", arguments.create), ("--size", arguments.size is not None)):
+        if given and not arguments.write:
+            raise OptionError(f"{name} is for --write", f"Add --write, or leave {name} out.")
     options = given_options(arguments)
-    values = resolved(options, Scope.BOTH)
+    scope = Scope.READ | Scope.WRITE if arguments.write else Scope.READ
+    values = resolved(options, scope, ignores=_UNUSED)
     read = read_options(values, options, Scope.READ)
     limits = _Limits(arguments.messages, arguments.seconds)
     steps = 4 if arguments.write else 3
@@ -158,7 +167,7 @@ class _Writing:
 
 def _writing(arguments: argparse.Namespace, options: ProducerOptions) -> _Writing:
     name = f"{_WRITER}-{uuid.uuid4().hex}"
-    return _Writing(replace(options, producer_name=name), arguments.size, arguments.create)
+    return _Writing(replace(options, producer_name=name), arguments.size or _SIZE, arguments.create)
 
 
 class _Bench:

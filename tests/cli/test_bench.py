@@ -160,7 +160,8 @@ def test_the_limit_is_told_from_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--topic", "t", "--create"], ["--topic", "t", "--size=0"]]
+    "arguments",
+    [[], ["--topic", "t", "--create"], ["--topic", "t", "--size=0"], ["--topic", "t", "--size=9"]],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     status: object

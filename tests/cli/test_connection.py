@@ -251,6 +251,8 @@ def test_the_demo_has_a_broker_of_its_own_whatever_the_environment_says(
         ("schema orders", "valueFormat=json"),
         ("subscriptions --topic orders --subscription mine", "subscription=other"),
         ("sink --topic orders", "sinkId=mine"),
+        ("bench --topic bench --write --create --messages 1", "deliveryGuarantee=none"),
+        ("bench --topic bench --write --create --messages 1", "maxMessagesPerTrigger=1"),
     ],
 )
 def test_an_option_that_a_command_does_not_use_is_named(
