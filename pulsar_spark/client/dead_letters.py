@@ -26,7 +26,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Steps, settled
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import ClosedError, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields
@@ -74,6 +74,7 @@ class LetterProducer:
         self._closed = False
         self._used = False
         # Used by the worker only.
+        self._left = False
         self._writers: OrderedDict[_Writing, PartitionedProducer] = OrderedDict()
 
     def send(
@@ -93,6 +94,9 @@ class LetterProducer:
         def complete(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
             done(error)
 
+        if self._left:
+            done(ClosedError("the consumer is closed"))
+            return
         schema = None
         try:
             schema = self._values.written_with(message)
@@ -142,6 +146,8 @@ class LetterProducer:
                 self._worker.close(0.0)
 
     def _leave(self) -> None:
+        # What the consumer still refuses comes again to the next one.
+        self._left = True
         while self._writers:
             self._close_writer(self._writers.popitem()[1])
 

@@ -769,6 +769,27 @@ def test_dead_letters_go_beside_the_topic_of_each(
     wait_until(lambda: not threads_named("pulsar-spark-letters"), "their thread goes on")
 
 
+def test_a_letter_behind_the_end_of_its_consumer_opens_no_producer(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send(client, topic, 1)
+    policy = ConsumerDeadLetterPolicy(1)
+    with client.subscribe(
+        topic, "s", ConsumerType.Shared, initial_position=EARLIEST, dead_letter_policy=policy
+    ) as consumer:
+        message = consumer.receive(RECEIVE_MS)
+        deliveries = consumer._last_deliveries
+        assert deliveries is not None
+        letters = deliveries._dead_letters
+        ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        letters.send_to_dead_letter_topic([message], ends.put)
+        assert ends.get(timeout=60) is None
+    opened = broker.faults.seen("PRODUCER")
+    letters.send_to_dead_letter_topic([message], ends.put)
+    assert isinstance(ends.get(timeout=60), ClosedError)
+    assert broker.faults.seen("PRODUCER") == opened
+
+
 def test_with_retries_all_letters_go_beside_the_first_topic(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:

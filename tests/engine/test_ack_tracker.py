@@ -128,6 +128,16 @@ def test_a_part_that_waits_is_the_newest_one(timers: Timers, broker: Broker) -> 
     assert broker.seen() == [(1, 0, 0b001)]
 
 
+def test_a_message_that_is_acknowledged_twice_undoes_nothing(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker, batch_index_acks=True)
+    for index in (0, 1, 0):
+        acks.acknowledge(one(3, index, 2))
+    acks.flush()
+    assert broker.seen() == [(1, 3, 0)]
+
+
 def test_a_batch_id_without_a_size_is_refused(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker)
     for wrong in (one(0, 2), one(0, 3, 3), one(0, 2, MAX_BATCH + 1)):

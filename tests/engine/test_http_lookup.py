@@ -505,15 +505,21 @@ def test_who_is_not_ready_is_left_for_another_host(web: WebService) -> None:
         assert "not ready" in str(error)
 
 
+def test_of_a_schema_that_is_not_there_old_brokers_say_nothing(web: WebService) -> None:
+    web.answers, web.again = [say(404, b"")], True
+    with context_for(web.url) as context:
+        assert latest_schemas(context.lookup, [TOPIC]) == {TOPIC: None}
+
+
 @pytest.mark.fault(41)
-@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("status", [404, 405])
 @pytest.mark.parametrize(
     "body,kind",
     [
         (b"<html>Not Found</html>", "text/html"),
         (b"404 page not found", "text/plain"),
         (b'{"servlet": "x", "message": "Not Found"}', "application/json"),
-        (b"", ""),
+        (b"Not Found", ""),
     ],
 )
 def test_a_server_that_is_no_web_service_of_pulsar_is_not_one_without_topics(

@@ -84,8 +84,9 @@ _NOT_HTTP = (
     "8443; the port 6650 is that of pulsar:// service URLs."
 )
 
-# A server answers so where it does not have what it is asked for. Pulsar says why: {"reason": …}.
-_MISSING = frozenset({404, 405, 406, 410, 501})
+# A server answers so where it does not have what it is asked for. Pulsar says why: {"reason": …},
+# but up to 2.10 nothing of a schema that is not there.
+_MISSING = frozenset({404, 405, 406})
 # Paths that all brokers have; the others are for names with a cluster in them.
 _KNOWN_TO_ALL = ("/lookup/v2/topic/", "/admin/v2/")
 
@@ -440,7 +441,7 @@ class HttpClient:
             )
         kind = _BY_STATUS.get(status, UnknownServerError)
         reason, from_pulsar = _reason(answer.body)
-        if status in _MISSING and not from_pulsar:
+        if status in _MISSING and not from_pulsar and answer.body:
             return self._no_pulsar(answer, target)
         if status == 401 and from_pulsar and "authenticat" not in reason.lower():
             # The server has accepted the credentials, but this role lacks the permission.

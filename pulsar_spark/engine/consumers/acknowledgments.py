@@ -237,7 +237,9 @@ class AckTracker:
             return 0
         _check_batch(message_id)
         left = self._partial.get(key)
-        left = bits_from(0, size) if left is None else left
+        if left is None:
+            # All of it may be acknowledged, and not be sent yet.
+            left = self._pending[key][0] if key in self._pending else bits_from(0, size)
         left &= bits_from(index + 1, size) if upto else ~(1 << index)
         self._keep_partial(key, left)
         return left

@@ -210,7 +210,7 @@ class ValueDecoder:
         if fields <= {*losses_of(writer, reader, names).left_out}:
             logger.warning(
                 "%s: values of version %s of the schema have none of the fields that are read: "
-                "these are null",
+                "their rows are nulls or defaults",
                 topic,
                 version_number(version),
             )

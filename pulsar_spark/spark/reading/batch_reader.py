@@ -92,6 +92,8 @@ class _Found(NamedTuple):
     until: float
 
 
+# How often topics may get their first messages while a read is planned.
+_MOST_DECISIONS = 5
 _MAX_COLUMNS = 16
 # A reader goes to each task, so it has few definitions: topics that are read together have mostly
 # one.
@@ -152,10 +154,14 @@ class PulsarBatchReader(DataSourceReader):
             if found is None or time.monotonic() > found.until:
                 found = self._find(planner)
             planned = planner.partitions(found.topics, found.kind)
-            while any(_owner(each) in found.empty for each in planned):
+            for _ in range(_MOST_DECISIONS):
+                if not any(_owner(each) in found.empty for each in planned):
+                    break
                 # It has got messages since, and so perhaps a schema.
                 found = self._find(planner)
                 planned = planner.partitions(found.topics, found.kind)
+            # What comes all the time, and goes, is not of this read.
+            planned = [each for each in planned if _owner(each) not in found.empty]
             # What is planned are messages that there were before any task asks for a version.
             eras = dict.fromkeys(found.schemas, secrets.token_hex(8))
             self.give(planned, found.kind, found.schemas, eras)

@@ -204,7 +204,7 @@ class Planner:
             for partition in partitions.get(topic, ())
         }
         empty: dict[str, TopicNotFound | None] = dict.fromkeys(asked.values())
-        for partition, extent in self._lookup.extents(list(asked)).items():
+        for partition, extent in self._extents_or_errors(list(asked)).items():
             topic = asked[partition]
             if isinstance(extent, TopicNotFound):
                 if topic in empty:
@@ -262,8 +262,8 @@ class Planner:
             kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
-        if inferred and is_offered(query, ValueType(), *corrupt):
-            # Its topics had no schema, or several, when it was planned.
+        if (inferred and is_offered(query, ValueType(), *corrupt)) or takes_bytes:
+            # Its topics had no schema, or several, when it was planned; or the user takes any.
             return kind if is_offered(query, kind, *corrupt) else ValueType()
         found = self._inferred_version(schemas, query, columns) if inferred else None
         if found is None:
@@ -433,16 +433,20 @@ class Planner:
         return {topic: extent.last for topic, extent in self._extents(partitions).items()}
 
     def _extents(self, partitions: Sequence[str]) -> dict[str, Extent]:
-        results = self._lookup.extents(partitions)
-        if self._options.reader.read_compacted:
-            # What was compacted may be deleted from the topic itself.
-            left = self._lookup.extents(partitions, read_compacted=True)
-            results = {topic: _later(results[topic], left[topic]) for topic in results}
+        results = self._extents_or_errors(partitions)
         for topic, result in results.items():
             # Partitions are created lazily and removed when idle: a missing one is empty.
             if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
                 results[topic] = Extent(None, EARLIEST)
         return _all(results)
+
+    def _extents_or_errors(self, partitions: Sequence[str]) -> dict[str, Extent | PulsarError]:
+        results = self._lookup.extents(partitions)
+        if not self._options.reader.read_compacted:
+            return results
+        # What was compacted may be deleted from the topic itself.
+        left = self._lookup.extents(partitions, read_compacted=True)
+        return {topic: _later(results[topic], left[topic]) for topic in results}
 
     def _times(
         self,

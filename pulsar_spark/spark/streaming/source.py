@@ -405,17 +405,22 @@ class StreamSource:
         return planned
 
     def _decide_type(self, ranges: list[ReadRange], end: StreamOffset) -> list[ReadRange]:
-        """Decide on the type of the values by the topics that have some; return what can be read.
+        """Decide on the type of the values; return what can be read.
 
-        Schemas are asked for once: others have their say when a range of theirs is read first.
-        Topics that had messages, and have neither these nor a schema now, are reported as a loss.
+        All topics that there are at first have a say, if they have a schema or messages; others
+        when a range of theirs is read first. Schemas are asked for once. Topics that had messages,
+        and have neither these nor a schema now, are reported as a loss.
         """
         includes = self._options.read.includes
         owners = {each.topic: str(TopicName.parse(each.topic).partitioned) for each in ranges}
-        read = [topic for topic in owners if includes(topic)] or list(owners)
+        is_first = self._schemas is None
+        read = [topic for topic in (end.positions if is_first else owners) if includes(topic)]
+        if is_first:
+            read = read or list(end.positions)
         topics: dict[str, list[str]] = {}
         for topic in read:
-            topics.setdefault(owners[topic], []).append(topic)
+            owner = owners.get(topic) or str(TopicName.parse(topic).partitioned)
+            topics.setdefault(owner, []).append(topic)
         if self._schemas is not None and topics.keys() <= self._schemas.keys():
             return ranges
         there = {str(TopicName.parse(topic).partitioned) for topic in end.positions}

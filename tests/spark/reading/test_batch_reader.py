@@ -291,3 +291,21 @@ def test_a_topic_that_gets_its_first_message_while_a_read_is_planned_has_a_say(
     else:
         with pytest.raises(OptionError, match="different schemas"):
             planned.partitions()
+
+
+@pytest.mark.fault(64)
+def test_a_topic_of_which_only_the_compacted_view_is_left_has_a_say(
+    broker: EmbeddedBroker,
+) -> None:
+    for name in ("t-1", "t-2"):
+        broker.create_topic(name)
+    set_schema(broker, "t-1", SchemaInfo(pb.Schema.Avro, "r", _record("a")))
+    store(broker, "t-1", [b"\2"], schema_version=bytes(8))
+    store(broker, "t-2", [b"x"], batched=False, partition_key="k")
+    broker.compact("t-2")
+    broker.roll_ledger(full("t-2"))
+    broker.trim("t-2")
+    options = {"service.url": broker.service_url, "topicsPattern": "t-.*", "readCompacted": "true"}
+    columns = StructType([StructField("a", IntegerType())])
+    with pytest.raises(OptionError, match="different schemas"):
+        PulsarBatchReader(parse_read_options(options), columns).partitions()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import (
@@ -187,6 +187,40 @@ def test_a_schema_that_comes_with_the_first_message_while_it_is_asked_for_counts
     assert query.batch(end) == [(1,), (2,)]
 
 
+def test_a_topic_of_another_type_is_refused_after_a_restart_too(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    for number, kind in enumerate((pb.Schema.Avro, pb.Schema.Json)):
+        broker.create_topic(f"t-{number}")
+        set_schema(broker, f"t-{number}", replace(record("a"), type=kind))
+    put(broker, "t-0", 1)
+    options = {"topicsPattern": "t-.*", "subscription": "mine"}
+    query = stream(columns("a"), inferred=False, **options)
+    with pytest.raises(OptionError, match="different schemas"):
+        query.batch()
+    start, end = query.start, query.end()
+    for _ in range(2):
+        again = stream(columns("a"), inferred=False, **options)
+        again.start = start
+        with pytest.raises(OptionError, match="different schemas"):
+            again.batch(end)
+
+
+def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    options = {"topicsPattern": "t-.*", "allowDifferentTopicSchemas": "true"}
+    query = stream(StructType([StructField("value", BinaryType())]), inferred=False, **options)
+    for number in range(3):
+        broker.create_topic(f"t-{number}")
+        set_schema(broker, f"t-{number}", record("a" * (1 + number % 2)))
+        if not number:
+            query.end()
+        put(broker, f"t-{number}", number)
+        wait_until(lambda name=f"t-{number}": full(name) in str(query.end()))  # type: ignore[misc]
+        assert query.batch() == [(b"\2" + bytes([2 * number]),)]
+
+
 def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
@@ -233,20 +267,21 @@ def test_a_running_stream_reads_a_record_of_another_name_that_has_its_fields(
     assert query.batch() == [(2,)]
 
 
-def test_the_schemas_of_topics_are_asked_for_once_and_of_those_that_have_rows(
-    broker: EmbeddedBroker, stream: Open
-) -> None:
+def test_the_schemas_of_topics_are_asked_for_once(broker: EmbeddedBroker, stream: Open) -> None:
     for number in range(20):
         broker.create_topic(f"t-{number}")
         set_schema(broker, f"t-{number}", record("a"))
     put(broker, "t-0", 1)
     query = stream(columns("a"), topicsPattern="t-.*")
+    assert query.batch() == [(1,)]
+    broker.create_topic("t-20")
+    set_schema(broker, "t-20", record("a"))
     asked = broker.faults.seen("GET_SCHEMA")
-    for number in range(4):
-        assert query.batch() == [(1,)]
+    for number in range(20):
         put(broker, f"t-{number}", 1)
-    # The driver for the type, and for what tasks may need.
-    assert broker.faults.seen("GET_SCHEMA") - asked <= 2 * 4
+        assert query.batch() == [(1,)]
+    # One for each topic partition that goes on in another ledger, for its tasks.
+    assert broker.faults.seen("GET_SCHEMA") - asked <= 20
 
 
 @pytest.mark.parametrize("rolled", [False, True])
