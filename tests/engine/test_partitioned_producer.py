@@ -358,6 +358,29 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
         assert context.budget.used == 0
 
 
+def test_what_is_added_while_others_are_told_of_the_end_is_told_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with topic() as (_, context, _):
+        writer = PartitionedProducer(context, "t", options(), timed=True)
+        writer.open()
+        batcher = writer._batcher(0)
+        producer = batcher.producer
+        producer.abort()
+        end_turn, results = producer._end_turn, Results()
+
+        def late() -> None:
+            if len(results.errors) == 1:
+                batcher.add(b"y", callback=results)
+                batcher.trigger_flush()
+            end_turn()
+
+        monkeypatch.setattr(producer, "_end_turn", late)
+        batcher.add(b"x", callback=results)
+        batcher.trigger_flush()
+        assert [type(error) for error in results.errors] == [ClosedError] * 2
+
+
 def test_close_may_be_called_twice() -> None:
     with topic() as (_, context, _):
         writer = PartitionedProducer(context, "t", options())

@@ -427,6 +427,8 @@ class TopicProducer:
             while self.waiting.messages:
                 self._drop_first(error, whole=True)
             self._end_turn()
+            # Whoever has added more meanwhile found that this thread sends.
+            self.send_due()
         except BaseException:
             self._end_turn()
             raise
