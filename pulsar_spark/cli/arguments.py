@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -218,7 +217,7 @@ def resolved(
     `uses` are those that the command uses besides the connection's, as keys, or as prefixes that
     end with a dot; None for all but `ignores`.
     """
-    from pulsar_spark.spark.options.resolve import resolve
+    from pulsar_spark.spark.options.resolve import resolve, warn_of_ignored
 
     try:
         values = resolve(options, scope)
@@ -232,10 +231,7 @@ def resolved(
         return any(key == one or (one.endswith(".") and key.startswith(one)) for one in known)
 
     left = sorted(key for key in values.given if key != "admin.url" and not is_used(key))
-    if left:
-        logging.getLogger("pulsar_spark").warning(
-            "These options have no effect here and are ignored: %s", ", ".join(left)
-        )
+    warn_of_ignored(left)
     return values
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pulsar_spark.errors import OptionError, listed
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
 # Lines before the offsets: the log's version, and Spark's own metadata.
@@ -67,7 +67,7 @@ def check_topic(offsets: Iterable[StreamOffset], topic: str | None) -> None:
     known = [partition for offset in offsets for partition in offset.positions]
     if topic is None or any(is_of(partition, topic) for partition in known):
         return
-    names = dict.fromkeys(str(TopicName.parse(partition).partitioned) for partition in known)
+    names = dict.fromkeys(topic_of(partition) for partition in known)
     raise OptionError(
         f"the checkpoint has no position of {topic}",
         f"It has those of {listed(names)}." if names else "It has none of any topic.",
@@ -76,7 +76,7 @@ def check_topic(offsets: Iterable[StreamOffset], topic: str | None) -> None:
 
 def is_of(partition: str, topic: str | None) -> bool:
     """Whether a topic partition is one of `topic`, or `topic` itself; of any if it is None."""
-    return topic in (None, partition, str(TopicName.parse(partition).partitioned))
+    return topic in (None, partition, topic_of(partition))
 
 
 def _names(folder: Path) -> set[str]:

@@ -61,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_topic(context: ClientContext, topic: str) -> dict[str, Any]:
-    from pulsar_spark.protocol.topic_name import TopicName
+    from pulsar_spark.protocol.topic_name import topic_of
     from pulsar_spark.schema.registry import version_number
     from pulsar_spark.spark.value_types import value_type
 
-    owner = str(TopicName.parse(topic).partitioned)
+    owner = topic_of(topic)
     lookup = context.lookup
     found = lookup.ask(owner, lambda name, end: lookup.schema_operation(name, None, end))
     info = None if found is None else found.schema

@@ -31,7 +31,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 
 logger = get_logger(__name__)
 
@@ -188,7 +188,7 @@ class DeadLetterProducers:
             return self._dead_letter_topic
         topic = message.topic_name()
         if topic not in self._topics:
-            topic = str(TopicName.parse(topic).partitioned)
+            topic = topic_of(topic)
         return f"{topic}-{self._subscription}-DLQ"
 
     def send_to_dead_letter_topic(self, messages: Sequence[Message], done: Done) -> None:

@@ -24,7 +24,7 @@ from pulsar_spark.errors import PulsarError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 
 logger = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class TopicConsumers:
     @property
     def topics(self) -> set[str]:
         """The full names of the topics, without partitions."""
-        return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
+        return {topic_of(topic) for topic in self._consumers}
 
     def of(self, message_id: MessageId) -> TopicConsumer | None:
         """Return the consumer of a message, None if its topic is not, or no longer, among several.

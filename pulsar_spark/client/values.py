@@ -15,7 +15,7 @@ from pulsar_spark.errors import CorruptMessage, PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 
 if TYPE_CHECKING:
     from pulsar_spark.schema.python_values import PythonDecoder, PythonPairDecoder
@@ -78,7 +78,7 @@ class MessageValues:
         version = message.version_bytes()
         found = None
         if version and self.decodes:
-            found = self._writer(str(TopicName.parse(message.topic_name()).partitioned), version)
+            found = self._writer(topic_of(message.topic_name()), version)
         if found is None and not isinstance(self.schema, AutoConsumeSchema):
             found = self.schema.registered()
         return found
@@ -92,7 +92,7 @@ class MessageValues:
 
     def _decoder(self, topic: str, version: bytes) -> _Decoder | None:
         """Return the decoder of a version of a topic, None if values are bytes."""
-        owner = str(TopicName.parse(topic).partitioned)
+        owner = topic_of(topic)
         found = self._decoders.get((owner, version))
         if found is None:
             found = self._made(owner, version)

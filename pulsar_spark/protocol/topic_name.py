@@ -196,3 +196,11 @@ def topics_hash(names: Iterable[str]) -> str:
     # Brokers sort by UTF-16 units, which differs from code points beyond the basic plane.
     ordered = sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     return crc32c(",".join(ordered).encode("utf-8", "surrogatepass")).to_bytes(4, "little").hex()
+
+
+def topic_of(name: str) -> str:
+    """Return the full name of the topic that a partition is of, or of a topic itself.
+
+    Raises InvalidTopicName.
+    """
+    return str(TopicName.parse(name).partitioned)

@@ -18,7 +18,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, value_of
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.bounded_cache import BoundedCache
 
 _MAX_VERSIONS = 1000
@@ -108,7 +108,7 @@ def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
 
     `topic` is a topic or a partition, which has its topic's schema. Raises the broker's error.
     """
-    owner = str(TopicName.parse(topic).partitioned)
+    owner = topic_of(topic)
     return value_of(latest_schemas(lookup, [owner])[owner])
 
 
@@ -144,7 +144,7 @@ class SchemaVersions:
         era: str = "",
     ) -> None:
         self._lookup = lookup
-        self._topic = str(TopicName.parse(topic).partitioned)
+        self._topic = topic_of(topic)
         self._known: dict[bytes, SchemaInfo] = dict(known or {})
         self._era = era
 

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
 
 logger = get_logger(__name__)
@@ -99,7 +99,7 @@ class OffsetSpec:
         given = dict(self.by_topic)
         # A topic of which only one partition is read may be named as a whole.
         parents = {
-            partition: str(TopicName.parse(partition).partitioned)
+            partition: topic_of(partition)
             for partitions in (topics.values() if given else ())
             for partition in partitions
         }

@@ -8,7 +8,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import RECORD_TYPES, split_key_value
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.table import Scope
@@ -31,6 +31,6 @@ def topic_schema(topic: str, options: Mapping[str, str]) -> str:
         raise SchemaMismatch(
             f"the topic has {kind}, which has no definition in text",
             "Topics of AVRO, JSON and PROTOBUF have one.",
-            topic=str(TopicName.parse(name).partitioned),
+            topic=topic_of(name),
         )
     return found.schema_data.decode("utf-8", "replace")

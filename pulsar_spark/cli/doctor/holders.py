@@ -17,7 +17,7 @@ from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import PulsarError, SinkStateError, TopicNotFound, listed
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.spark.writing.attempts import announced
 from pulsar_spark.spark.writing.decision_log import read_state
 from pulsar_spark.spark.writing.sink_records import sink_command
@@ -55,7 +55,7 @@ def holders_of(context: ClientContext, topics: Sequence[str], state_topic: str |
     Changes nothing; the text says what could not be found out.
     """
     deadline = Deadline(context.options.operation_timeout)
-    names = dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in topics)
+    names = dict.fromkeys(topic_of(topic) for topic in topics)
     records, unknown = _records(context, names, state_topic)
     announced, unread = _announced(context, records, deadline)
     still = _still_open(context, announced, deadline)
@@ -115,7 +115,7 @@ def _announced(
 def _of_a_sink(context: ClientContext, records: str) -> list[_Candidate]:
     found: dict[TxnId, _Candidate] = {}
     for attempt in announced(context, records):
-        topics = frozenset({str(TopicName.parse(attempt.topic).partitioned)})
+        topics = frozenset({topic_of(attempt.topic)})
         found[attempt.txn] = _Candidate(
             records, attempt.sink, attempt.unit, False, topics, False, attempt.at, attempt.txn
         )
@@ -126,7 +126,7 @@ def _of_a_sink(context: ClientContext, records: str) -> list[_Candidate]:
     if (undone := state.undone) is not None:
         for txn in undone.transactions:
             ends = {end.topic for end in undone.ends if end.txn == txn}
-            topics = frozenset(str(TopicName.parse(topic).partitioned) for topic in ends)
+            topics = frozenset(topic_of(topic) for topic in ends)
             sink, unit = state.sink_id or "", str(undone.unit)
             found[txn] = _Candidate(records, sink, unit, True, topics, bool(ends), undone.at, txn)
     return list(found.values())

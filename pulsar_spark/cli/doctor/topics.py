@@ -31,7 +31,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.registry import latest_schemas
 from pulsar_spark.spark.missing_topic import with_near_topics
 
@@ -184,7 +184,7 @@ class Topics:
         schemas = self._latest_schemas()
 
         def attempt(topic: str, deadline: Deadline) -> Operation[None]:
-            return self._register(topic, schemas[str(TopicName.parse(topic).partitioned)], deadline)
+            return self._register(topic, schemas[topic_of(topic)], deadline)
 
         results = client.lookup.ask_many(names, attempt)
         self._good(results.values(), "produce")
@@ -220,7 +220,7 @@ class Topics:
     def _latest_schemas(self) -> dict[str, SchemaInfo | PulsarError | None]:
         self._need_names()
         if not self._schemas:
-            owners = dict.fromkeys(str(TopicName.parse(name).partitioned) for name in self._names)
+            owners = dict.fromkeys(topic_of(name) for name in self._names)
             self._schemas = latest_schemas(self._client.lookup, list(owners))
         return self._schemas
 

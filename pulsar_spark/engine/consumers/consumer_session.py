@@ -47,7 +47,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 
 _CLOSE_TIMEOUT = 5.0
 # How long a question waits for its turn where a policy limits consumers or subscriptions. Another
@@ -214,7 +214,7 @@ class ConsumerSession(Closing):
 
     def _explained(self, error: BrokerError) -> BrokerError:
         """Return the broker's error; if nothing may be created, it names the policy."""
-        topic = str(TopicName.parse(self.wanted.topic).partitioned)
+        topic = topic_of(self.wanted.topic)
         if isinstance(error, SubscriptionNotFound):
             why, remedy = no_subscription(topic, self.wanted.name)
         elif isinstance(error, TopicNotFound) and self.wanted.create:

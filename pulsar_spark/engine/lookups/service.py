@@ -12,7 +12,7 @@ from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import BrokerError, BrokerUnreachable, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 
 PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
 ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
@@ -81,5 +81,5 @@ def topic_names(named: Iterable[str]) -> list[str]:
     for name in named:
         # Skip invalid names, instead of failing for the others.
         with contextlib.suppress(InvalidTopicName):
-            names.add(str(TopicName.parse(name).partitioned))
+            names.add(topic_of(name))
     return sorted(names)

@@ -68,7 +68,7 @@ from pulsar_spark.protocol.send_encoder import (
     make_encoder,
     messages_of,
 )
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 
 logger = get_logger(__name__)
 
@@ -184,7 +184,7 @@ class ProducerSession:
         except TopicNotFound as error:
             # PRODUCER always asks to create a missing topic.
             self.connection.remove_producer(self.producer_id)
-            why, remedy = no_topic(str(TopicName.parse(identity.topic).partitioned))
+            why, remedy = no_topic(topic_of(identity.topic))
             raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
             if self.connection.forget(request):
@@ -436,19 +436,9 @@ class Encoding:
                     f"the next sequence id would be {first}, and they end at {END_OF_IDS - 1}",
                     "Use another producer name, or a lower initial_sequence_id.",
                 )
-        is_alone = messages.sequence_ids is not None or self.limits.cipher is not None
-        large = self.limits.largest_in_block
-        stop, largest = block_of(
-            messages, per_entry, start, entry_stop - start if is_alone else most, large
-        )
-        if 2 * largest > self.max_payload:
-            stop = entry_stop
         by_highest = by_key and messages.sequence_ids is not None
-        if stop == entry_stop:
-            # The entry repeats what it shows of its first message.
-            largest += messages.size(start, start + 1) - len(messages.payloads[start])
-        may_chunk = self.limits.chunking and largest >= large
-        if self.limits.cipher is not None or largest > self.max_payload or may_chunk:
+        stop = self._block_end(messages, per_entry, start, most)
+        if stop is None:
             part = messages.part(start, entry_stop)
             yield from self.entry(part, first, default, by_highest=by_highest)
             return
@@ -476,6 +466,24 @@ class Encoding:
             callback=None if part.callbacks else default,
             callbacks=part.callbacks or (),
         )
+
+    def _block_end(
+        self, messages: OutgoingMessages, per_entry: int, start: int, most: int
+    ) -> int | None:
+        """Return where the messages end that are encoded together; None if `entry` must do it."""
+        limits = self.limits
+        entry_stop = min(start + per_entry, len(messages))
+        if messages.sequence_ids is not None or limits.cipher is not None:
+            most = entry_stop - start
+        stop, largest = block_of(messages, per_entry, start, most, limits.largest_in_block)
+        if 2 * largest > self.max_payload:
+            stop = entry_stop
+        if stop == entry_stop:
+            # The entry repeats what it shows of its first message.
+            largest += messages.size(start, start + 1) - len(messages.payloads[start])
+        may_chunk = limits.chunking and largest >= limits.largest_in_block
+        is_rare = limits.cipher is not None or largest > self.max_payload or may_chunk
+        return None if is_rare else stop
 
     def entry(
         self,

@@ -15,7 +15,7 @@ from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature, listed
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.table.record_batches import MAX_ROWS
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
@@ -73,7 +73,7 @@ class ReadOptions:
         """Whether a topic, or topic partition, is one of those to read, if it exists."""
         if self.pattern is not None:
             return bool(self.pattern.select([topic]))
-        return not {topic, str(TopicName.parse(topic).partitioned)}.isdisjoint(self.topics)
+        return not {topic, topic_of(topic)}.isdisjoint(self.topics)
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +101,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     if "admin.url" in found:
         ignored.append("admin.url")
     ignored += elsewhere
-    if ignored:
-        logger.warning("These options have no effect here and are ignored: %s", ", ".join(ignored))
+    warn_of_ignored(ignored)
     values = {
         option.key: found[option.key][1] if option.key in found else option.default_value
         for option in OPTIONS
@@ -110,6 +109,12 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     }
     lowered = {name.lower(): value for name, value in options.items()}
     return Values(values, frozenset(found), lowered.get("path"))
+
+
+def warn_of_ignored(keys: Sequence[str]) -> None:
+    """Warn of options that were given and have no effect, if there are some."""
+    if keys:
+        logger.warning("These options have no effect here and are ignored: %s", ", ".join(keys))
 
 
 def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:

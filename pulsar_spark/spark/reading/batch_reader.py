@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched, latest_schemas
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
@@ -155,13 +155,13 @@ class PulsarBatchReader(DataSourceReader):
                 found = self._find(planner)
             planned = planner.partitions(found.topics, found.kind)
             for _ in range(_MOST_DECISIONS):
-                if not any(_owner(each) in found.empty for each in planned):
+                if not any(topic_of(each.topic) in found.empty for each in planned):
                     break
                 # It has got messages since, and so perhaps a schema.
                 found = self._find(planner)
                 planned = planner.partitions(found.topics, found.kind)
             # What comes all the time, and goes, is not of this read.
-            planned = [each for each in planned if _owner(each) not in found.empty]
+            planned = [each for each in planned if topic_of(each.topic) not in found.empty]
             # What is planned are messages that there were before any task asks for a version.
             eras = dict.fromkeys(found.schemas, secrets.token_hex(8))
             self.give(planned, found.kind, found.schemas, eras)
@@ -183,7 +183,7 @@ class PulsarBatchReader(DataSourceReader):
             return
         self._carry(kind.schema)
         for partition in planned:
-            owner = _owner(partition)
+            owner = topic_of(partition.topic)
             schema, partition.era = written.get(owner), eras.get(owner, "")
             if schema is not None:
                 self._carry(schema)
@@ -239,10 +239,6 @@ class PulsarBatchReader(DataSourceReader):
         return found
 
 
-def _owner(partition: PulsarInputPartition) -> str:
-    return str(TopicName.parse(partition.topic).partitioned)
-
-
 class SeenVersions:
     """The versions of schemas that a stream's messages certainly have, as far as its driver knows.
 
@@ -266,7 +262,7 @@ class SeenVersions:
         """Return the current schemas of the topics of tasks that were just planned."""
         if kind.schema is None:
             return {}
-        owners = {each.topic: _owner(each) for each in planned}
+        owners = {each.topic: topic_of(each.topic) for each in planned}
         ends = {each.topic: each.end[0] for each in planned}
         new = {owners[topic] for topic, end in ends.items() if self._ledgers.get(topic) != end}
         self.eras |= {owner: secrets.token_hex(8) for owner in new}

@@ -30,7 +30,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.columns import given_type, is_offered, offered
@@ -170,7 +170,7 @@ class Planner:
             return given
         partitions: dict[str, list[str]] = {}
         for name, found in topics.items():
-            partitions.setdefault(str(TopicName.parse(name).partitioned), []).extend(found)
+            partitions.setdefault(topic_of(name), []).extend(found)
         new = self._schemas_of([topic for topic in partitions if topic not in known])
         self.schemas = {**known, **new}
         if given is not None and given.schema is not None:
@@ -183,8 +183,8 @@ class Planner:
                 raise
         else:
             query = self._options.query
-            is_offered_it = query is None or is_offered(query, kind, *self._corrupt)
-            if is_offered_it or not self._leave_out_empty(partitions):
+            fits = query is None or is_offered(query, kind, *self._corrupt)
+            if fits or not self._leave_out_empty(partitions):
                 return kind
         return self._type_of(self.schemas)
 

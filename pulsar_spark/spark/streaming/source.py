@@ -33,7 +33,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.offsets import Bound, BoundKind, entry_end
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
@@ -197,7 +197,7 @@ class StreamSource:
         read = self._options.read
         if self._options.subscription is not None or read.reader.read_compacted:
             return {}
-        one_each = {str(TopicName.parse(topic).partitioned): topic for topic in ends}
+        one_each = {topic_of(topic): topic for topic in ends}
         extents: dict[str, Extent] = {}
         for topic in set(ends).difference(one_each.values()):
             end = ends[topic]
@@ -412,18 +412,18 @@ class StreamSource:
         and have neither these nor a schema now, are reported as a loss.
         """
         includes = self._options.read.includes
-        owners = {each.topic: str(TopicName.parse(each.topic).partitioned) for each in ranges}
+        owners = {each.topic: topic_of(each.topic) for each in ranges}
         is_first = self._schemas is None
         read = [topic for topic in (end.positions if is_first else owners) if includes(topic)]
         if is_first:
             read = read or list(end.positions)
         topics: dict[str, list[str]] = {}
         for topic in read:
-            owner = owners.get(topic) or str(TopicName.parse(topic).partitioned)
+            owner = owners.get(topic) or topic_of(topic)
             topics.setdefault(owner, []).append(topic)
         if self._schemas is not None and topics.keys() <= self._schemas.keys():
             return ranges
-        there = {str(TopicName.parse(topic).partitioned) for topic in end.positions}
+        there = set(map(topic_of, end.positions))
         known = {name: each for name, each in (self._schemas or {}).items() if name in there}
         planner = self._planner()
         self.kind = planner.value_type(dict(sorted(topics.items())), known)

@@ -19,7 +19,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.data_loss import (
@@ -109,7 +109,7 @@ class StreamTopics:
         """
         found = self._look()
         for name, error in found.missing.items():
-            known = any(str(TopicName.parse(topic).partitioned) == name for topic in positions)
+            known = any(topic_of(topic) == name for topic in positions)
             if self._options.fail_on_data_loss and not (known or self._options.waiting):
                 raise error
         partitions = [topic for names in found.topics.values() for topic in names]

@@ -31,7 +31,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.registry import latest_schema, latest_schemas
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
@@ -241,7 +241,7 @@ class TaskWriter:
             for topic, message_id in writer.last_message_ids.items()
         }
         schemas = {
-            (str(TopicName.parse(writer.topic).partitioned), producer.schema_version.hex())
+            (topic_of(writer.topic), producer.schema_version.hex())
             for writer in self._writers.values()
             for producer in writer.producers
         }
@@ -292,7 +292,7 @@ class TaskWriter:
         """Ask for the schemas of topics that are new, if there are several."""
         new = [topic for topic in topics if topic not in self._targets]
         if len(new) > 1 and self._options.schema.value_format != "raw":
-            owners = {topic: str(TopicName.parse(topic).partitioned) for topic in new}
+            owners = {topic: topic_of(topic) for topic in new}
             found = latest_schemas(self._context.lookup, list(owners.values()))
             self._schemas = {topic: found[owner] for topic, owner in owners.items()}
 
@@ -400,7 +400,7 @@ class TaskWriter:
 def _check_complete(done: PulsarCommitMessage) -> None:
     """Raise IncompleteWrite unless each row that a task was given is acknowledged."""
     if done.acknowledged + done.failed != done.messages:
-        topics = sorted({str(TopicName.parse(topic).partitioned) for topic, _ in done.last_ids})
+        topics = sorted({topic_of(topic) for topic, _ in done.last_ids})
         raise _incomplete(done.messages, done.acknowledged, "acknowledged", listed(topics) or None)
 
 
@@ -427,7 +427,7 @@ def find_target(
 def _chosen(
     topic: str, current: SchemaInfo | None, options: WriteOptions, columns: WriteColumns
 ) -> Target:
-    owner = str(TopicName.parse(topic).partitioned)
+    owner = topic_of(topic)
     return target_for(owner, current, columns, options.schema)
 
 
@@ -500,9 +500,7 @@ def tasks_of(messages: Sequence[WriterCommitMessage | None]) -> Tasks:
 def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     """Return the topics, without partitions, that successful tasks wrote to."""
     written = (message for message in messages if isinstance(message, PulsarCommitMessage))
-    return {
-        str(TopicName.parse(topic).partitioned) for task in written for topic, _ in task.last_ids
-    }
+    return {topic_of(topic) for task in written for topic, _ in task.last_ids}
 
 
 def ends_of(messages: Sequence[WriterCommitMessage | None]) -> list[LastMessage]:
