@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -39,6 +38,11 @@ def columns(*names: str) -> StructType:
     return StructType([StructField(name, IntegerType()) for name in names])
 
 
+def make_topic(broker: EmbeddedBroker, topic: str, schema: SchemaInfo) -> None:
+    broker.create_topic(topic)
+    set_schema(broker, topic, schema)
+
+
 def put(broker: EmbeddedBroker, topic: str, number: int, version: int = 0) -> None:
     """Store a record of one field."""
     version_bytes = struct.pack(">q", version)
@@ -69,8 +73,8 @@ class Stream:
 Open = Callable[..., Stream]
 
 
-@contextmanager
-def opened(broker: EmbeddedBroker) -> Iterator[Open]:
+@pytest.fixture
+def stream(broker: EmbeddedBroker) -> Iterator[Open]:
     readers: list[PulsarStreamReader] = []
 
     def open_stream(schema: StructType, *, inferred: bool = True, **more: str) -> Stream:
@@ -85,19 +89,12 @@ def opened(broker: EmbeddedBroker) -> Iterator[Open]:
         reader.stop()
 
 
-@pytest.fixture
-def stream(broker: EmbeddedBroker) -> Iterator[Open]:
-    with opened(broker) as found:
-        yield found
-
-
 @pytest.mark.parametrize("partitions", [0, 2])
 @pytest.mark.parametrize("inferred", [False, True])
 def test_a_topic_without_schema_and_messages_joins_a_typed_stream(
     broker: EmbeddedBroker, stream: Open, partitions: int, inferred: bool
 ) -> None:
-    broker.create_topic("t-1")
-    set_schema(broker, "t-1", record("a"))
+    make_topic(broker, "t-1", record("a"))
     put(broker, "t-1", 1)
     query = stream(columns("a"), topicsPattern="t-.*", inferred=inferred)
     assert query.batch() == [(1,)]
@@ -111,8 +108,7 @@ def test_a_topic_without_schema_and_messages_joins_a_typed_stream(
 
 
 def test_messages_without_a_schema_end_a_typed_stream(broker: EmbeddedBroker, stream: Open) -> None:
-    broker.create_topic("t-1")
-    set_schema(broker, "t-1", record("a"))
+    make_topic(broker, "t-1", record("a"))
     broker.create_topic("t-2")
     put(broker, "t-1", 1)
     query = stream(columns("a"), topicsPattern="t-.*")
@@ -131,8 +127,7 @@ def test_a_planned_micro_batch_of_a_deleted_topic_is_a_loss(
     broker: EmbeddedBroker, stream: Open, fails: bool, others: bool, again: bool
 ) -> None:
     for name in ("t-1", "t-2"):
-        broker.create_topic(name)
-        set_schema(broker, name, record("a"))
+        make_topic(broker, name, record("a"))
     put(broker, "t-2", 2)
     if others:
         put(broker, "t-1", 1)
@@ -152,8 +147,7 @@ def test_a_planned_micro_batch_of_a_deleted_topic_is_a_loss(
 def test_a_partition_of_a_topic_that_was_empty_is_read(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
-    broker.create_topic("t-1")
-    set_schema(broker, "t-1", record("a"))
+    make_topic(broker, "t-1", record("a"))
     broker.create_topic("t-2", 1)
     query = stream(columns("a"), topicsPattern="t-.*", startingOffsets="latest")
     query.end()
@@ -191,8 +185,7 @@ def test_a_topic_of_another_type_is_refused_after_a_restart_too(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
     for number, kind in enumerate((pb.Schema.Avro, pb.Schema.Json)):
-        broker.create_topic(f"t-{number}")
-        set_schema(broker, f"t-{number}", replace(record("a"), type=kind))
+        make_topic(broker, f"t-{number}", replace(record("a"), type=kind))
     put(broker, "t-0", 1)
     options = {"topicsPattern": "t-.*", "subscription": "mine"}
     query = stream(columns("a"), inferred=False, **options)
@@ -212,8 +205,7 @@ def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
     options = {"topicsPattern": "t-.*", "allowDifferentTopicSchemas": "true"}
     query = stream(StructType([StructField("value", BinaryType())]), inferred=False, **options)
     for number in range(3):
-        broker.create_topic(f"t-{number}")
-        set_schema(broker, f"t-{number}", record("a" * (1 + number % 2)))
+        make_topic(broker, f"t-{number}", record("a" * (1 + number % 2)))
         if not number:
             query.end()
         put(broker, f"t-{number}", number)
@@ -224,15 +216,13 @@ def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
 def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
-    broker.create_topic("t-1")
-    set_schema(broker, "t-1", record("a", name="User"))
+    make_topic(broker, "t-1", record("a", name="User"))
     put(broker, "t-1", 1)
     options = {"topicsPattern": "t-.*", "failOnDataLoss": "false"}
     query = stream(columns("a"), inferred=False, **options)
     assert query.batch() == [(1,)]
     broker.delete_topic("t-1")
-    broker.create_topic("t-2")
-    set_schema(broker, "t-2", record("a", name="Order"))
+    make_topic(broker, "t-2", record("a", name="Order"))
     put(broker, "t-2", 2)
     wait_until(lambda: full("t-1") not in str(query.end()["positions"]))
     assert query.batch() == [(2,)]
@@ -242,8 +232,7 @@ def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
 def test_a_stream_of_a_given_format_reads_records_of_any_name(
     broker: EmbeddedBroker, stream: Open, mode: str
 ) -> None:
-    broker.create_topic("t")
-    set_schema(broker, "t", record("a", "b", name="Order"))
+    make_topic(broker, "t", record("a", "b", name="Order"))
     store(broker, "t", [b"\2\2\2\4"], schema_version=bytes(8))
     text = record("a", "b", "c", name="Mine").schema_data.decode()
     options = {"topic": "t", "valueFormat": "avro", "valueSchema": text, "mode": mode}
@@ -255,8 +244,7 @@ def test_a_stream_of_a_given_format_reads_records_of_any_name(
 def test_a_running_stream_reads_a_record_of_another_name_that_has_its_fields(
     broker: EmbeddedBroker, stream: Open, mode: str, rolled: bool
 ) -> None:
-    broker.create_topic("t")
-    set_schema(broker, "t", record("a"))
+    make_topic(broker, "t", record("a"))
     put(broker, "t", 1)
     query = stream(columns("a"), topic="t", mode=mode)
     assert query.batch() == [(1,)]
@@ -269,13 +257,11 @@ def test_a_running_stream_reads_a_record_of_another_name_that_has_its_fields(
 
 def test_the_schemas_of_topics_are_asked_for_once(broker: EmbeddedBroker, stream: Open) -> None:
     for number in range(20):
-        broker.create_topic(f"t-{number}")
-        set_schema(broker, f"t-{number}", record("a"))
+        make_topic(broker, f"t-{number}", record("a"))
     put(broker, "t-0", 1)
     query = stream(columns("a"), topicsPattern="t-.*")
     assert query.batch() == [(1,)]
-    broker.create_topic("t-20")
-    set_schema(broker, "t-20", record("a"))
+    make_topic(broker, "t-20", record("a"))
     asked = broker.faults.seen("GET_SCHEMA")
     for number in range(20):
         put(broker, f"t-{number}", 1)
@@ -288,8 +274,7 @@ def test_the_schemas_of_topics_are_asked_for_once(broker: EmbeddedBroker, stream
 def test_rows_of_nulls_of_a_record_without_a_field_of_the_query_are_told(
     broker: EmbeddedBroker, stream: Open, rolled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create_topic("t")
-    set_schema(broker, "t", record("a"))
+    make_topic(broker, "t", record("a"))
     put(broker, "t", 1)
     query = stream(columns("a"), topic="t")
     assert query.batch() == [(1,)]
@@ -312,8 +297,7 @@ def test_rows_of_nulls_of_a_record_without_a_field_of_the_query_are_told(
 def test_a_stream_reads_versions_of_before_it_though_they_lack_its_fields(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
-    broker.create_topic("t")
-    set_schema(broker, "t", record("a"))
+    make_topic(broker, "t", record("a"))
     put(broker, "t", 1)
     set_schema(broker, "t", record("x"))
     put(broker, "t", 2, version=1)
