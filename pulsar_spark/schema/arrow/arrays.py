@@ -313,6 +313,22 @@ def _ranks(present: pa.BooleanArray) -> pa.Array:
     return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([-1], pa.int64())[0])
 
 
+def first_not_text(column: pa.Array) -> int | None:
+    """Return the first row with a string, at any depth, that is not UTF-8; None if there is none.
+
+    Spark makes such strings: ``CAST(binary AS STRING)`` checks nothing.
+    """
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column):
+            try:
+                value.as_py()
+            except UnicodeDecodeError:
+                return row
+    return None
+
+
 def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
     """Return a column with null in these rows."""
     flags = bytearray(b"\x01") * len(column)

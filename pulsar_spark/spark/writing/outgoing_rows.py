@@ -14,13 +14,13 @@ from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.arrow.arithmetic import ZERO
-from pulsar_spark.schema.arrow.arrays import booleans
+from pulsar_spark.schema.arrow.arrays import booleans, first_not_text
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.message_fields import encode_fields
 from pulsar_spark.spark.writing.row_digest import Digest, digest_of
-from pulsar_spark.spark.writing.row_encoder import RowEncoder
+from pulsar_spark.spark.writing.row_encoder import RowEncoder, as_binary
 
 _MICROS = 1000
 
@@ -96,6 +96,8 @@ class RowConverter:
             raise InvalidRow(
                 f"row {row}: {names.TOPIC} is null", "Name a topic, or set the option topic."
             )
+        if (bad := first_not_text(column)) is not None:
+            raise InvalidTopicName(f"row {first_row + bad}: {names.TOPIC} is not UTF-8")
         encoded = column.dictionary_encode()
         full_names = []
         for number, name in enumerate(encoded.dictionary.to_pylist()):
@@ -198,7 +200,7 @@ class RowConverter:
         column = _present(self._column(batch, names.KEY))
         if column is None:
             return None, None
-        keys = _binary(column)
+        keys = as_binary(column)
         if not self._keys_as_bytes:
             try:
                 keys.cast(pa.large_string())
@@ -237,11 +239,6 @@ def _first_null(column: pa.Array) -> int:
 def _present(column: pa.Array | None) -> pa.Array | None:
     """Return a column, None if it is missing or all null."""
     return None if column is None or column.null_count == len(column) else column
-
-
-def _binary(column: pa.Array) -> pa.Array:
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    return column.cast(pa.large_binary() if large else pa.binary())
 
 
 def _millis(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
@@ -286,17 +283,9 @@ def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
 
 def _check_properties(column: pa.MapArray | None, part: TopicRows) -> None:
     """Raise InvalidRow that names a row with a property that is not UTF-8."""
-    for row in range(0 if column is None else len(column)):
-        if not _is_text(column[row]):  # type: ignore[index]
-            raise InvalidRow(
-                f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
-                "Remove it, or encode it, for example with base64(…).",
-            )
-
-
-def _is_text(value: pa.Scalar) -> bool:
-    try:
-        value.as_py()
-    except UnicodeDecodeError:
-        return False
-    return True
+    row = None if column is None else first_not_text(column)
+    if row is not None:
+        raise InvalidRow(
+            f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
+            "Remove it, or encode it, for example with base64(…).",
+        )

@@ -12,8 +12,8 @@ from pyspark.sql.types import NullType, StructField, StructType
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
+from pulsar_spark.schema.arrow.arrays import binaries, first_not_text
 from pulsar_spark.schema.arrow.byte_column import byte_values
 from pulsar_spark.schema.codec import (
     NO_SCHEMA,
@@ -99,7 +99,9 @@ class _Part:
     ) -> None:
         self._place = place
         self._plain = info.type in PLAIN
+        self._is_bytes = info.type == BYTES
         self._unwraps = unwraps
+        self._names = fields.names
         if unwraps:
             (field,) = fields.fields
             assert isinstance(field.dataType, StructType)
@@ -108,9 +110,11 @@ class _Part:
         self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
 
     def encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
+        if not self._is_bytes:
+            self._check_texts(columns, locate)
         if self._plain:
             # Arrow's various string types need no conversion here.
-            return byte_values(_binary(columns[0]))
+            return byte_values(as_binary(columns[0]))
         present = _present_rows(columns)
         if present is None:
             return self._encode(columns, locate)
@@ -122,6 +126,15 @@ class _Part:
         ):
             found[row] = payload
         return found
+
+    def _check_texts(self, columns: Sequence[pa.Array], locate: Locate) -> None:
+        for name, column in zip(self._names, columns, strict=True):
+            if (row := first_not_text(column)) is not None:
+                raise InvalidRow(
+                    f"row {locate(row)} cannot be written: {self._place}the field {name}: it "
+                    "has text that is not UTF-8, which no reader takes",
+                    "Repair it with make_valid_utf8(…), encode it with base64(…), or write binary.",
+                )
 
     def _encode(self, columns: Sequence[pa.Array], locate: Locate) -> Sequence[bytes | None]:
         count = len(columns[0])
@@ -213,6 +226,7 @@ def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
     return present if present.false_count else None
 
 
-def _binary(column: pa.Array) -> pa.Array:
+def as_binary(column: pa.Array) -> pa.Array:
+    """Return strings as their bytes, binary as it is."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     return column.cast(pa.large_binary() if large else pa.binary())

@@ -199,6 +199,12 @@ def test_a_property_that_is_not_utf8_is_refused_by_its_row(name: bytes, value: b
         convert(batch(binary(b"", b""), messageProperties=text))
 
 
+def test_a_topic_that_is_not_utf8_is_refused_by_its_row() -> None:
+    topics = pa.array([b"a", b"\xff"]).view(pa.string())
+    with pytest.raises(InvalidTopicName, match="row 1: __topic is not UTF-8"):
+        convert_all(batch(binary(b"", b""), topic=topics))
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     kind = pa.map_(pa.string(), pa.string())
     found = convert(

@@ -6,7 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -105,6 +114,43 @@ def test_a_value_that_the_schema_does_not_hold_is_named_by_its_row_in_the_task()
     keys = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], names=["a"])
     with pytest.raises(InvalidRow, match="row 100 cannot be written: __key: the field a"):
         encode(pair, {"__key": (struct, keys), "v": (StringType(), pa.array(["x", "y"]))})
+
+
+NOT_TEXT = pa.array([b"a", b"\xffA", None]).view(pa.string())
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+@pytest.mark.parametrize(
+    "array,column",
+    [
+        (NOT_TEXT, StringType()),
+        (pa.StructArray.from_arrays([NOT_TEXT], names=["t"]), StructType().add("t", StringType())),
+        (pa.ListArray.from_arrays([0, 1, 2, 3], NOT_TEXT), ArrayType(StringType())),
+        (
+            pa.MapArray.from_arrays([0, 1, 2, 2], NOT_TEXT[:2], NOT_TEXT[:2]),
+            MapType(StringType(), StringType()),
+        ),
+    ],
+    ids=["text", "in a struct", "in an array", "in a map"],
+)
+def test_text_that_is_not_utf8_is_refused_by_its_row(
+    kind: int, array: pa.Array, column: DataType
+) -> None:
+    fields = pa.schema([pa.field("a", array.type)])
+    schema = record_definition(kind, fields, "r", None)
+    with pytest.raises(InvalidRow, match=r"row 101 .* the field a: it has text that is not UTF-8"):
+        encode(schema, {"a": (column, array)})
+    assert encode(schema, {"a": (column, array.slice(0, 1))}).payloads[0] is not None
+
+
+def test_only_the_bytes_of_a_string_that_is_a_value_by_itself_are_text() -> None:
+    with pytest.raises(InvalidRow, match=r"row 101 .* the field value: it has text that is not"):
+        encode(STRING, {"value": (StringType(), NOT_TEXT)})
+    pair = join_key_value(STRING, STRING, separated=True)
+    with pytest.raises(InvalidRow, match=r"row 101 .* __key: the field __key: it has text"):
+        encode(pair, {"__key": (StringType(), NOT_TEXT), "value": (StringType(), pa.nulls(3))})
+    raw = encode(None, {"value": (BinaryType(), NOT_TEXT.view(pa.binary()))})
+    assert list(raw.payloads) == [b"a", b"\xffA", None]
 
 
 def test_the_fields_of_one_struct_can_be_the_record() -> None:
