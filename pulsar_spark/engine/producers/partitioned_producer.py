@@ -20,7 +20,11 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.producers.routing import PartitionRouter
+from pulsar_spark.engine.producers.routing import (
+    JAVA_STRING_HASH,
+    ROUND_ROBIN,
+    PartitionRouter,
+)
 from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
     ClosedError,
@@ -99,6 +103,8 @@ class PartitionedProducer(Closing):
         if partitions is None:
             partitions = context.partitions_for_writing(self.topic)
         self.partitions = partitions
+        if self._options.resumes:
+            self._options = _named_by_routing(self._options, partitions)
         run_length = self._options.batching_max_messages if self._options.batching_enabled else 1
         self._router = PartitionRouter(
             self.partitions,
@@ -117,6 +123,11 @@ class PartitionedProducer(Closing):
         self._error: PulsarError | None = None
 
     # --- attributes ---------------------------------------------------------------------------
+
+    @property
+    def options(self) -> ProducerOptions:
+        """The options of the partitions' producers."""
+        return self._options
 
     @property
     def producers(self) -> list[TopicProducer]:
@@ -611,6 +622,26 @@ class PartitionedProducer(Closing):
             raise self._error.with_context()
         if self._closed:
             raise ClosedError("the writer is closed", topic=self.topic)
+
+
+def _named_by_routing(options: ProducerOptions, partitions: int) -> ProducerOptions:
+    """Add to the producers' name what chooses a message's partition besides the message.
+
+    What a partition has is known by the name and the last id. Where ids belonged to other
+    partitions, that says nothing about them: messages would be taken for stored ones.
+    """
+    if partitions <= 1:
+        return options
+    chosen = [
+        value
+        for value, usual in (
+            (options.hashing_scheme, JAVA_STRING_HASH),
+            (options.routing_mode, ROUND_ROBIN),
+        )
+        if value != usual
+    ]
+    name = "-".join((options.producer_name or "", str(partitions), *chosen))
+    return replace(options, producer_name=name)
 
 
 def open_together(pairs: Sequence[tuple[PartitionedProducer, OutgoingMessages]]) -> None:

@@ -221,8 +221,7 @@ class TaskWriter:
         sent = next((one for one in writer.producers if one.counts.acknowledged), None)
         if sent is None:
             return True
-        options = replace(self._producer, schema=self._targets[writer.topic].schema)
-        again = TopicProducer(self._context, sent.topic, options)
+        again = TopicProducer(self._context, sent.topic, writer.options)
         try:
             return again.open().last_sequence_id >= sent.last_sequence_id
         except PulsarError as error:

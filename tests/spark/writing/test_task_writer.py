@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from pulsar_spark.errors import (
     IncompleteWrite,
     InvalidRow,
     MessageTooLarge,
+    OperationTimeout,
     PulsarError,
     SchemaMismatch,
     TopicNotFound,
@@ -717,6 +718,36 @@ def test_a_task_that_is_run_again_writes_what_is_missing(partitions: int, batchi
         # The next attempt leaves nothing missing.
         assert write(broker, rows(ids), options).duplicates == 2500
         assert sorted(values(broker, {"topic": "t"})) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "partitions, changed",
+    [
+        (3, {}),
+        (2, {"pulsar.producer.hashingScheme": "Murmur3_32Hash"}),
+        (2, {"pulsar.producer.messageRoutingMode": "SinglePartition"}),
+    ],
+    ids=["more partitions", "other hashes", "one partition"],
+)
+def test_rows_that_belong_to_other_partitions_meanwhile_are_doubled_and_never_dropped(
+    partitions: int, changed: Mapping[str, str]
+) -> None:
+    ids = range(6000)
+    columns = rows(ids)
+    columns["__key"] = [None if own % 3 else b"k%d" % (own % 41) for own in ids]
+    with EmbeddedBroker(deduplication=True) as broker:
+        broker.create_topic("t", 2)
+        # One partition gets its rows, and the other one gets none.
+        with (
+            broker.faults.drop("SEND", topic="t-partition-1", times=None),
+            pytest.raises(OperationTimeout),
+        ):
+            write(broker, columns, {**NAMED, "pulsar.producer.sendTimeoutMs": "500"})
+        if partitions > 2:
+            broker.add_partitions("t", partitions)
+        done = write(broker, columns, {**NAMED, **changed})
+        assert (done.acknowledged, done.duplicates) == (6000, 0)
+        assert set(values(broker, {"topic": "t"})) == {b"%d" % own for own in ids}
 
 
 def test_rows_that_are_dealt_to_other_tasks_are_doubled_and_never_dropped(
