@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.memory import keep_freed_memory
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.options import ProducerOptions
@@ -25,7 +27,14 @@ from pulsar_spark.engine.producers.partitioned_producer import (
 )
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction, name_of
-from pulsar_spark.errors import IncompleteWrite, InvalidRow, PulsarError, TopicTerminated, listed
+from pulsar_spark.errors import (
+    IncompleteWrite,
+    InvalidRow,
+    OperationTimeout,
+    PulsarError,
+    TopicTerminated,
+    listed,
+)
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -58,6 +67,8 @@ _BATCH_ID = "streaming.sql.batchId"
 # A transaction that is not aborted within this time ends by its timeout.
 _ABORT_SECONDS = 10.0
 _UNANSWERED_SECONDS = 1.0
+# Without a guarantee: how long a task stays to hear what brokers refuse.
+_SETTLED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +195,20 @@ class TaskWriter:
             self._leave()
             reach("task-left")
         else:
-            for writer in self._writers.values():
-                try:
-                    writer.flush_batches()
-                    if any(producer.has_refused for producer in writer.producers):
-                        # Smaller batches are to be sent in place of what was refused.
-                        writer.flush()
-                except PulsarError as error:
-                    self._log_loss(error)
+            self._for_each(PartitionedProducer.flush_batches)
+            self._for_each(partial(_settle, deadline=Deadline(_SETTLED_SECONDS)))
             self.abort()
             if (dropped := self._dropped()) is not None:
                 self._log_loss(dropped)
         return self._commit_message()
+
+    def _for_each(self, step: Callable[[PartitionedProducer], None]) -> None:
+        """Take a step with each writer; errors are logged."""
+        for writer in self._writers.values():
+            try:
+                step(writer)
+            except PulsarError as error:
+                self._log_loss(error)
 
     def abort(self, *, terminated: bool = False) -> None:
         """Leave the brokers without waiting for receipts, and abort the transaction.
@@ -394,6 +407,18 @@ class TaskWriter:
         if not self._logged_loss:
             logger.warning("messages were lost (deliveryGuarantee none): %s", error)
         self._logged_loss = True
+
+
+def _settle(writer: PartitionedProducer, deadline: Deadline) -> None:
+    """Wait a moment for a writer's receipts, and until what was refused is sent in another form.
+
+    A broker that is slow to answer is not waited for.
+    """
+    with suppress(OperationTimeout):
+        writer.flush(deadline.remaining())
+    if any(producer.has_refused for producer in writer.producers):
+        # Smaller batches are to be sent in place of what was refused.
+        writer.flush()
 
 
 def _check_complete(done: PulsarCommitMessage) -> None:

@@ -450,6 +450,23 @@ def test_without_a_guarantee_receipts_are_not_waited_for_and_failures_counted(
     assert values(broker, {"topic": "t"}) == [b"a", b"b", b"a", b"b"]
 
 
+@pytest.mark.fault(137)
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_without_a_guarantee_what_is_refused_after_the_last_row_is_sent_in_smaller_batches(
+    broker: EmbeddedBroker, partitions: int
+) -> None:
+    broker.create_topic("t", partitions)
+    payloads = [b"%d" % row for row in range(200)]
+    rows: dict[str, list[Any]] = {"value": payloads, "__key": [b"k%d" % row for row in range(200)]}
+    with (
+        broker.faults.error("SEND", "NotAllowedError", "Exceed maximum message size"),
+        broker.faults.delay("SEND_ERROR", 0.2),
+    ):
+        done = write(broker, rows, {"deliveryGuarantee": "none"})
+    assert done.failed == 0
+    assert set(values(broker, {"topic": "t"})) == set(payloads)
+
+
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("batching", ["true", "false"])
 @pytest.mark.parametrize("columns", [(), ("__key",), ("__sequenceId",), ("__topic",)])
