@@ -80,7 +80,7 @@ impl Plan {
     #[inline]
     pub fn write(&self, given: &Array, row: usize, out: &mut Vec<u8>) -> Result<bool> {
         match self {
-            Plan::Null => {
+            Plan::Null if given.is_null(row) => {
                 out.extend_from_slice(b"null");
                 return Ok(true);
             }

@@ -31,6 +31,7 @@ from pulsar_spark.schema.avro.types import (
     NOT_A_TIME,
     NOT_A_UUID,
     NOT_NULL,
+    ONLY_NULL,
     SEVERAL_MEMBERS,
     TOO_LATE,
     UUID_TEXT,
@@ -78,7 +79,7 @@ def _refuse_null() -> bytes:
 
 def _null(value: Any) -> bytes:
     if value is not None:
-        raise Mismatch("it is not null, and the topic's schema allows only null there")
+        raise Mismatch(ONLY_NULL)
     return b""
 
 

@@ -22,6 +22,7 @@ from pulsar_spark.schema.avro.types import (
     NOT_A_TIME,
     NOT_A_UUID,
     NOT_NULL,
+    ONLY_NULL,
     SEVERAL_MEMBERS,
     TOO_LATE,
     UUID_TEXT,
@@ -83,6 +84,13 @@ def _refused(path: str, write: Callable[[Any], str]) -> WriteText:
             raise Mismatch(str(error), path) from None
 
     return convert
+
+
+def _only_null(path: str) -> WriteText:
+    def refuse(value: Any) -> str:
+        raise Mismatch(ONLY_NULL, path)
+
+    return refuse
 
 
 # --- types with parts ---------------------------------------------------------------------
@@ -327,7 +335,7 @@ def _iso_moment(path: str, zone: bytes) -> WriteText:
 
 
 _PARTS: dict[str, Callable[..., WriteText]] = {
-    "null": lambda path: lambda value: None,
+    "null": _only_null,
     "record": _record,
     "array": _array,
     "map": _map,

@@ -24,6 +24,7 @@ from pulsar_spark.schema.avro.definition import (
     Record,
     RecordField,
     UnionOf,
+    is_null,
 )
 from pulsar_spark.schema.avro.fitting import by_likeness, plan_for_columns
 from pulsar_spark.schema.avro.types import is_nullable, sole_type
@@ -70,7 +71,7 @@ class _Plans:
 
     def of(self, node: Node, kind: pa.DataType, path: str) -> Plan:
         """Return how to write a column as a type."""
-        if pa.types.is_null(kind):
+        if is_null(node) or pa.types.is_null(kind):
             found: Plan = ("null",)
         else:
             sole = sole_type(node) if isinstance(node, UnionOf) else None

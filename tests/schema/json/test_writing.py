@@ -58,6 +58,14 @@ def write_all(kind: Any, values: list[Any], dialect: Dialect = JAVA) -> list[Any
     return write(kind, pa.array(values, arrow_type(node, all_nullable=True)), dialect)
 
 
+@pytest.mark.parametrize("values", [pa.array(["x"]), pa.array([True]), pa.array([[1]])])
+def test_only_null_is_written_where_the_schema_allows_only_null(values: pa.Array) -> None:
+    assert write("null", pa.nulls(2, values.type)) == [None, None]
+    assert write("null", pa.nulls(1)) == [None]
+    with pytest.raises(Mismatch, match="allows only null there"):
+        write("null", values)
+
+
 @given(st.lists(st.none() | st.text()))
 def test_strings_are_quoted(values: list[str | None]) -> None:
     found = write(nullable("string"), pa.array(values, pa.string()))
