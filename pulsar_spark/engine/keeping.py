@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from pulsar_spark.engine.timers import Timers
@@ -84,16 +84,20 @@ class Kept:
             else:
                 self._things.pop(key, None)
 
-    def let_go(self) -> None:
-        """Let go of all that waits."""
-        for one in self._due(math.inf):
+    def let_go(self, wanted: Callable[[Hashable], bool] = lambda key: True) -> None:
+        """Let go of all that waits, or only by keys that are `wanted`."""
+        for one in self._due(math.inf, wanted):
             one.let_go()
 
-    def _due(self, until: float) -> list[Keepable]:
+    def _due(
+        self, until: float, wanted: Callable[[Hashable], bool] = lambda key: True
+    ) -> list[Keepable]:
         """Take away what is due until then, and return it."""
         due: list[Keepable] = []
         with self._lock:
             for key, waiting in list(self._things.items()):
+                if not wanted(key):
+                    continue
                 due += [one.thing for one in waiting if one.due <= until]
                 self._things[key] = [one for one in waiting if one.due > until]
                 if not self._things[key]:

@@ -941,6 +941,11 @@ class TopicProducer:
             return None
         return kept, (self.topic, options, self._keep_as)
 
+    def give_way(self) -> None:
+        """Let go of what this process keeps of the topic: it is in this producer's way."""
+        if (kept := self._context.kept) is not None:
+            kept.let_go(lambda key: isinstance(key, tuple) and key[0] == self.topic)
+
     def _take_over(self) -> bool:
         """Go on with a registration that was left, if there is one."""
         if (found := self._kept_by) is None:

@@ -696,6 +696,9 @@ class RegistrarOwner(SessionOwner, Protocol):
     def refuse(self, error: PulsarError) -> bool:
         """Fail what is pending, and go on; false if that ends the producer."""
 
+    def give_way(self) -> None:
+        """Another producer is in the way: end those of this process that nobody uses."""
+
     def time_left(self) -> float:
         """Seconds until the oldest pending message times out; the whole timeout without one."""
 
@@ -799,7 +802,13 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         with self._lock:
             self._check_open()
             self._opening = session
-        success = yield from session.open_operation(self.identity, max(deadline.remaining(), 0.001))
+        try:
+            success = yield from session.open_operation(
+                self.identity, max(deadline.remaining(), 0.001)
+            )
+        except ProducerBusy:
+            self._owner.give_way()
+            raise
         return session, success
 
     def _resume(self, session: tuple[ProducerSession, pb.CommandProducerSuccess]) -> None:

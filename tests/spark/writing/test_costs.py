@@ -22,7 +22,7 @@ from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.exactly_once import opened
 from pulsar_spark.spark.writing.task_writer import tasks_of, transactions_of
-from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.spark.topics import full, read, set_schema, values
 from tests.support.round_trips import Asked
 from tests.support.waiting import wait_until
@@ -309,6 +309,19 @@ def test_writes_that_differ_share_no_producer(broker: EmbeddedBroker, other: str
     with Asked(broker) as asked:
         task(broker, {"value": [b"x"]}, OTHERS[other])
     assert asked.counts["PRODUCER"] == 1
+
+
+@pytest.mark.parametrize("other", ["compression", "sizes", "schema"])
+def test_a_kept_producer_gives_way_where_the_topic_takes_no_other(
+    broker: EmbeddedBroker, other: str
+) -> None:
+    broker.create_topic("t")
+    broker.set_policies("t", TopicPolicies(max_producers=1))
+    task(broker, {"text": ["x"]} if other == "schema" else {"value": [b"x"]})
+    with Asked(broker) as asked:
+        assert task(broker, {"value": [b"x"]}, OTHERS[other]).acknowledged == 1
+    # The second one is refused, the kept one closed, and the next attempt succeeds.
+    assert asked.counts["PRODUCER"] == 2
 
 
 def test_a_schema_that_has_changed_is_registered_before_rows_are_written_with_it(
