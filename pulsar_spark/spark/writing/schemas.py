@@ -125,12 +125,21 @@ def _target(current: SchemaInfo | None, columns: WriteColumns, choice: SchemaCho
         # Creating the encoder finds all mismatches.
         target.encoder(columns)
     except SchemaMismatch as error:
-        format_name = _EVOLVING.get(0 if current is None else current.type)
-        if choice.value_format == "auto" and format_name:
+        format_name = None if current is None else _EVOLVING.get(current.type)
+        if choice.value_format == "auto" and format_name and _brings_new(columns, target):
             remedy = f"{error.remedy} valueFormat={format_name} adds columns that it does not have."
             raise SchemaMismatch(error.what, remedy) from None
         raise
     return target
+
+
+def _brings_new(columns: WriteColumns, target: Target) -> bool:
+    """Whether a column is none of the fields of a topic's record."""
+    if target.schema is None or not is_record(target.schema):
+        return False
+    known = {name.lower() for name in typed_columns(target.schema).fields.names}
+    given = _record(columns, unwraps=target.unwraps).names
+    return not known.issuperset(name.lower() for name in given)
 
 
 # --- a topic without a schema -------------------------------------------------------------

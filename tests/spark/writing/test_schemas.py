@@ -232,6 +232,25 @@ def test_new_columns_go_to_a_record_that_stands_in_the_place_of_a_type(
     assert [field["name"] for field in fields] == ["a", "b"]
 
 
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+@pytest.mark.parametrize(
+    "definition, columns, adds",
+    [
+        (record("a"), {"a": StringType(), "b": StringType()}, True),
+        (record("a"), {"s": StructType().add("a", StringType()).add("b", StringType())}, True),
+        (record("a"), {"a": LongType()}, False),
+        (record("x").replace(b'"string"', record("a")), {"x": StringType()}, False),
+        (b'{"type":"array","items":"int"}', {"value": StringType()}, False),
+    ],
+)
+def test_only_who_has_a_new_column_is_told_what_adds_columns(
+    kind: int, definition: bytes, columns: dict[str, DataType], adds: bool
+) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        target(SchemaInfo(kind, "o", definition), **columns)
+    assert ("adds columns" in str(caught.value)) == adds
+
+
 def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
     current = SchemaInfo(pb.Schema.Avro, "o", record("a", "b"))
     struct = StructType().add("a", StringType())
