@@ -220,15 +220,20 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     """
     maker = _Maker()
     if not _NAME.fullmatch(name):
-        maker.mismatches.append(f"{name!r} is not a valid name of a record")
+        maker.refuse_name(f"{name!r} is not a valid name of a record")
     if namespace and not all(_NAME.fullmatch(part) for part in namespace.split(".")):
-        maker.mismatches.append(f"{namespace!r} is not a valid namespace")
+        maker.refuse_name(f"{namespace!r} is not a valid namespace")
     record = maker.record(list(columns), name, "")
     if maker.mismatches:
+        remedy = "Cast columns, or write them as text with to_json(…) or string(…)."
+        if maker.bad_names:
+            remedy = (
+                "Names have letters, digits and underscores: rename with withColumnRenamed, or set "
+                "schema.name and schema.namespace."
+            )
         raise SchemaMismatch(
-            f"the DataFrame cannot be written as Avro records: {'; '.join(maker.mismatches[:50])}",
-            "Names have letters, digits and underscores: rename with withColumnRenamed, cast "
-            "columns, or set schema.name and schema.namespace.",
+            f"the DataFrame cannot be written as records: {'; '.join(maker.mismatches[:50])}",
+            remedy,
         )
     if namespace:
         record = {"type": "record", "name": name, "namespace": namespace} | record
@@ -257,8 +262,15 @@ class _Maker:
 
     def __init__(self, *, for_json: bool = False) -> None:
         self.mismatches: list[str] = []
+        self.bad_names = False
+        """Whether some of them are names."""
         self._for_json = for_json
         self._names: set[str] = set()
+
+    def refuse_name(self, what: str) -> None:
+        """Collect an error about a name."""
+        self.mismatches.append(what)
+        self.bad_names = True
 
     def record(self, fields: Sequence[pa.Field], name: str, path: str) -> dict[str, Any]:
         """Return the definition of a record."""
@@ -268,9 +280,9 @@ class _Maker:
         for field in fields:
             at = f"{path}.{field.name}" if path else field.name
             if not self._for_json and not _NAME.fullmatch(field.name):
-                self.mismatches.append(f"the column {at!r} has a name that Avro does not allow")
+                self.refuse_name(f"the column {at!r} has a name that Avro does not allow")
             if field.name in seen:
-                self.mismatches.append(f"there are two columns {at!r}")
+                self.refuse_name(f"there are two columns {at!r}")
             seen.add(field.name)
             item = {"name": field.name, "type": self._field_type(field, f"{name}_{field.name}", at)}
             if field.nullable:
@@ -291,7 +303,7 @@ class _Maker:
         if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
             values = self._field_type(kind.item_field, name, f"{path}{{}}")
             return {"type": "map", "values": values}
-        if pa.types.is_decimal128(kind):
+        if pa.types.is_decimal128(kind) and kind.scale >= 0:
             size = {"precision": kind.precision, "scale": kind.scale}
             return {"type": "bytes", "logicalType": "decimal", **size}
         for known, definition in _PLAIN:

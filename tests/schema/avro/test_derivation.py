@@ -83,18 +83,20 @@ def test_without_a_namespace_the_name_stands_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "columns,what",
+    "columns,what,remedy",
     [
-        (pa.schema([("a b", pa.int32())]), "the column 'a b' has a name"),
-        (pa.schema([("a", pa.struct([("1", pa.int32())]))]), "the column 'a.1' has a name"),
-        (pa.schema([("a", pa.duration("us"))]), r"'a' is duration\[us\], which Avro has no type"),
-        (pa.schema([("a", pa.map_(pa.int32(), pa.int32()))]), "which Avro has no type for"),
-        (pa.schema([("a", pa.int32()), ("a", pa.int32())]), "two columns 'a'"),
+        (pa.schema([("a b", pa.int32())]), "the column 'a b' has a name", "rename"),
+        (pa.schema([("a", pa.struct([("1", pa.int32())]))]), "the column 'a.1' has a", "rename"),
+        (pa.schema([("a", pa.int32()), ("a", pa.int32())]), "two columns 'a'", "rename"),
+        (pa.schema([("a", pa.duration("us"))]), r"'a' is duration\[us\], which Avro has", "Cast"),
+        (pa.schema([("a", pa.map_(pa.int32(), pa.int32()))]), "which Avro has no type", "Cast"),
+        (pa.schema([("a", pa.decimal128(3, -2))]), "which Avro has no type for", "Cast"),
     ],
 )
-def test_what_avro_does_not_have_is_refused(columns: pa.Schema, what: str) -> None:
-    with pytest.raises(SchemaMismatch, match=what):
+def test_what_avro_does_not_have_is_refused(columns: pa.Schema, what: str, remedy: str) -> None:
+    with pytest.raises(SchemaMismatch, match=what) as caught:
         define(columns)
+    assert remedy in str(caught.value.remedy)
 
 
 def test_names_that_are_none_are_refused() -> None:

@@ -247,7 +247,7 @@ def test_only_who_has_a_new_column_is_told_what_adds_columns(
     kind: int, definition: bytes, columns: dict[str, DataType], adds: bool
 ) -> None:
     with pytest.raises(SchemaMismatch) as caught:
-        target(SchemaInfo(kind, "o", definition), **columns)
+        target(SchemaInfo(kind, "o", definition), "auto", **columns)
     assert ("adds columns" in str(caught.value)) == adds
 
 
