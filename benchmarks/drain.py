@@ -63,11 +63,18 @@ class Drain(RawConnection):
     def __init__(self, service_url: str, topic: str) -> None:
         super().__init__(service_url, "drain")
         self._send(
-            commands.subscribe(
-                topic, f"drain-{uuid.uuid4().hex}", 1, 1,
-                durable=False, start_message_id=EARLIEST.to_pb(),
+            commands.build(
+                pb.CommandSubscribe,
+                topic=topic,
+                subscription=f"drain-{uuid.uuid4().hex}",
+                subType=pb.CommandSubscribe.Exclusive,
+                consumer_id=1,
+                request_id=1,
+                durable=False,
+                start_message_id=EARLIEST.to_pb(),
+                force_topic_creation=False,
             )
-        )  # fmt: skip
+        )
         self._wait(pb.BaseCommand.SUCCESS)
 
     def count_bytes(self, messages: int) -> int:
@@ -76,7 +83,7 @@ class Drain(RawConnection):
 
     def frames(self, messages: int) -> Iterator[bytes]:
         """Yield the frames of the first `messages` messages."""
-        self._send(commands.flow(1, _PERMITS))
+        self._send(commands.build(pb.CommandFlow, consumer_id=1, messagePermits=_PERMITS))
         while messages > 0:
             frame = self._frame()
             command, end = _command(frame)
@@ -89,7 +96,7 @@ class Drain(RawConnection):
         buffer = bytearray(_CHUNK)
         cpu = time.process_time()
         started = time.perf_counter()
-        self._send(commands.flow(1, _PERMITS))
+        self._send(commands.build(pb.CommandFlow, consumer_id=1, messagePermits=_PERMITS))
         while total > 0:
             count = self._socket.recv_into(buffer)
             if count == 0:

@@ -36,7 +36,7 @@ class Pump(RawConnection):
 
     def __init__(self, service_url: str, topic: str, workload: Workload, messages: int) -> None:
         super().__init__(service_url, "pump")
-        self._send(commands.producer(topic, 1, 1))
+        self._send(commands.build(pb.CommandProducer, topic=topic, producer_id=1, request_id=1))
         self._name = self._wait(pb.BaseCommand.PRODUCER_SUCCESS).producer_success.producer_name
         self._unsent: deque[memoryview] = deque()
         self._unconfirmed = 0

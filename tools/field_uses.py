@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.descriptor import Descriptor
 
@@ -26,17 +25,16 @@ _MESSAGES: dict[str, Descriptor] = dict(pb.DESCRIPTOR.message_types_by_name)
 _CHANGES = {"CopyFrom", "MergeFrom", "SetInParent", "add", "append", "extend"}
 # Usual names of untyped variables with a command or its body.
 _UNTYPED = {"answer", "body", "command", "event"}
-# Functions that return the message whose class is their first argument.
+# Functions that return the message whose class is their first argument, or look at it.
 _TYPED = {"cast", "parse"}
-
-
-def _body_kinds() -> dict[str, str]:
-    fields = pb.BaseCommand.DESCRIPTOR.fields_by_name
-    found: dict[str, str] = {}
-    for number, name in BODY_FIELDS.items():
-        body: Any = fields[name].message_type
-        found[pb.BaseCommand.Type.Name(number)] = body.name
-    return found
+_READS = _TYPED | {"isinstance"}
+# The fields of commands by the names of their types, and of their bodies' messages.
+_TYPES = {pb.BaseCommand.Type.Name(number): name for number, name in BODY_FIELDS.items()}
+_BODIES: dict[str, str] = {
+    field.message_type.name: field.name
+    for field in pb.BaseCommand.DESCRIPTOR.fields
+    if field.message_type is not None
+}
 
 
 class Uses:
@@ -65,16 +63,16 @@ class _Known:
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         self.gives: dict[str, str] = {}
-        # The keys of dictionaries that functions return, and the kind of command they build.
-        self.keys: dict[str, set[str]] = {}
-        self.builders: dict[str, str] = {}
+        # The keys of dictionaries that functions return.
+        self._keys: dict[str, set[str]] = {}
+        # How functions that get the class of a command's body go on to make the command.
+        self._makers: dict[str, list[ast.Call]] = defaultdict(list)
         for tree in trees:
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef):
                     self._add(node.name, _annotated(node.returns))
-                    self.keys[node.name] = set(_keys(node))
-                    if node.args.kwarg and (kind := _returned_kind(node)):
-                        self.builders[node.name] = kind
+                    self._keys[node.name] = set(_keys(node))
+                    self._makers[node.name].extend(_passing_on(node))
                 elif isinstance(node, ast.AnnAssign):
                     target = node.target
                     name = target.attr if isinstance(target, ast.Attribute) else None
@@ -88,32 +86,49 @@ class _Known:
             # A name with several messages is ambiguous.
             self.gives[name] = message if self.gives.get(name, message) == message else ""
 
+    def fields_of(self, node: ast.Call, *callers: str) -> set[str]:
+        """Return the fields that a call sets: those it names, and those the function adds."""
+        found = {str(part.value) for part in node.args if isinstance(part, ast.Constant)}
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                found.add(keyword.arg)
+            elif isinstance(keyword.value, ast.Call):
+                found |= self._keys.get(_called(keyword.value), set())
+        name = _called(node)
+        if name not in callers:
+            for call in self._makers[name]:
+                found |= self.fields_of(call, name, *callers)
+        return found
+
 
 def _keys(function: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Dict):
-            for key in node.keys:
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value
+            for key in filter(None, node.keys):
+                for part in ast.walk(key):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield part.value
+
+
+def _passing_on(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """Yield the calls that a function hands the class of a body to, which it was given."""
+    nodes = list(ast.walk(function))
+    names = {
+        node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+        for node in nodes
+        if isinstance(node, ast.arg | ast.AnnAssign)
+        and node.annotation is not None
+        and re.fullmatch(r"Callable\[.*, Message\]", ast.unparse(node.annotation))
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and names & {ast.unparse(part) for part in node.args}:
+            yield node
 
 
 def _called(node: ast.Call) -> str:
     """Return the called function's name."""
     name: str = getattr(node.func, "attr", getattr(node.func, "id", ""))
     return name
-
-
-def _built_kind(node: ast.AST) -> str:
-    """Return KIND for ``build("KIND", …)``."""
-    if isinstance(node, ast.Call) and _called(node) == "build" and node.args:
-        first = node.args[0]
-        return str(first.value) if isinstance(first, ast.Constant) else ""
-    return ""
-
-
-def _returned_kind(function: ast.FunctionDef) -> str:
-    last = function.body[-1]
-    return _built_kind(last.value) if isinstance(last, ast.Return) and last.value else ""
 
 
 def _annotated(annotation: ast.expr | None) -> str:
@@ -146,13 +161,6 @@ class _Reader(ast.NodeVisitor):
         self._known = known
         self._uses = uses
         self._names: dict[str, str] = {}
-        # Keyword arguments of builders of any kind, and the kinds that the module names.
-        self.keywords: set[str] = set()
-        self.kinds: set[str] = set()
-        self._bodies = _body_kinds()
-        self._commands = {
-            pb.BaseCommand.Type.Name(number): name for number, name in BODY_FIELDS.items()
-        }
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         outer, self._names = self._names, dict(self._names)
@@ -208,8 +216,8 @@ class _Reader(ast.NodeVisitor):
                 where[f"{owner}.{node.attr}"].add(self._module)
         elif isinstance(node.value, ast.Name) and node.value.id in _UNTYPED:
             self._uses.add_named(node.attr, self._module)
-        if node.attr in self._commands and _is_types(node.value):
-            self._uses.handled[f"BaseCommand.{self._commands[node.attr]}"].add(self._module)
+        if node.attr in _TYPES and _is_types(node.value):
+            self._uses.handled[f"BaseCommand.{_TYPES[node.attr]}"].add(self._module)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -228,23 +236,17 @@ class _Reader(ast.NodeVisitor):
         function = node.func
         name = _called(node)
         message = _message(function)
-        if kind := self._known.builders.get(name, _built_kind(node)):
-            message = self._bodies.get(kind, "")
-            if name == "build" and message:
-                self._uses.built[f"BaseCommand.{self._commands[kind]}"].add(self._module)
+        for argument in () if name in _READS else node.args:
+            if (body := _message(argument)) in _BODIES:
+                self._uses.built[f"BaseCommand.{_BODIES[body]}"].add(self._module)
+                message = body
         if name == "getattr" and isinstance(node.args[1], ast.Constant):
             self._uses.add_named(str(node.args[1].value), self._module)
-        if name == "build" and not message:
-            self.keywords.update(self._keywords(node))
         if message == "BaseCommand":
             self._envelope(node)
         elif message:
-            for field in self._keywords(node):
-                if field in _MESSAGES[message].fields_by_name:
-                    self._uses.built[f"{message}.{field}"].add(self._module)
-        for argument in node.args[1:]:
-            if isinstance(argument, ast.Constant) and str(argument.value).endswith("_RESPONSE"):
-                self.kinds.add(str(argument.value))
+            for field in self._known.fields_of(node) & set(_MESSAGES[message].fields_by_name):
+                self._uses.built[f"{message}.{field}"].add(self._module)
         if isinstance(function, ast.Attribute):
             self._method(function, node)
         self.generic_visit(node)
@@ -252,16 +254,9 @@ class _Reader(ast.NodeVisitor):
     def _envelope(self, node: ast.Call) -> None:
         for keyword in node.keywords:
             if keyword.arg == "type" and isinstance(keyword.value, ast.Attribute):
-                if field := self._commands.get(keyword.value.attr):
+                if field := _TYPES.get(keyword.value.attr):
                     self._uses.built[f"BaseCommand.{field}"].add(self._module)
                 self._uses.built["BaseCommand.type"].add(self._module)
-
-    def finish(self) -> None:
-        """A function of the module builds a command whose kind is an argument."""
-        for kind in self.kinds & self._bodies.keys() if self.keywords else ():
-            self._uses.built[f"BaseCommand.{self._commands[kind]}"].add(self._module)
-            for field in self.keywords & set(_MESSAGES[self._bodies[kind]].fields_by_name):
-                self._uses.built[f"{self._bodies[kind]}.{field}"].add(self._module)
 
     def _method(self, function: ast.Attribute, node: ast.Call) -> None:
         owner = self._type(function.value)
@@ -271,13 +266,6 @@ class _Reader(ast.NodeVisitor):
             holder = self._type(function.value.value)
             if holder and function.value.attr in _MESSAGES[holder].fields_by_name:
                 self._uses.built[f"{holder}.{function.value.attr}"].add(self._module)
-
-    def _keywords(self, node: ast.Call) -> Iterator[str]:
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                yield keyword.arg
-            elif isinstance(keyword.value, ast.Call):
-                yield from self._known.keys.get(_called(keyword.value), ())
 
     def _type(self, node: ast.expr) -> str:
         """Return the message of an expression or of its items; None if unknown."""
@@ -323,9 +311,7 @@ def uses() -> Uses:
     known = _Known(trees.values())
     found = Uses()
     for module, tree in trees.items():
-        reader = _Reader(module, known, found)
-        reader.visit(tree)
-        reader.finish()
+        _Reader(module, known, found).visit(tree)
     for kind in ANSWERS:
         # Read by field number: see `answers_to`.
         found.handled[f"BaseCommand.{BODY_FIELDS[kind]}"].add("engine/connections/requests.py")

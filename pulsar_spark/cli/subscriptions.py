@@ -394,7 +394,6 @@ def _visit(
     """
     from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
     from pulsar_spark.engine.consumers.probe import Probe
-    from pulsar_spark.protocol import commands
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
     # Each attempt checks: an earlier one may have removed it and got no answer.
@@ -407,7 +406,7 @@ def _visit(
     with ConsumerSession(connection, wanted) as session:
         yield from session.subscribe(deadline)
         if drop:
-            yield session.ask(commands.unsubscribe, deadline)
+            yield session.ask(pb.CommandUnsubscribe, deadline)
             return None
         answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
         # This consumer must not be in the next one's way.

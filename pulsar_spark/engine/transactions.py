@@ -60,6 +60,8 @@ _GRACE = 1.0
 _SHOWN = 10
 # So many topic partitions are added to a transaction by one command.
 _ADDED_AT_ONCE = 1000
+# Transactions up to the low watermark are over: -1 as brokers read it, below all of them.
+_NO_LOW_WATERMARK = 2**64 - 1
 
 
 _Part: TypeAlias = "tuple[str, ...]"
@@ -163,7 +165,9 @@ class Coordinators:
         tc_id = self._turn(count)
         answer: pb.CommandNewTxnResponse = yield from self._ask(
             tc_id,
-            lambda request_id: commands.new_txn(request_id, tc_id, max(int(timeout * 1000), 1)),
+            commands.request(
+                pb.CommandNewTxn, tc_id=tc_id, txn_ttl_millis=max(int(timeout * 1000), 1)
+            ),
             deadline,
         )
         return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
@@ -174,7 +178,9 @@ class Coordinators:
         """Add topic partitions to a transaction, before anything is sent to them."""
         return self._ask(
             txn.most_bits,
-            lambda request_id: commands.add_partition_to_txn(request_id, txn, partitions),
+            commands.request(
+                pb.CommandAddPartitionToTxn, partitions=partitions, **commands.txn_fields(txn)
+            ),
             deadline,
         )
 
@@ -185,7 +191,9 @@ class Coordinators:
         part = pb.Subscription(topic=topic, subscription=subscription)
         return self._ask(
             txn.most_bits,
-            lambda request_id: commands.add_subscription_to_txn(request_id, txn, [part]),
+            commands.request(
+                pb.CommandAddSubscriptionToTxn, subscription=[part], **commands.txn_fields(txn)
+            ),
             deadline,
         )
 
@@ -203,8 +211,10 @@ class Coordinators:
             connection = yield from self._connection(txn.most_bits, end)
             try:
                 yield connection.request_async(
-                    lambda request_id: commands.end_txn(
-                        request_id, txn, pb.COMMIT if commit else pb.ABORT
+                    commands.request(
+                        pb.CommandEndTxn,
+                        txn_action=pb.COMMIT if commit else pb.ABORT,
+                        **commands.txn_fields(txn),
                     ),
                     end.attempt(self._timeout),
                 )
@@ -233,7 +243,13 @@ class Coordinators:
     def _commit_on_partition(self, txn: TxnId, topic: str, deadline: Deadline) -> Operation[None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         yield connection.request_async(
-            lambda request_id: commands.end_txn_on_partition(request_id, txn, topic, pb.COMMIT),
+            commands.request(
+                pb.CommandEndTxnOnPartition,
+                topic=topic,
+                txn_action=pb.COMMIT,
+                txnid_least_bits_of_low_watermark=_NO_LOW_WATERMARK,
+                **commands.txn_fields(txn),
+            ),
             deadline.attempt(self._timeout),
         )
 
@@ -317,7 +333,7 @@ class Coordinators:
             return connection
         try:
             yield connection.request_async(
-                lambda request_id: commands.tc_client_connect_request(request_id, tc_id),
+                commands.request(pb.CommandTcClientConnectRequest, tc_id=tc_id),
                 deadline.attempt(self._timeout),
             )
         except NotAllowed as error:

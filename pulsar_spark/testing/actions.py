@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
 from pulsar_spark.testing.refusals import server_error
@@ -183,11 +183,12 @@ class Redirect(Action):
 
     def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         """Answer with the redirect."""
-        response = answers.lookup_response(
-            command.body.request_id,
-            pb.CommandLookupTopicResponse.Redirect,
-            broker_service_url=self.url,
-            broker_service_url_tls=self.url_tls,
+        response = commands.build(
+            pb.CommandLookupTopicResponse,
+            request_id=command.body.request_id,
+            response=pb.CommandLookupTopicResponse.Redirect,
+            brokerServiceUrl=self.url,
+            brokerServiceUrlTls=self.url_tls,
             authoritative=self.authoritative,
         )
         target.send(response, seen.topic)

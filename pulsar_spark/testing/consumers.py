@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import ack_longs
 from pulsar_spark.testing.entry_log import Entry, Place
@@ -68,13 +69,11 @@ class Consumer:
         self.end_reported = False
         self._average = 0.0
         # Reused for every delivery, because building a command costs more than sending it.
-        self._command = pb.BaseCommand(
-            type=pb.BaseCommand.MESSAGE,
-            message=pb.CommandMessage(
-                consumer_id=self.consumer_id,
-                message_id=pb.MessageIdData(
-                    ledgerId=0, entryId=0, partition=subscription.topic.partition
-                ),
+        self._command = commands.build(
+            pb.CommandMessage,
+            consumer_id=self.consumer_id,
+            message_id=pb.MessageIdData(
+                ledgerId=0, entryId=0, partition=subscription.topic.partition
             ),
         )
 
@@ -92,7 +91,7 @@ class Consumer:
 
     def deliver(self, entry: Entry, *, redelivery_count: int = 0, remaining: int = 0) -> None:
         """Send an entry; `remaining` has the bits of a partly acknowledged batch, or 0."""
-        message = self._command.message
+        message: pb.CommandMessage = self._command.message
         message.message_id.ledgerId, message.message_id.entryId = entry.place
         del message.ack_set[:]
         if redelivery_count:

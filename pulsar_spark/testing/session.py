@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import InvalidTopicName
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event
@@ -46,7 +46,7 @@ _OWNER_FIELDS: dict[int, str] = {
 _FLUSH_EVERY = 32
 # Stop reading when this many commands wait, because of a fault or of unread answers.
 _MAX_WAITING = 64
-_PONG = encode_command(commands.pong())
+_PONG = encode_command(commands.build(pb.CommandPong))
 
 
 class Session(Wire):
@@ -307,9 +307,11 @@ class Session(Wire):
 
     def announce_producer(self, producer: Producer) -> None:
         """Tell a producer that it may write."""
-        answer = answers.producer_success(
-            producer.request_id,
-            producer.name,
+        answer = commands.build(
+            pb.CommandProducerSuccess,
+            request_id=producer.request_id,
+            producer_name=producer.name,
+            last_sequence_id=-1,
             schema_version=producer.schema_version,
             topic_epoch=producer.topic_epoch,
             producer_ready=producer.ready,
@@ -321,7 +323,7 @@ class Session(Wire):
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
             command = commands.build(
-                "CLOSE_PRODUCER",
+                pb.CommandCloseProducer,
                 producer_id=producer.producer_id,
                 request_id=commands.NO_REQUEST_ID,
                 **_assigned(assigned_broker_url),
@@ -334,7 +336,12 @@ class Session(Wire):
             producer.fenced = True
         elif self.producers.pop(producer.producer_id, None) is producer:
             text = "org.apache.pulsar.broker.service.BrokerServiceException$ProducerFencedException"
-            answer = answers.error(producer.request_id, pb.ProducerFenced, f"{text}: Fenced out")
+            answer = commands.build(
+                pb.CommandError,
+                request_id=producer.request_id,
+                error=pb.ProducerFenced,
+                message=f"{text}: Fenced out",
+            )
             self.send(answer, producer.topic.name)
 
     def close_consumer(self, consumer: Consumer, assigned_broker_url: str | None = None) -> None:
@@ -342,7 +349,7 @@ class Session(Wire):
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
             command = commands.build(
-                "CLOSE_CONSUMER",
+                pb.CommandCloseConsumer,
                 consumer_id=consumer.consumer_id,
                 request_id=commands.NO_REQUEST_ID,
                 **_assigned(assigned_broker_url),
@@ -368,7 +375,7 @@ class Session(Wire):
             self.last_received = time.monotonic()
             return
         self._ping_sent_at = time.monotonic()
-        self.send(commands.ping())
+        self.send(commands.build(pb.CommandPing))
 
     async def is_alive(self) -> bool:
         """Send PING and wait for a sign of life; close the connection if there is none."""
@@ -409,7 +416,7 @@ class Session(Wire):
         self.pause(not reading or self.backed_up or len(self._input) > _MAX_WAITING)
 
 
-def _assigned(url: str | None) -> dict[str, str | None]:
+def _assigned(url: str | None) -> dict[str, Any]:
     """Return the field that names a topic's new broker."""
     tls = url is not None and url.startswith("pulsar+ssl:")
     return {"assignedBrokerServiceUrlTls" if tls else "assignedBrokerServiceUrl": url}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.testing.consumers import Consumer
@@ -177,7 +177,9 @@ class Subscription:
         for consumer in self.consumers:
             if not consumer.end_reported:
                 consumer.end_reported = True
-                command = answers.reached_end_of_topic(consumer.consumer_id)
+                command = commands.build(
+                    pb.CommandReachedEndOfTopic, consumer_id=consumer.consumer_id
+                )
                 consumer.session.send(command, self.topic.name)
 
 
@@ -251,7 +253,11 @@ class SingleSubscription(Subscription):
 
     def _tell(self, consumer: Consumer, is_active: bool) -> None:
         if self.kind == pb.CommandSubscribe.Failover:
-            command = answers.active_consumer_change(consumer.consumer_id, is_active)
+            command = commands.build(
+                pb.CommandActiveConsumerChange,
+                consumer_id=consumer.consumer_id,
+                is_active=is_active,
+            )
             consumer.session.send(command, self.topic.name)
 
     def deliver(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
@@ -353,8 +353,12 @@ class Topic:
             for consumer in subscription.consumers
         ]
         for session, number, kind in clients:
-            command = answers.topic_migrated(
-                number, kind, broker_service_url=url, broker_service_url_tls=url_tls
+            command = commands.build(
+                pb.CommandTopicMigrated,
+                resource_id=number,
+                resource_type=kind,
+                brokerServiceUrl=url,
+                brokerServiceUrlTls=url_tls,
             )
             session.send(command, self.name)
         return len(clients)

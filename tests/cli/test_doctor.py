@@ -23,13 +23,14 @@ from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.writing import attempts
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
+from tests import brief
 from tests.integration.sink_job import Sink
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.issuer import Issuer, say
@@ -171,9 +172,7 @@ def test_what_failed_and_what_only_needs_care_are_told_apart(
 
 def test_a_brokers_version_has_a_space_before_it(examine: Examine) -> None:
     with EmbeddedBroker() as broker:
-        told = answers.connected(
-            server_version="Pulsar Server4.0.8", protocol_version=21, max_message_size=5 << 20
-        )
+        told = brief.connected("Pulsar Server4.0.8", max_message_size=5 << 20)
         broker.faults.call("CONNECT", lambda seen: broker.faults.inject(told, seen.connection))
         broker.faults.drop("CONNECTED", times=None)
         assert (
@@ -394,7 +393,7 @@ def test_an_issuer_that_gives_no_token(
 @pytest.mark.fault(49)
 def test_a_broker_that_wants_another_way_to_log_in(examine: Examine) -> None:
     with EmbeddedBroker() as broker:
-        challenge = answers.auth_challenge("b", "kerberos", b"")
+        challenge = brief.auth_challenge("b", "kerberos", b"")
         broker.faults.call("CONNECT", lambda _: broker.faults.inject(challenge))
         broker.faults.drop("CONNECTED", times=None)
         assert "kerberos" in only(examine(broker.service_url, *PATIENCE), "authenticate")
@@ -767,12 +766,13 @@ def test_a_topic_that_went_to_another_cluster(
 
     def tell(seen: Seen) -> bool:
         consumer = isinstance(seen.body, pb.CommandSubscribe)
-        told = (
-            (seen.body.consumer_id, pb.CommandTopicMigrated.Consumer)
-            if consumer
-            else (seen.body.producer_id, pb.CommandTopicMigrated.Producer)
+        kind = pb.CommandTopicMigrated
+        told = commands.build(
+            kind,
+            resource_id=seen.body.consumer_id if consumer else seen.body.producer_id,
+            resource_type=kind.Consumer if consumer else kind.Producer,
         )
-        broker.faults.inject(answers.topic_migrated(*told), seen.connection)
+        broker.faults.inject(told, seen.connection)
         return True
 
     broker.faults.drop(command, times=None, when=tell)

@@ -16,11 +16,11 @@ from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.rows import RowDecoder
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from tests import brief
 from tests.engine.topics import stored_entry
 from tests.protocol.conftest import impl
 from tests.protocol.implementations import Implementation
@@ -75,7 +75,7 @@ def block(*entries: bytes, redeliveries: Sequence[int] = ()) -> MessageBlock:
     for number, stored in enumerate(entries):
         where = pb.MessageIdData(ledgerId=7, entryId=number + 120, partition=3)
         count = redeliveries[number] if redeliveries else None
-        command = answers.message(5, where, redelivery_count=count)
+        command = brief.message(5, where, redelivery_count=count)
         frames.append(b"".join(map(bytes, encode_raw_payload_command(command, stored))))
     data = b"".join(frames)
     return MessageBlock(5, data, 0, len(data), len(frames))

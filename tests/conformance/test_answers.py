@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.errors import BrokerError
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.testing import EmbeddedBroker
@@ -38,7 +38,9 @@ def test_statistics_of_a_consumer_are_those_that_the_broker_counted() -> None:
         if not isinstance(event, CommandReceived) or event.kind != T.CONSUMER_STATS:
             return False
         assert event.request_id is not None
-        session.send(answers.consumer_stats_response(event.request_id, **STATS))
+        session.send(
+            commands.build(pb.CommandConsumerStatsResponse, request_id=event.request_id, **STATS)
+        )
         return True
 
     with (

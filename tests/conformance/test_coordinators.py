@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from pulsar_spark.client import InitialPosition, PulsarClient
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.commands import TxnId, build, txn_fields
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frame_parts import Frame
+from tests import brief
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 
 T = pb.BaseCommand
 COORDINATORS = 5
-TXN = {
-    T.NEW_TXN: "NEW_TXN_RESPONSE",
-    T.ADD_PARTITION_TO_TXN: "ADD_PARTITION_TO_TXN_RESPONSE",
-    T.ADD_SUBSCRIPTION_TO_TXN: "ADD_SUBSCRIPTION_TO_TXN_RESPONSE",
-    T.END_TXN: "END_TXN_RESPONSE",
+TXN: dict[int, Callable[..., Message]] = {
+    T.NEW_TXN: pb.CommandNewTxnResponse,
+    T.ADD_PARTITION_TO_TXN: pb.CommandAddPartitionToTxnResponse,
+    T.ADD_SUBSCRIPTION_TO_TXN: pb.CommandAddSubscriptionToTxnResponse,
+    T.END_TXN: pb.CommandEndTxnResponse,
 }
 
 
@@ -36,27 +39,29 @@ class Script:
         if isinstance(event, Frame):
             self.sent.append(event)
             sent, place = event.command.send, pb.MessageIdData(ledgerId=1, entryId=2)
-            session.send(answers.send_receipt(sent.producer_id, sent.sequence_id, place))
+            session.send(brief.send_receipt(sent.producer_id, sent.sequence_id, place))
             return True
         if not isinstance(event, CommandReceived):
             return False
         kind = event.kind
         body: Any = event.body
         if kind == T.PARTITIONED_METADATA and "coordinator" in body.topic:
-            answer = answers.partitioned_metadata_response(body.request_id, partitions=COORDINATORS)
+            answer = brief.partitions_response(body.request_id, partitions=COORDINATORS)
         elif kind == T.TC_CLIENT_CONNECT_REQUEST:
-            answer = build(
-                "TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id, **self.error(kind)
+            answer = commands.build(
+                pb.CommandTcClientConnectResponse, request_id=body.request_id, **self.error(kind)
             )
         elif kind == T.FLOW:
             session.send_entry(body.consumer_id, Entry(1, 2, [b"m"]))
             return True
         elif kind == T.ACK:
-            answer = answers.ack_response(body.consumer_id, request_id=body.request_id)
+            answer = commands.build(
+                pb.CommandAckResponse, consumer_id=body.consumer_id, request_id=body.request_id
+            )
         elif kind in TXN:
             txn = TxnId(body.tc_id, 70) if kind == T.NEW_TXN else id_of(body)
-            fields: dict[str, Any] = {**txn_fields(txn), **self.error(kind)}
-            answer = build(TXN[kind], request_id=body.request_id, **fields)
+            fields: dict[str, Any] = {**commands.txn_fields(txn), **self.error(kind)}
+            answer = commands.build(TXN[kind], request_id=body.request_id, **fields)
         else:
             return False
         session.send(answer)

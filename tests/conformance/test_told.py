@@ -6,11 +6,11 @@ from pulsar_spark.client import (
     PulsarClient,
     StringSchema,
 )
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.topic_name import topics_hash
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.testing.wire_client import WireClient
 
 
@@ -48,7 +48,7 @@ def test_a_broker_says_who_it_is_and_what_it_takes(broker: EmbeddedBroker) -> No
 def test_a_question_for_credentials_has_all_that_it_may(
     broker: EmbeddedBroker, wire: WireClient
 ) -> None:
-    broker.faults.inject(answers.auth_challenge("3.0", "token", b"PulsarAuthRefresh"))
+    broker.faults.inject(brief.auth_challenge("3.0", "token"))
     told = wire.expect("AUTH_CHALLENGE").body
     assert (told.server_version, told.protocol_version) == ("3.0", 21)
     assert told.challenge.auth_method_name == "token"
@@ -57,7 +57,7 @@ def test_a_question_for_credentials_has_all_that_it_may(
 
 def test_credentials_are_renewed_with_all_that_they_need(broker: EmbeddedBroker) -> None:
     with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
-        broker.faults.inject(answers.auth_challenge("3.0", "none", b"PulsarAuthRefresh"))
+        broker.faults.inject(brief.auth_challenge("3.0", "none"))
         producer.send(b"behind the answer")
     told = broker.faults.log("AUTH_RESPONSE")[-1].body
     assert told.client_version.lower().startswith("pulsar")

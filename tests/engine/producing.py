@@ -15,12 +15,12 @@ from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 T = pb.BaseCommand
@@ -79,13 +79,11 @@ class TopicScript:
             self.closed.append(event.body.producer_id)
         if event.kind == T.PARTITIONED_METADATA:
             assert event.request_id is not None
-            answer = answers.partitioned_metadata_response(
-                event.request_id, partitions=self.partitions
-            )
+            answer = brief.partitions_response(event.request_id, partitions=self.partitions)
             session.send(answer)
             return True
         if event.kind == T.CONNECT and self.max_message_size is not None:
-            session.send(answers.connected("script", max_message_size=self.max_message_size))
+            session.send(brief.connected("script", max_message_size=self.max_message_size))
             return True
         return False
 
@@ -98,7 +96,7 @@ class TopicScript:
         """Answer PRODUCER with success."""
         name = command.producer_name or f"given-{command.producer_id}"
         fields = {**self.success, **fields}
-        session.send(answers.producer_success(command.request_id, name, **fields))
+        session.send(brief.producer_success(command.request_id, name, **fields))
 
     def acknowledge(self, session: Session, sent: Sent, *, duplicate: bool = False) -> None:
         """Send the receipt of a SEND."""
@@ -108,8 +106,11 @@ class TopicScript:
         stored = pb.MessageIdData(ledgerId=NO_ID if duplicate else 7, entryId=entry)
         highest = sent.command.highest_sequence_id or NO_ID
         session.send(
-            answers.send_receipt(
-                sent.command.producer_id, sent.command.sequence_id, stored, highest
+            brief.send_receipt(
+                sent.command.producer_id,
+                sent.command.sequence_id,
+                stored,
+                highest_sequence_id=highest,
             )
         )
 
@@ -160,7 +161,7 @@ def refuse(script: TopicScript, code: int, sequence_id: int = 1, times: int = 10
     def on_send(session: Session, sent: Sent) -> bool:
         if sent.sequence_id == sequence_id and left[0] > 0:
             left[0] -= 1
-            session.send(answers.send_error(sent.command.producer_id, sequence_id, code, "no"))
+            session.send(brief.send_error(sent.command.producer_id, sequence_id, code, "no"))
             return True
         return False
 

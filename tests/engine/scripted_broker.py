@@ -10,13 +10,14 @@ from typing import Any
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, EndOfStream, Event
 from pulsar_spark.protocol.frames import encode_command, encode_payload_command
 from pulsar_spark.protocol.states import Role
+from tests import brief
 
 T = pb.BaseCommand
 
@@ -50,7 +51,7 @@ class Session:
 
     def send_entry(self, consumer_id: int, entry: Entry) -> None:
         """Deliver an entry to a consumer."""
-        command = answers.message(
+        command = brief.message(
             consumer_id, pb.MessageIdData(ledgerId=entry.ledger_id, entryId=entry.entry_id)
         )
         with self._lock:
@@ -224,18 +225,18 @@ class ScriptedBroker:
         url = f"pulsar://{self.address}"
         if kind == T.CONNECT:
             flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
-            session.send(answers.connected("scripted", feature_flags=flags))
+            session.send(brief.connected("scripted", feature_flags=flags))
         elif kind == T.LOOKUP:
             connect = pb.CommandLookupTopicResponse.Connect
-            session.send(answers.lookup_response(request_id, connect, broker_service_url=url))
+            session.send(brief.lookup_response(request_id, connect, brokerServiceUrl=url))
         elif kind == T.PARTITIONED_METADATA:
-            session.send(answers.partitioned_metadata_response(request_id, partitions=0))
+            session.send(brief.partitions_response(request_id, partitions=0))
         elif kind == T.GET_LAST_MESSAGE_ID:
             nothing = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
-            session.send(answers.get_last_message_id_response(request_id, nothing))
+            session.send(brief.last_id_response(request_id, nothing))
         elif kind in (T.SUBSCRIBE, T.CLOSE_CONSUMER, T.CLOSE_PRODUCER, T.SEEK):
-            session.send(answers.success(request_id))
+            session.send(commands.build(pb.CommandSuccess, request_id=request_id))
         elif kind == T.PRODUCER:
-            session.send(answers.producer_success(request_id, "scripted-producer"))
+            session.send(brief.producer_success(request_id, "scripted-producer"))
         elif kind not in (T.FLOW, T.ACK, T.AUTH_RESPONSE):
             raise AssertionError(f"no answer for {body}")

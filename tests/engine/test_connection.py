@@ -26,11 +26,12 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder
+from tests import brief
 from tests.engine.gathering import record_gathering
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
@@ -54,7 +55,7 @@ def connected(broker: ScriptedBroker, **changes: object) -> ClientConnection:
 
 
 def look_up(request_id: int) -> pb.BaseCommand:
-    return commands.lookup("t", request_id)
+    return commands.build(pb.CommandLookupTopic, topic="t", request_id=request_id)
 
 
 def only(*kinds: int) -> Callable[[Session, Event], bool]:
@@ -63,7 +64,7 @@ def only(*kinds: int) -> Callable[[Session, Event], bool]:
 
 
 def subscribe(connection: ClientConnection, consumer_id: int) -> None:
-    connection.request(lambda r: commands.subscribe("t", "s", consumer_id, r))
+    connection.request(lambda r: brief.subscribe("t", "s", consumer_id, r))
 
 
 def test_requests_get_their_answers() -> None:
@@ -84,10 +85,10 @@ def test_answers_can_come_in_any_order() -> None:
         if len(held) == 3:
             for request_id in reversed(held):
                 session.send(
-                    answers.lookup_response(
+                    brief.lookup_response(
                         request_id,
                         pb.CommandLookupTopicResponse.Connect,
-                        broker_service_url=f"pulsar://h:{request_id + 1}",
+                        brokerServiceUrl=f"pulsar://h:{request_id + 1}",
                     )
                 )
         return True
@@ -104,7 +105,7 @@ def test_a_refusal_is_raised_as_the_error_of_its_code() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.LOOKUP:
             return False
-        session.send(answers.error(request_of(event), pb.TopicNotFound, "no t"))
+        session.send(brief.error(request_of(event), pb.TopicNotFound, "no t"))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -122,7 +123,7 @@ def test_answers_nobody_waits_for_are_ignored_and_logged_once(
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.LOOKUP:
             for request_id in (12345, 12346):
-                session.send(answers.success(request_id))
+                session.send(commands.build(pb.CommandSuccess, request_id=request_id))
             broker.answer(session, event)
             broker.answer(session, event)
             return True
@@ -171,14 +172,16 @@ def test_a_producer_that_must_wait_gets_its_second_answer() -> None:
         if kind_of(event) != T.PRODUCER:
             return False
         request_id = request_of(event)
-        session.send(answers.producer_success(request_id, "waiting", producer_ready=False))
-        session.send(answers.producer_success(request_id, "ready"))
+        session.send(brief.producer_success(request_id, "waiting", producer_ready=False))
+        session.send(brief.producer_success(request_id, "ready"))
         return True
 
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
         producer_id = connection.add_producer(Recorder())
-        answer = connection.request(lambda r: commands.producer("t", producer_id, r))
+        answer = connection.request(
+            commands.request(pb.CommandProducer, topic="t", producer_id=producer_id)
+        )
         assert answer.producer_name == "ready"
         connection.close()
 
@@ -206,7 +209,7 @@ def test_ping_is_answered_while_a_handlers_owner_is_busy() -> None:
         connection.request(look_up)
         session = broker.sessions[0]
         for _ in range(5):
-            session.send(commands.ping())
+            session.send(commands.build(pb.CommandPing))
             time.sleep(0.02)
         assert not connection.closed
         connection.close()
@@ -220,7 +223,9 @@ class StuckSender(threading.Thread):
         self.connection = connection
         self.producer_id = connection.add_producer(Recorder())
         self.failed: list[PulsarError] = []
-        connection.request(lambda r: commands.producer("t", self.producer_id, r), 60)
+        connection.request(
+            commands.request(pb.CommandProducer, topic="t", producer_id=self.producer_id), 60
+        )
         self.waiting = connection.request_async(look_up, 600)
         self.start()
 
@@ -323,7 +328,7 @@ def test_a_broker_that_answers_pings_may_take_its_time(monkeypatch: pytest.Monke
 
         session.reply = listen  # type: ignore[method-assign]
         asked = connection.request_async(look_up, 60.0)
-        wait_until(lambda: received.count(encode_command(commands.ping())) >= 3)
+        wait_until(lambda: received.count(encode_command(commands.build(pb.CommandPing))) >= 3)
         assert not asked.done()
         assert not connection.closed
         connection.close()
@@ -346,7 +351,7 @@ def test_pings_of_a_broker_that_no_longer_reads_are_no_sign_of_life(
 
         def pinged() -> bool:
             with contextlib.suppress(OSError):
-                session.send_unchecked(commands.ping())
+                session.send_unchecked(commands.build(pb.CommandPing))
             return connection.closed
 
         wait_until(pinged)
@@ -364,7 +369,7 @@ def test_any_other_frame_counts_as_a_sign_of_life() -> None:
         # Longer than it takes until the answer to the first PING is missed.
         until = time.monotonic() + 2.5
         while time.monotonic() < until:
-            session.send_unchecked(answers.success(99))
+            session.send_unchecked(commands.build(pb.CommandSuccess, request_id=99))
             time.sleep(0.02)
         assert not connection.closed
         connection.close()
@@ -399,7 +404,7 @@ def test_a_closed_connection_refuses_everything() -> None:
         with pytest.raises(ClosedError):
             connection.request(look_up)
         with pytest.raises(ClosedError):
-            connection.send(commands.ping())
+            connection.send(commands.build(pb.CommandPing))
         with pytest.raises(ClosedError):
             connection.add_consumer(Recorder())
         with pytest.raises(ClosedError):
@@ -409,8 +414,8 @@ def test_a_closed_connection_refuses_everything() -> None:
 def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek_does_not() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.SEEK:
-            session.send(commands.close_consumer(consumer_id, commands.NO_REQUEST_ID))
-            session.send(answers.success(request_of(event)))
+            session.send(brief.close_consumer(consumer_id, commands.NO_REQUEST_ID))
+            session.send(commands.build(pb.CommandSuccess, request_id=request_of(event)))
             return True
         return kind_of(event) in (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS)
 
@@ -419,10 +424,16 @@ def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek
         consumer_id = connection.add_consumer(Recorder())
         subscribe(connection, consumer_id)
         questions = [
-            connection.request_async(lambda r: commands.get_last_message_id(consumer_id, r)),
-            connection.request_async(lambda r: commands.consumer_stats(consumer_id, r)),
+            connection.request_async(
+                commands.request(pb.CommandGetLastMessageId, consumer_id=consumer_id)
+            ),
+            connection.request_async(
+                commands.request(pb.CommandConsumerStats, consumer_id=consumer_id)
+            ),
         ]
-        connection.request(lambda r: commands.seek(consumer_id, r, publish_time=1))
+        connection.request(
+            commands.request(pb.CommandSeek, consumer_id=consumer_id, message_publish_time=1)
+        )
         for question in questions:
             with pytest.raises(ConnectionLost, match="closed the consumer"):
                 question.result(5)
@@ -547,16 +558,16 @@ def test_hostile_frames_end_the_connection_with_our_own_error(data: bytes) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        answers.message(1, pb.MessageIdData(ledgerId=1, entryId=1)),
-        answers.success(1),
-        answers.connected("again"),
+        brief.message(1, pb.MessageIdData(ledgerId=1, entryId=1)),
+        commands.build(pb.CommandSuccess, request_id=1),
+        brief.connected("again"),
     ],
     ids=["message", "success", "connected twice"],
 )
 def test_commands_out_of_turn_in_the_handshake_end_it(command: pb.BaseCommand) -> None:
     def script(session: Session, event: Event) -> bool:
         if command.type == T.CONNECTED:
-            session.send(answers.connected("once"))
+            session.send(brief.connected("once"))
         session.send_unchecked(command)
         return True
 
@@ -574,9 +585,9 @@ def test_receipts_and_messages_for_nobody_are_ignored() -> None:
         connection = connected(broker)
         session = broker.sessions[0]
         message_id = pb.MessageIdData(ledgerId=1, entryId=1)
-        session.send_unchecked(answers.send_receipt(77, 1, message_id))
+        session.send_unchecked(brief.send_receipt(77, 1, message_id))
         session.send_entry(77, Entry(1, 1, [b"x"]))
-        session.send_unchecked(commands.close_consumer(77, commands.NO_REQUEST_ID))
+        session.send_unchecked(brief.close_consumer(77, commands.NO_REQUEST_ID))
         assert connection.request(look_up).request_id is not None
         connection.close()
 
@@ -585,7 +596,7 @@ def test_receipts_and_messages_for_nobody_are_ignored() -> None:
 @pytest.mark.parametrize("size", [0, -1, 2**31 - 1])
 def test_an_impossible_message_size_is_refused_or_bounded(size: int) -> None:
     def script(session: Session, event: Event) -> bool:
-        session.send(answers.connected("b", max_message_size=size))
+        session.send(brief.connected("b", max_message_size=size))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -611,7 +622,7 @@ def test_a_broker_that_does_not_answer_connect_is_a_timeout() -> None:
 def test_a_refused_login_is_one_attempt_and_shows_no_secret() -> None:
     def script(session: Session, event: Event) -> bool:
         session.send_unchecked(
-            answers.error(2**64 - 1, pb.AuthenticationError, "bad token: canary-1")
+            brief.error(2**64 - 1, pb.AuthenticationError, "bad token: canary-1")
         )
         session.drop()
         return True
@@ -656,13 +667,13 @@ def test_challenges_are_answered_with_fresh_credentials() -> None:
         connection = ClientConnection(broker.broker, broker.options(), Refreshing()).open()
         session = broker.sessions[0]
         for expected in (1, 2):
-            session.send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            session.send(brief.auth_challenge("b", "token"))
             wait_until(lambda n=expected: len(broker.commands(T.AUTH_RESPONSE)) == n)  # type: ignore[misc]
         given = [body.response.auth_data for body in broker.commands(T.AUTH_RESPONSE)]
         assert given == [b"token-2", b"token-3"]
         handler = Recorder()
         connection.add_consumer(handler)
-        session.send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+        session.send(brief.auth_challenge("b", "token"))
         wait_until(lambda: handler.names == ["disconnect"])
         assert isinstance(handler.calls[0][1], AuthenticationError)
         assert "canary" not in str(handler.calls[0][1])
@@ -686,9 +697,9 @@ def test_a_thousand_challenges_in_a_row_are_answered_by_one_thread() -> None:
     with ScriptedBroker() as broker:
         connection = ClientConnection(broker.broker, broker.options(), auth).open()
         for _ in range(1000):
-            broker.sessions[0].send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            broker.sessions[0].send(brief.auth_challenge("b", "token"))
         # It serves the others meanwhile.
-        connection.request(lambda request_id: commands.partitioned_metadata("t", request_id))
+        connection.request(commands.request(pb.CommandPartitionedTopicMetadata, topic="t"))
         wait_until(lambda: broker.commands(T.AUTH_RESPONSE))
         assert auth.most == 1
         assert len(broker.commands(T.AUTH_RESPONSE)) <= 1000
@@ -702,7 +713,7 @@ def test_a_challenge_of_another_method_ends_the_connection() -> None:
         connection = connected(broker)
         handler = Recorder()
         connection.add_consumer(handler)
-        broker.sessions[0].send(answers.auth_challenge("b", "kerberos", b""))
+        broker.sessions[0].send(brief.auth_challenge("b", "kerberos", b""))
         wait_until(lambda: handler.names == ["disconnect"])
         assert "kerberos" in str(handler.calls[0][1])
         connection.close()
@@ -711,7 +722,7 @@ def test_a_challenge_of_another_method_ends_the_connection() -> None:
 @pytest.mark.fault(49)
 def test_endless_challenges_before_connected_are_bounded() -> None:
     def script(session: Session, event: Event) -> bool:
-        session.send(answers.auth_challenge("b", "token", b""))
+        session.send(brief.auth_challenge("b", "token", b""))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -762,7 +773,7 @@ def test_a_failed_handshake_leaves_nothing_behind() -> None:
 
 
 def commands_bytes() -> bytes:
-    return encode_command(answers.connected("some broker with a name"))
+    return encode_command(brief.connected("some broker with a name"))
 
 
 @pytest.mark.fault(75)

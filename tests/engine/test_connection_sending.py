@@ -19,6 +19,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder
+from tests import brief
 from tests.engine.producing import NO_ID, TOPIC, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
@@ -51,7 +52,7 @@ def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
         owner = Owner()
         session = ProducerSession(owner, connection)
         session.open(Identity(TOPIC, None, user_provided_name=False), 5)
-        script.producers[0][0].send(commands.close_producer(session.producer_id, NO_ID))
+        script.producers[0][0].send(brief.close_producer(session.producer_id, NO_ID))
         assert owner.changed.wait(5)
         assert not connection.put_sends(session.producer_id, frames(session.producer_id, 2))
         connection.close()
@@ -87,8 +88,8 @@ def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
     with ScriptedBroker(script) as broker:
         connection = ClientConnection(broker.broker, broker.options(**options)).open()
         producer_id = connection.add_producer(Recorder())
-        connection.request(lambda r: commands.producer("t", producer_id, r))
-        connection.request_async(lambda r: commands.lookup("t", r), 60)
+        connection.request(commands.request(pb.CommandProducer, topic="t", producer_id=producer_id))
+        connection.request_async(commands.request(pb.CommandLookupTopic, topic="t"), 60)
         yield script, connection, producer_id
         script.go.set()
         connection.close()
@@ -126,7 +127,9 @@ def test_what_senders_gave_is_no_answer_that_the_broker_does_not_take() -> None:
                 failed.append(error)
             sent.set()
 
-        question = connection.request_async(lambda r: commands.lookup("u", r), 0.01)
+        question = connection.request_async(
+            commands.request(pb.CommandLookupTopic, topic="u"), 0.01
+        )
         question.add_done_callback(on_answer)
         assert sent.wait(30)
         assert not failed
@@ -162,8 +165,8 @@ def test_requests_and_commands_never_wait_for_a_broker_that_does_not_read() -> N
     with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
         first = started(send, connection, producer_id, 32, 60.0)
         wait_until(connection._writer._turn.locked)
-        answer = connection.request_async(lambda r: commands.lookup("u", r))
-        connection.send(commands.ping())
+        answer = connection.request_async(commands.request(pb.CommandLookupTopic, topic="u"))
+        connection.send(commands.build(pb.CommandPing))
         assert first.is_alive()
         script.go.set()
         assert answer.result(30)
@@ -176,4 +179,4 @@ def test_a_broker_that_takes_no_data_for_the_operation_timeout_is_given_up() -> 
         send(connection, producer_id, 32, 0.05)
         wait_until(lambda: connection.closed)
         with pytest.raises(ConnectionLost, match=r"the broker took no data for 0\.5 s"):
-            connection.send(commands.ping())
+            connection.send(commands.build(pb.CommandPing))

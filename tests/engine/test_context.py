@@ -12,7 +12,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from tests.engine.producing import TOPIC, TopicScript, connection_for, topic
@@ -111,7 +111,13 @@ def test_a_missing_topic_may_still_be_created_by_its_producer(code: int) -> None
         if event.kind != pb.BaseCommand.PARTITIONED_METADATA or event.request_id is None:
             return False
         session.send(
-            answers.partitioned_metadata_response(event.request_id, error=code, message="no")
+            commands.build(
+                pb.CommandPartitionedTopicMetadataResponse,
+                request_id=event.request_id,
+                response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+                error=code,
+                message="no",
+            )
         )
         return True
 

@@ -6,9 +6,9 @@ import pytest
 
 from pulsar_spark.engine.consumers.delivery import DeliveryQueue
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
+from tests import brief
 from tests.engine.topics import batch_body, stored_entry
 
 SIZE = 1000
@@ -31,7 +31,7 @@ def block(*batches: int) -> MessageBlock:
 
 
 def frame(entry_id: int, count: int) -> bytes:
-    command = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=entry_id))
+    command = brief.message(1, pb.MessageIdData(ledgerId=1, entryId=entry_id))
     entry = stored_entry(batch_body([b"x"] * count), num_messages_in_batch=count)
     return b"".join(map(bytes, encode_raw_payload_command(command, entry)))
 

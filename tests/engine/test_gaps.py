@@ -12,13 +12,13 @@ from pulsar_spark.engine.consumers.gaps import Gap, Gaps
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.consumers.read_back import ReadBack, read_back
 from pulsar_spark.engine.consumers.reader import EntryReader
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import BlockOptions
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
+from tests import brief
 from tests.engine.topics import (
     Message,
     add_batch,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.fault(126)
 def block(*places: tuple[int, int]) -> MessageBlock:
     frames = []
     for ledger_id, entry_id in places:
-        command = answers.message(1, pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id))
+        command = brief.message(1, pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id))
         frames.append(b"".join(map(bytes, encode_raw_payload_command(command, stored_entry(b"")))))
     data = b"".join(frames)
     last = len(data) - len(frames[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 import pytest
 
@@ -14,6 +13,7 @@ from pulsar_spark.engine.gathering import gathered, put_off
 from pulsar_spark.engine.lookups.lookup import Extent, Lookup
 from pulsar_spark.errors import ConnectionLost
 from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import quick
@@ -56,7 +56,9 @@ def test_what_is_asked_when_the_connection_breaks_fails() -> None:
         assert all(isinstance(found, Extent) for found in extents.values())
         connection = lookup.connection(topics[0])
         with gathered():
-            answer = connection.request_async(partial(commands.lookup, topics[0]))
+            answer = connection.request_async(
+                commands.request(pb.CommandLookupTopic, topic=topics[0])
+            )
             broker.faults.disconnect()
             connection.close()
         with pytest.raises(Exception, match="connection"):

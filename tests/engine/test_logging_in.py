@@ -15,8 +15,8 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError
-from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.support.waiting import wait_until
 
 SECRET = "canary-51c2"
@@ -52,7 +52,7 @@ def options(broker: EmbeddedBroker, auth: AuthOptions, **more: Any) -> ClientOpt
 
 
 def challenge(broker: EmbeddedBroker) -> None:
-    broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+    broker.faults.inject(brief.auth_challenge("b", "token"))
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,13 @@ from pulsar_spark.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST, MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
@@ -72,10 +73,10 @@ def test_a_lookup_gives_the_broker_that_is_named() -> None:
 @pytest.mark.fault(17)
 def test_behind_a_proxy_the_socket_goes_where_the_lookup_went() -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.lookup_response(
+        return brief.lookup_response(
             request_id,
             LookupType.Connect,
-            broker_service_url="pulsar://inner:6650",
+            brokerServiceUrl="pulsar://inner:6650",
             proxy_through_service_url=True,
         )
 
@@ -94,11 +95,11 @@ def test_how_the_proxy_reaches_its_brokers_is_its_own_matter(scheme: str) -> Non
     """Pulsar's proxy gives one address, with its own scheme, as both URLs."""
 
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.lookup_response(
+        return brief.lookup_response(
             request_id,
             LookupType.Connect,
-            broker_service_url=f"{scheme}://inner:6650",
-            broker_service_url_tls=f"{scheme}://inner:6650",
+            brokerServiceUrl=f"{scheme}://inner:6650",
+            brokerServiceUrlTls=f"{scheme}://inner:6650",
             proxy_through_service_url=True,
         )
 
@@ -121,10 +122,10 @@ def test_redirects_are_followed_and_carry_authoritative_on() -> None:
     with ScriptedBroker() as owner:
 
         def answer(session: Session, request_id: int) -> pb.BaseCommand:
-            return answers.lookup_response(
+            return brief.lookup_response(
                 request_id,
                 LookupType.Redirect,
-                broker_service_url=f"pulsar://{owner.address}",
+                brokerServiceUrl=f"pulsar://{owner.address}",
                 authoritative=True,
             )
 
@@ -160,7 +161,7 @@ def test_endless_redirects_are_an_error_after_twenty() -> None:
 )
 def test_a_lookup_that_leads_elsewhere_than_to_a_plain_broker_is_refused(url: str | None) -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.lookup_response(request_id, LookupType.Redirect, broker_service_url=url)
+        return brief.lookup_response(request_id, LookupType.Redirect, brokerServiceUrl=url)
 
     with (
         ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
@@ -289,14 +290,20 @@ def test_partitions_of_many_topics_are_asked_at_once() -> None:
 def test_brokers_without_the_feature_are_asked_for_the_namespace_first(exists: bool) -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.CONNECT:
-            session.send(answers.connected("old broker"))
+            session.send(brief.connected("old broker"))
             return True
         if kind_of(event) == T.GET_TOPICS_OF_NAMESPACE:
             names = [partition(0), partition(1)] if exists else []
-            session.send(answers.get_topics_of_namespace_response(request_of(event), names))
+            session.send(
+                commands.build(
+                    pb.CommandGetTopicsOfNamespaceResponse,
+                    request_id=request_of(event),
+                    topics=names,
+                )
+            )
             return True
         if kind_of(event) == T.PARTITIONED_METADATA:
-            session.send(answers.partitioned_metadata_response(request_of(event), partitions=2))
+            session.send(brief.partitions_response(request_of(event), partitions=2))
             return True
         return False
 
@@ -322,7 +329,11 @@ def test_topics_of_a_namespace_are_listed_without_their_partitions() -> None:
 
 def test_a_name_that_is_no_topic_hides_no_other() -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.get_topics_of_namespace_response(request_id, ["nonsense://", TOPIC])
+        return commands.build(
+            pb.CommandGetTopicsOfNamespaceResponse,
+            request_id=request_id,
+            topics=["nonsense://", TOPIC],
+        )
 
     with (
         ScriptedBroker(answering(T.GET_TOPICS_OF_NAMESPACE, answer)) as broker,

@@ -30,8 +30,8 @@ from pulsar_spark.errors import (
     PulsarError,
     TlsError,
 )
-from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.support.certificates import Authority, days
 from tests.support.issuer import Answer, Issuer, say
 from tests.support.waiting import finish, wait_until
@@ -452,7 +452,7 @@ def test_a_broker_is_given_tokens_of_the_issuer_and_new_ones_in_mid_stream(
             # Tokens change, but the connections remain the same user's.
             assert context.pool is other.pool
             assert context.lookup.partitions("t") == 0
-            broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            broker.faults.inject(brief.auth_challenge("b", "token"))
             wait_until(lambda: given == [b"token-1", b"token-2"])
             assert context.lookup.partitions("t") == 0
             assert broker.faults.seen("CONNECT") == 1

@@ -32,12 +32,13 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     ServiceNotReady,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.states import State
+from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, look_up, only, request_of
 from tests.engine.test_lookup import TOPIC, answering
@@ -58,12 +59,12 @@ def raw(command: pb.BaseCommand, placeholder: bytes = b"PLACEHOLDER") -> bytes:
 @pytest.mark.parametrize(
     "answer",
     [
-        answers.success,
-        lambda request_id: answers.partitioned_metadata_response(request_id, partitions=3),
-        lambda request_id: answers.get_last_message_id_response(
+        commands.request(pb.CommandSuccess),
+        lambda request_id: brief.partitions_response(request_id, partitions=3),
+        lambda request_id: brief.last_id_response(
             request_id, pb.MessageIdData(ledgerId=1, entryId=1)
         ),
-        lambda request_id: answers.producer_success(request_id, "p"),
+        lambda request_id: brief.producer_success(request_id, "p"),
     ],
     ids=["success", "partitions", "last_id", "producer"],
 )
@@ -92,14 +93,14 @@ def test_many_requests_without_an_answer_are_forgotten() -> None:
         ids = range(20)
         asked = [
             connection.request_async(
-                lambda r, owner=owner: commands.subscribe("t", "s", owner, r),  # type: ignore[misc]
+                lambda r, owner=owner: brief.subscribe("t", "s", owner, r),  # type: ignore[misc]
                 0.01,
             )
             for owner in ids
         ]
         asked += [
             connection.request_async(
-                lambda r, owner=owner: commands.close_consumer(owner, r),  # type: ignore[misc]
+                lambda r, owner=owner: brief.close_consumer(owner, r),  # type: ignore[misc]
                 0.01,
             )
             for owner in ids
@@ -107,7 +108,7 @@ def test_many_requests_without_an_answer_are_forgotten() -> None:
         for request in asked:
             assert isinstance(request.exception(30), OperationTimeout)
         with pytest.raises(OperationTimeout):
-            connection.request(lambda r: commands.subscribe("t", "s", 99, r), 0.01)
+            connection.request(lambda r: brief.subscribe("t", "s", 99, r), 0.01)
         wait_until(lambda: open_requests(connection) == (set(), set()))
         assert set(connection._core.conversation._consumers) <= {99}
         connection.close()
@@ -117,10 +118,12 @@ def test_many_requests_without_an_answer_are_forgotten() -> None:
 def test_a_request_that_must_not_be_sent_now_is_forgotten() -> None:
     with ScriptedBroker(only(T.SEEK)) as broker:
         connection = connected(broker)
-        connection.request(lambda r: commands.subscribe("t", "s", 7, r))
+        connection.request(lambda r: brief.subscribe("t", "s", 7, r))
 
         def seek() -> Future[Any]:
-            return connection.request_async(lambda r: commands.seek(7, r, publish_time=1), 600)
+            return connection.request_async(
+                commands.request(pb.CommandSeek, consumer_id=7, message_publish_time=1), 600
+            )
 
         waiting = seek()
         for _ in range(20):
@@ -134,15 +137,15 @@ def test_a_request_that_was_answered_with_the_wrong_kind_is_forgotten() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) not in (T.SUBSCRIBE, T.CLOSE_CONSUMER):
             return False
-        wrong = answers.partitioned_metadata_response(request_of(event), partitions=3)
+        wrong = brief.partitions_response(request_of(event), partitions=3)
         session.send_unchecked(wrong)
         return True
 
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
         asked: list[Answer] = [
-            lambda r: commands.subscribe("t", "s", 7, r),
-            lambda r: commands.close_consumer(7, r),
+            lambda r: brief.subscribe("t", "s", 7, r),
+            lambda r: brief.close_consumer(7, r),
         ]
         for request in asked:
             with pytest.raises(RemoteProtocolError, match="answered"):
@@ -165,7 +168,7 @@ def test_a_refusal_that_is_not_utf8_is_read_as_far_as_it_goes() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.LOOKUP:
             return False
-        error = answers.error(request_of(event), pb.TopicNotFound, "no PLACEHOLDER here")
+        error = brief.error(request_of(event), pb.TopicNotFound, "no PLACEHOLDER here")
         session.send_bytes(raw(error))
         return True
 
@@ -181,10 +184,10 @@ def test_an_address_that_is_not_utf8_is_invalid() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.LOOKUP:
             return False
-        answer = answers.lookup_response(
+        answer = brief.lookup_response(
             request_of(event),
             pb.CommandLookupTopicResponse.Connect,
-            broker_service_url="pulsar://PLACEHOLDER:6650",
+            brokerServiceUrl="pulsar://PLACEHOLDER:6650",
         )
         session.send_bytes(raw(answer))
         return True
@@ -203,7 +206,15 @@ def test_names_of_topics_that_are_not_utf8_hide_no_other() -> None:
         if kind_of(event) != T.GET_TOPICS_OF_NAMESPACE:
             return False
         found = ["persistent://a/b/PLACEHOLDER", "persistent://a/b/t"]
-        session.send_bytes(raw(answers.get_topics_of_namespace_response(request_of(event), found)))
+        session.send_bytes(
+            raw(
+                commands.build(
+                    pb.CommandGetTopicsOfNamespaceResponse,
+                    request_id=request_of(event),
+                    topics=found,
+                )
+            )
+        )
         return True
 
     with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
@@ -217,7 +228,7 @@ def test_a_refusal_of_another_kind_is_a_refusal() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.PARTITIONED_METADATA:
             return False
-        refused = answers.lookup_response(
+        refused = brief.lookup_response(
             request_of(event),
             pb.CommandLookupTopicResponse.Failed,
             error=pb.AuthorizationError,
@@ -238,7 +249,7 @@ def test_a_refusal_of_another_kind_is_a_refusal() -> None:
 @pytest.mark.fault(31)
 def test_no_broker_is_believed_that_claims_billions_of_partitions() -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.partitioned_metadata_response(request_id, partitions=count)
+        return brief.partitions_response(request_id, partitions=count)
 
     script = answering(T.PARTITIONED_METADATA, answer)
     with ScriptedBroker(script) as broker, ClientContext(broker.options()) as context:
@@ -256,7 +267,7 @@ def test_no_broker_is_believed_that_claims_billions_of_partitions() -> None:
 def test_impossible_numbers_of_a_last_message_are_refused(numbers: tuple[int, int]) -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
         last = pb.MessageIdData(ledgerId=numbers[0], entryId=numbers[1])
-        return answers.get_last_message_id_response(request_id, last)
+        return brief.last_id_response(request_id, last)
 
     script = answering(T.GET_LAST_MESSAGE_ID, answer)
     with (
@@ -306,7 +317,7 @@ def test_credentials_that_a_broker_repeats_are_in_no_error(
     def script(session: Session, event: Event) -> bool:
         kind = kind_of(event)
         if kind == T.CONNECT and where == "login":
-            session.send_unchecked(answers.error(1, pb.AuthenticationError, text))
+            session.send_unchecked(brief.error(1, pb.AuthenticationError, text))
             return True
         if kind == T.CONNECT and where == "challenge":
             challenge = pb.CommandAuthChallenge()
@@ -314,7 +325,7 @@ def test_credentials_that_a_broker_repeats_are_in_no_error(
             session.send_unchecked(pb.BaseCommand(type=T.AUTH_CHALLENGE, authChallenge=challenge))
             return True
         if kind == T.LOOKUP and where == "answer":
-            session.send(answers.error(request_of(event), pb.AuthorizationError, text))
+            session.send(brief.error(request_of(event), pb.AuthorizationError, text))
             return True
         if kind == T.LOOKUP and where == "refused lookup":
             failed = pb.CommandLookupTopicResponse(
@@ -346,13 +357,13 @@ def names_an_address(session: Session, event: Event, where: str, url: str) -> bo
     kind = kind_of(event)
     if kind == T.LOOKUP and where in ("Connect", "Redirect"):
         response = pb.CommandLookupTopicResponse.LookupType.Value(where)
-        answer = answers.lookup_response(request_of(event), response, broker_service_url=url)
+        answer = brief.lookup_response(request_of(event), response, brokerServiceUrl=url)
         session.send(answer)
         return True
     if kind == T.FLOW and where == "assigned" and session.memo.setdefault("left", True):
         consumer = event.body.consumer_id  # type: ignore[union-attr]
         session.memo["left"] = False
-        session.send(commands.close_consumer(consumer, 2**64 - 1, assigned_broker_url=url))
+        session.send(brief.close_consumer(consumer, 2**64 - 1, assignedBrokerServiceUrl=url))
         return True
     return False
 
@@ -413,7 +424,9 @@ class Broken:
 def test_a_fault_while_credentials_are_renewed_ends_the_connection() -> None:
     with ScriptedBroker() as broker:
         connection = ClientConnection(broker.broker, broker.options(), Broken()).open()
-        waiting = connection.request_async(lambda r: commands.seek(1, r, publish_time=1), 60)
+        waiting = connection.request_async(
+            commands.request(pb.CommandSeek, consumer_id=1, message_publish_time=1), 60
+        )
         challenge = pb.CommandAuthChallenge()
         challenge.challenge.auth_method_name = "token"
         broker.sessions[0].send(pb.BaseCommand(type=T.AUTH_CHALLENGE, authChallenge=challenge))
@@ -445,7 +458,7 @@ def test_a_thread_that_could_not_start_is_no_end_of_a_broker(
 @pytest.mark.fault(18)
 def test_a_retryable_refusal_keeps_its_class_and_text() -> None:
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
-        return answers.error(request_id, pb.ServiceNotReady, "not yet")
+        return brief.error(request_id, pb.ServiceNotReady, "not yet")
 
     with ScriptedBroker(answering(T.LOOKUP, answer)) as broker:
         connection = connected(broker)

@@ -20,9 +20,9 @@ from pulsar_spark.errors import (
     OperationTimeout,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.outgoing_messages import MessageFields
+from tests import brief
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 from tests.outgoing import behind, messages_in, outgoing
@@ -221,7 +221,7 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
     def on_producer(session: Session, command: pb.CommandProducer) -> bool:
         if not command.topic.endswith("-3"):
             return False
-        session.send(answers.error(command.request_id, pb.TopicNotFound, "gone"))
+        session.send(brief.error(command.request_id, pb.TopicNotFound, "gone"))
         return True
 
     script.on_producer = on_producer
@@ -311,7 +311,7 @@ def test_the_first_final_error_is_the_writers() -> None:
             if payloads_of(script)[-1] != b"last":
                 return False
             producer_id, sequence_id = sent.command.producer_id, sent.sequence_id
-            session.send(answers.send_error(producer_id, sequence_id, pb.NotAllowedError, "denied"))
+            session.send(brief.send_error(producer_id, sequence_id, pb.NotAllowedError, "denied"))
             return True
 
         script.on_send = on_send

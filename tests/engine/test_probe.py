@@ -21,7 +21,6 @@ from pulsar_spark.errors import (
     PulsarError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import (
@@ -31,6 +30,7 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, after_last, fill, pretend_empty, quick
@@ -262,11 +262,11 @@ def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.GET_LAST_MESSAGE_ID:
             last = MessageIdAdv(5, 7).to_pb()
-            session.send(answers.get_last_message_id_response(request_of(event), last))
+            session.send(brief.last_id_response(request_of(event), last))
             return True
         if kind_of(event) == T.FLOW:
             consumer_id = broker.commands(T.SUBSCRIBE)[0].consumer_id
-            command = answers.message(consumer_id, MessageIdAdv(5, 7).to_pb())
+            command = brief.message(consumer_id, MessageIdAdv(5, 7).to_pb())
             for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
                 session.send_bytes(bytes(part))
             return True

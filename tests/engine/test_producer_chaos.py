@@ -11,10 +11,10 @@ import pytest
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields
+from tests import brief
 from tests.engine.producing import NO_ID, Sent, TopicScript, payloads_of, topic
 from tests.engine.scripted_broker import Session
 from tests.outgoing import outgoing
@@ -49,10 +49,10 @@ class Chaos:
                 if trouble < 0.015:
                     session.drop()
                 elif trouble < 0.03:
-                    session.send(commands.close_producer(producer_id, NO_ID))
+                    session.send(brief.close_producer(producer_id, NO_ID))
                 else:
                     session.send(
-                        answers.send_error(
+                        brief.send_error(
                             producer_id, sent.sequence_id, pb.PersistenceError, "chaos"
                         )
                     )

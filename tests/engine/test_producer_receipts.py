@@ -23,10 +23,10 @@ from pulsar_spark.errors import (
     ServiceNotReady,
     TopicTerminated,
 )
-from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages, encode_fields
+from tests import brief
 from tests.engine.producing import (
     NO_ID,
     Results,
@@ -82,8 +82,8 @@ def close_and_acknowledge(
         if sent.sequence_id == at:
             producer_id = sent.command.producer_id
             if refuses:
-                session.send(answers.send_error(producer_id, at, pb.PersistenceError, "fenced"))
-            session.send(commands.close_producer(producer_id, NO_ID))
+                session.send(brief.send_error(producer_id, at, pb.PersistenceError, "fenced"))
+            session.send(brief.close_producer(producer_id, NO_ID))
             for number in stored:
                 script.acknowledge(session, script.sends[number])
         return True
@@ -123,7 +123,7 @@ def test_receipts_count_between_attempts_to_register_again() -> None:
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             attempt = len(script.producers) - 2
             if attempt == 0:
-                session.send(answers.error(command.request_id, pb.ServiceNotReady, "not yet"))
+                session.send(brief.error(command.request_id, pb.ServiceNotReady, "not yet"))
             if attempt >= 0:
                 script.acknowledge(session, script.sends[attempt])
             if attempt != 0:
@@ -215,7 +215,7 @@ def test_what_was_on_its_way_into_storage_when_the_connection_ended_is_not_lost(
                     session.drop()
             elif attempts == 2 and sent.sequence_id == 1:
                 producer_id = sent.command.producer_id
-                session.send(answers.send_error(producer_id, 1, pb.PersistenceError, "unknown"))
+                session.send(brief.send_error(producer_id, 1, pb.PersistenceError, "unknown"))
             else:
                 script.acknowledge(session, sent, duplicate=attempts > 2)
             return True
@@ -262,7 +262,7 @@ def test_a_late_receipt_of_one_chunk_does_not_count_for_another() -> None:
             if len(script.producers) > 1:
                 return False
             if sent.metadata.chunk_id == 1:
-                session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+                session.send(brief.close_producer(sent.command.producer_id, NO_ID))
                 script.acknowledge(session, sent)
             return True
 
@@ -445,7 +445,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
-            session.send(answers.send_receipt(sent.command.producer_id, 9, stored))
+            session.send(brief.send_receipt(sent.command.producer_id, 9, stored))
             return True
 
         script.on_send = on_send
@@ -477,8 +477,8 @@ def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
-            session.send_unchecked(answers.send_receipt(987_654, 0, stored))
-            session.send_unchecked(answers.send_error(987_654, 0, pb.UnknownError, "?"))
+            session.send_unchecked(brief.send_receipt(987_654, 0, stored))
+            session.send_unchecked(brief.send_error(987_654, 0, pb.UnknownError, "?"))
             return False
 
         script.on_send = on_send
@@ -562,7 +562,7 @@ def test_a_refusal_of_what_is_acknowledged_is_ignored() -> None:
             if sent.sequence_id == 1:
                 producer_id = sent.command.producer_id
                 for code in (pb.ChecksumError, pb.PersistenceError):
-                    session.send(answers.send_error(producer_id, 0, code, "late"))
+                    session.send(brief.send_error(producer_id, 0, code, "late"))
             return False
 
         script.on_send = on_send

@@ -20,10 +20,11 @@ from pulsar_spark.errors import (
     TopicTerminated,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
+from tests import brief
 from tests.engine.producing import (
     NO_ID,
     Results,
@@ -84,7 +85,7 @@ def test_receipts_that_came_before_the_connection_broke_count() -> None:
             assert broken.wait(30)
             # Finds the connection broken while receipts of the other messages wait to be read.
             with contextlib.suppress(PulsarError):
-                connection.send(commands.ping())
+                connection.send(commands.build(pb.CommandPing))
 
         script.on_send = on_send
         producer, connection = make(context), connection_for(context)
@@ -166,7 +167,7 @@ def test_a_producer_that_the_broker_closes_opens_again_on_the_same_connection() 
         def on_send(session: Session, sent: Sent) -> bool:
             if sent.sequence_id == 2 and closes[0] < 3:
                 closes[0] += 1
-                session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+                session.send(brief.close_producer(sent.command.producer_id, NO_ID))
                 return True
             return False
 
@@ -187,11 +188,11 @@ def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() ->
     with topic() as (script, context, broker), ScriptedBroker(other_script) as other:
 
         def on_send(session: Session, sent: Sent) -> bool:
-            command = commands.close_producer(
+            command = brief.close_producer(
                 sent.command.producer_id,
                 NO_ID,
-                assigned_broker_url=f"pulsar://{other.address}",
-                assigned_broker_url_tls="pulsar+ssl://localhost:1",
+                assignedBrokerServiceUrl=f"pulsar://{other.address}",
+                assignedBrokerServiceUrlTls="pulsar+ssl://localhost:1",
             )
             session.send(command)
             return True
@@ -210,11 +211,11 @@ def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() ->
 @pytest.mark.parametrize(
     "named",
     [
-        {"assigned_broker_url": "pulsar://127.0.0.1:1"},
-        {"assigned_broker_url": "nonsense"},
-        {"assigned_broker_url": "pulsar+ssl://127.0.0.1:1"},
-        {"assigned_broker_url_tls": "pulsar+ssl://127.0.0.1:1"},
-        {"assigned_broker_url": ""},
+        {"assignedBrokerServiceUrl": "pulsar://127.0.0.1:1"},
+        {"assignedBrokerServiceUrl": "nonsense"},
+        {"assignedBrokerServiceUrl": "pulsar+ssl://127.0.0.1:1"},
+        {"assignedBrokerServiceUrlTls": "pulsar+ssl://127.0.0.1:1"},
+        {"assignedBrokerServiceUrl": ""},
     ],
 )
 def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[str, str]) -> None:
@@ -223,7 +224,7 @@ def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[st
         def on_send(session: Session, sent: Sent) -> bool:
             if len(script.sends) > 1:
                 return False
-            session.send(commands.close_producer(sent.command.producer_id, NO_ID, **named))
+            session.send(brief.close_producer(sent.command.producer_id, NO_ID, **named))
             return True
 
         script.on_send = on_send
@@ -239,7 +240,13 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             kind = pb.CommandTopicMigrated.Producer
-            session.send_unchecked(answers.topic_migrated(sent.command.producer_id, kind))
+            session.send_unchecked(
+                commands.build(
+                    pb.CommandTopicMigrated,
+                    resource_id=sent.command.producer_id,
+                    resource_type=kind,
+                )
+            )
             return True
 
         script.on_send = on_send
@@ -258,11 +265,11 @@ def test_terminating_a_topic_fails_pending_messages_at_once() -> None:
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             if command.epoch:
                 code = pb.TopicTerminatedError
-                session.send(answers.error(command.request_id, code, "terminated"))
+                session.send(brief.error(command.request_id, code, "terminated"))
             return bool(command.epoch)
 
         def on_send(session: Session, sent: Sent) -> bool:
-            session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+            session.send(brief.close_producer(sent.command.producer_id, NO_ID))
             return True
 
         script.on_producer, script.on_send = on_producer, on_send

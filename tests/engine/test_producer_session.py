@@ -36,8 +36,9 @@ from pulsar_spark.errors import (
     TopicTerminated,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from tests import brief
 from tests.engine.producing import (
     NO_ID,
     TOPIC,
@@ -110,8 +111,8 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
         mine.open(identity(), 5)
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
-        session.send(answers.send_receipt(command.producer_id, 5, stored))
-        session.send(answers.send_error(command.producer_id, 6, pb.NotAllowedError, ""))
+        session.send(brief.send_receipt(command.producer_id, 5, stored))
+        session.send(brief.send_error(command.producer_id, 6, pb.NotAllowedError, ""))
         while not owner.errors:
             assert owner.changed.wait(5)
             owner.changed.clear()
@@ -126,7 +127,7 @@ def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
         mine.open(identity(), 5)
         session, command = script.producers[0]
         url = "pulsar://elsewhere:6650"
-        session.send(commands.close_producer(command.producer_id, NO_ID, assigned_broker_url=url))
+        session.send(brief.close_producer(command.producer_id, NO_ID, assignedBrokerServiceUrl=url))
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ServiceNotReady)
         assert mine.error is owner.losses[0]
@@ -174,7 +175,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
         assert raised.value.topic in (TOPIC, None)
         wait_until(lambda: bool(script.closed))
         session, command = late[0]
-        session.send_unchecked(answers.producer_success(command.request_id, "late"))
+        session.send_unchecked(brief.producer_success(command.request_id, "late"))
         ProducerSession(Owner(), connection).open(mine, 5)
         assert mine.name != "late"
         assert mine.epoch == 1
@@ -209,7 +210,7 @@ def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list
         asked.append(time.monotonic())
         if len(asked) > times:
             return False
-        session.send(answers.error(command.request_id, code, "not now"))
+        session.send(brief.error(command.request_id, code, "not now"))
         return True
 
     script.on_producer = on_producer
@@ -303,7 +304,7 @@ def test_a_name_is_waited_for_if_an_own_attempt_may_have_it() -> None:
             if command.epoch == 0:
                 session.drop()
             elif command.epoch == 1:
-                session.send(answers.error(command.request_id, pb.ProducerBusy, "not yet"))
+                session.send(brief.error(command.request_id, pb.ProducerBusy, "not yet"))
             return command.epoch < 2
 
         script.on_producer = on_producer
@@ -411,7 +412,7 @@ def test_a_producer_closed_while_it_opens_is_opened_again_without_a_stall() -> N
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             if len(script.producers) > 1:
                 return False
-            session.send(commands.close_producer(command.producer_id, NO_ID))
+            session.send(brief.close_producer(command.producer_id, NO_ID))
             return True
 
         script.on_producer = on_producer
@@ -427,7 +428,7 @@ def test_a_producer_closed_right_after_it_opened_is_opened_again() -> None:
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             script.let_in(session, command)
             if len(script.producers) <= 5:
-                session.send(commands.close_producer(command.producer_id, NO_ID))
+                session.send(brief.close_producer(command.producer_id, NO_ID))
             return True
 
         script.on_producer = on_producer
@@ -443,7 +444,11 @@ def test_a_topic_that_moves_to_another_cluster_while_it_is_opened_is_an_error_at
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             kind = pb.CommandTopicMigrated.Producer
-            session.send_unchecked(answers.topic_migrated(command.producer_id, kind))
+            session.send_unchecked(
+                commands.build(
+                    pb.CommandTopicMigrated, resource_id=command.producer_id, resource_type=kind
+                )
+            )
             return True
 
         script.on_producer = on_producer
@@ -502,8 +507,8 @@ def test_an_end_on_two_ways_at_once_leads_to_one_registration() -> None:
             if session.number:
                 return False
             producer_id = sent.command.producer_id
-            session.send(answers.send_error(producer_id, 0, pb.PersistenceError, "?"))
-            session.send(commands.close_producer(producer_id, NO_ID))
+            session.send(brief.send_error(producer_id, 0, pb.PersistenceError, "?"))
+            session.send(brief.close_producer(producer_id, NO_ID))
             session.drop()
             return True
 

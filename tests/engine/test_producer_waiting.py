@@ -26,10 +26,10 @@ from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Registrar
 from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
+from tests import brief
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.outgoing import outgoing, single
@@ -371,7 +371,7 @@ def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up
             producer._window.expire()
             away = bool(lost_at) and passing.monotonic() - lost_at[0] < 52
             if away:
-                session.send(answers.error(command.request_id, pb.ServiceNotReady, "away"))
+                session.send(brief.error(command.request_id, pb.ServiceNotReady, "away"))
             return away
 
         producer = make(context, send_timeout=60)
@@ -389,7 +389,7 @@ def test_a_first_attempt_is_made_again_while_there_is_time(passing: Clock) -> No
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             away = passing.monotonic() - began < 52
             if away:
-                session.send(answers.error(command.request_id, pb.ServiceNotReady, "away"))
+                session.send(brief.error(command.request_id, pb.ServiceNotReady, "away"))
             return away
 
         script.on_producer = on_producer

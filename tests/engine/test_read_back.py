@@ -23,7 +23,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.events import CommandReceived, Event
@@ -32,6 +32,7 @@ from pulsar_spark.protocol.message_id import EARLIEST, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
 from pulsar_spark.testing.subscription import MAX_READ_ENTRIES
+from tests import brief
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, request_of
 from tests.engine.topics import add_plain, batch_body, pretend_empty, quick, stored_entry
@@ -68,8 +69,8 @@ def add(
     """Store a batch, in a transaction if given."""
     entry = stored_entry(batch_body(payloads), num_messages_in_batch=len(payloads))
     metadata = pb.MessageMetadata(num_messages_in_batch=len(payloads))
-    for name, value in commands.txn_fields(txn).items():
-        setattr(metadata, name, value)
+    if txn is not None:
+        metadata.MergeFrom(pb.MessageMetadata(**commands.txn_fields(txn)))
     return Position(
         *broker._call(lambda server: server.topics.topics[topic].append(entry, metadata, txn))
     )
@@ -310,7 +311,7 @@ def test_a_broker_that_sends_slowly_is_waited_for_as_long_as_something_comes() -
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.GET_LAST_MESSAGE_ID:
             last = MessageIdAdv(5, 2).to_pb()
-            session.send(answers.get_last_message_id_response(request_of(event), last))
+            session.send(brief.last_id_response(request_of(event), last))
         return kind_of(event) == T.GET_LAST_MESSAGE_ID
 
     entries = module._Sightings([Position(5, number) for number in range(3)])
@@ -352,13 +353,13 @@ def telling(last: MessageIdAdv, done: MessageIdAdv | None, *entries: MessageIdAd
         kind = kind_of(event)
         if kind == T.GET_LAST_MESSAGE_ID:
             mark = None if done is None else done.to_pb()
-            answer = answers.get_last_message_id_response(request_of(event), last.to_pb(), mark)
+            answer = brief.last_id_response(request_of(event), last.to_pb(), mark)
             session.send(answer)
         elif kind == T.FLOW:
             assert isinstance(event, CommandReceived)
             assert isinstance(event.body, pb.CommandFlow)
             for message_id in entries:
-                command = answers.message(event.body.consumer_id, message_id.to_pb())
+                command = brief.message(event.body.consumer_id, message_id.to_pb())
                 for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
                     session.send_bytes(bytes(part))
         return kind in (T.GET_LAST_MESSAGE_ID, T.FLOW)

@@ -34,11 +34,12 @@ from pulsar_spark.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of
 from tests.engine.topics import (
@@ -493,7 +494,7 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
         messages = fill(broker, TOPIC, 20)
         for command in ("SUBSCRIBE", "LOOKUP", "GET_LAST_MESSAGE_ID"):
             broker.faults.duplicate(command, answer=True, times=None)
-        broker.faults.inject(answers.success(99_999))
+        broker.faults.inject(commands.build(pb.CommandSuccess, request_id=99_999))
         assert read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages)) == messages
 
 
@@ -733,7 +734,7 @@ def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
     def script(session: Session, event: Event) -> bool:
         if is_flow(event):
             consumer_id = event.body.consumer_id  # type: ignore[union-attr]
-            session.send(commands.close_consumer(consumer_id, 2**64 - 1))
+            session.send(brief.close_consumer(consumer_id, 2**64 - 1))
         return False
 
     with (

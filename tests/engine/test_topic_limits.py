@@ -23,10 +23,10 @@ from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
 )
-from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
+from tests import brief
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 from tests.outgoing import behind, outgoing, single
@@ -58,7 +58,7 @@ class Policy(TopicScript):
             self.refused += 1
             named = max(command.sequence_id, command.highest_sequence_id or 0)
             text = "Exceed maximum message size"
-            error = answers.send_error(command.producer_id, named, pb.NotAllowedError, text)
+            error = brief.send_error(command.producer_id, named, pb.NotAllowedError, text)
             session.send(error)
             return True
         self.stored.append(sent)

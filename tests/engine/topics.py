@@ -10,7 +10,7 @@ from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.chunks import split_message
@@ -20,6 +20,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.actions import Action, ActionTarget, Drop, Incoming
 from pulsar_spark.testing.rules import Rule, Seen
 from pulsar_spark.testing.server import Server
+from tests import brief
 
 NOW = 1_700_000_000_000
 """When the tests' chunks were published, in milliseconds."""
@@ -118,7 +119,7 @@ class _NoTopic(Action):
     """Answer that the topic is empty, as brokers do to a consumer without a topic."""
 
     def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
-        target.send(answers.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb()))
+        target.send(brief.last_id_response(command.body.request_id, EARLIEST.to_pb()))
 
 
 class _Nowhere(Action):
@@ -129,14 +130,14 @@ class _Nowhere(Action):
 
     def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
         self.lost.add(command.body.consumer_id)
-        target.send(answers.success(command.body.request_id))
+        target.send(commands.build(pb.CommandSuccess, request_id=command.body.request_id))
 
 
 class _Answered(Action):
     """Answer a request without doing anything."""
 
     def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
-        target.send(answers.success(command.body.request_id))
+        target.send(commands.build(pb.CommandSuccess, request_id=command.body.request_id))
 
 
 def pretend_empty(broker: EmbeddedBroker, times: int = 1, after: int = 0) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker
+from tests import brief
 from tests.integration.pages import DOCS, here
 from tests.spark.topics import store_many
 from tests.support.certificates import Authority
@@ -60,7 +60,7 @@ def test_a_stream_goes_on_with_a_new_token_and_a_late_one_ends_it_without_loss(
         stored: list[bytes] = []
 
         def challenge() -> None:
-            broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            broker.faults.inject(brief.auth_challenge("b", "token"))
 
         def arrives(query: Any) -> None:
             stored.extend(store_many(broker, "orders", 5))

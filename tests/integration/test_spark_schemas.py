@@ -459,7 +459,7 @@ def test_keys_of_pairs_are_columns_and_back(
     topic = broker.create_topic()
     with clustered(broker) as context:
         context.pool.service().request(
-            lambda request_id: commands.get_or_create_schema(topic, request_id, pair.to_pb())
+            commands.request(pb.CommandGetOrCreateSchema, topic=topic, schema=pair.to_pb())
         )
     frame = spark.sql(
         "SELECT IF(id = 3, NULL, named_struct('id', id)) AS __key, IF(id = 2, NULL, 'n') AS name "

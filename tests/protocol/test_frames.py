@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import MAGIC_BROKER_ENTRY_METADATA, Frame, parse_payload
 from pulsar_spark.protocol.frames import (
@@ -22,11 +22,12 @@ from pulsar_spark.protocol.frames import (
     encode_payload_command,
     encode_raw_payload_command,
 )
+from tests import brief
 
 METADATA = pb.MessageMetadata(
     producer_name="p", sequence_id=7, publish_time=1_700_000_000_000
 ).SerializeToString()
-MESSAGE = answers.message(3, pb.MessageIdData(ledgerId=1, entryId=2))
+MESSAGE = brief.message(3, pb.MessageIdData(ledgerId=1, entryId=2))
 
 # The bytes of the two smallest frames, written by hand from the layout of the module.
 PING_FRAME = bytes.fromhex("00000009 00000005 0812 9201 00")
@@ -48,7 +49,10 @@ def payload_frame(payload: bytes = b"hello", *, checksum: bool = True) -> bytes:
 
 @pytest.mark.parametrize(
     "command, frame",
-    [(commands.ping(), PING_FRAME), (commands.flow(1, 1000), FLOW_FRAME)],
+    [
+        (commands.build(pb.CommandPing), PING_FRAME),
+        (commands.build(pb.CommandFlow, consumer_id=1, messagePermits=1000), FLOW_FRAME),
+    ],
     ids=["PING", "FLOW"],
 )
 def test_a_command_is_these_bytes(command: pb.BaseCommand, frame: bytes) -> None:
@@ -185,7 +189,7 @@ def test_unknown_fields_are_skipped_and_the_last_of_repeated_ones_wins() -> None
 
 
 def test_a_negative_int32_of_ten_bytes_is_read() -> None:
-    command = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=2, partition=-1))
+    command = brief.message(1, pb.MessageIdData(ledgerId=1, entryId=2, partition=-1))
     data = b"".join(encode_raw_payload_command(command, b""))
     assert decode_one(data).command.message.message_id.partition == -1
 

@@ -9,13 +9,14 @@ import pytest
 from google.protobuf.message import Message
 
 from pulsar_spark.errors import RemoteProtocolError
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS, parser_of
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body, check_id
+from tests import brief
 from tests.protocol import hostile
 
 NOT_UTF_8 = b"\xff\xfe"
@@ -45,18 +46,21 @@ def with_field(command: pb.BaseCommand, name: str, content: bytes) -> pb.BaseCom
 
 SCHEMA = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
 TEXTS = [
-    (answers.connected("v"), "server_version"),
-    (answers.auth_challenge("v", "token", b""), "challenge.auth_method_name"),
-    (answers.lookup_response(1, 1), "brokerServiceUrl"),
-    (answers.lookup_response(1, 1), "brokerServiceUrlTls"),
-    (answers.get_schema_response(1, schema=SCHEMA), "schema.name"),
-    (answers.get_schema_response(1, schema=SCHEMA), "schema.properties.key"),
-    (answers.producer_success(1, "p"), "producer_name"),
-    (commands.close_producer(1, 1), "assignedBrokerServiceUrl"),
-    (answers.topic_migrated(1, 1), "brokerServiceUrl"),
-    (commands.lookup("t", 1), "topic"),
-    (commands.subscribe("t", "s", 1, 1), "subscription"),
-    (commands.producer("t", 1, 1), "metadata.value"),
+    (brief.connected("v"), "server_version"),
+    (brief.auth_challenge("v", "token", b""), "challenge.auth_method_name"),
+    (brief.lookup_response(1, 1), "brokerServiceUrl"),
+    (brief.lookup_response(1, 1), "brokerServiceUrlTls"),
+    (commands.build(pb.CommandGetSchemaResponse, request_id=1, schema=SCHEMA), "schema.name"),
+    (
+        commands.build(pb.CommandGetSchemaResponse, request_id=1, schema=SCHEMA),
+        "schema.properties.key",
+    ),
+    (brief.producer_success(1, "p"), "producer_name"),
+    (brief.close_producer(1, 1), "assignedBrokerServiceUrl"),
+    (commands.build(pb.CommandTopicMigrated, resource_id=1, resource_type=1), "brokerServiceUrl"),
+    (commands.build(pb.CommandLookupTopic, topic="t", request_id=1), "topic"),
+    (brief.subscribe("t", "s", 1, 1), "subscription"),
+    (commands.build(pb.CommandProducer, topic="t", producer_id=1, request_id=1), "metadata.value"),
 ]
 
 
@@ -74,9 +78,12 @@ def test_text_that_is_not_utf_8_is_refused(command: pb.BaseCommand, name: str) -
 @pytest.mark.parametrize(
     "command, name",
     [
-        (answers.error(1, 1, ""), "message"),
-        (answers.get_schema_response(1), "error_message"),
-        (answers.get_topics_of_namespace_response(1, ["good"]), "topics"),
+        (brief.error(1, 1, ""), "message"),
+        (commands.build(pb.CommandGetSchemaResponse, request_id=1), "error_message"),
+        (
+            commands.build(pb.CommandGetTopicsOfNamespaceResponse, request_id=1, topics=["good"]),
+            "topics",
+        ),
     ],
 )
 def test_text_that_affects_nothing_else_may_be_invalid(command: pb.BaseCommand, name: str) -> None:
@@ -84,7 +91,7 @@ def test_text_that_affects_nothing_else_may_be_invalid(command: pb.BaseCommand, 
 
 
 def producer_success(last_sequence_id: int) -> pb.BaseCommand:
-    return answers.producer_success(1, "p", last_sequence_id=last_sequence_id)
+    return brief.producer_success(1, "p", last_sequence_id=last_sequence_id)
 
 
 def stored_at(fields: dict[str, Any]) -> pb.MessageIdData:
@@ -92,12 +99,12 @@ def stored_at(fields: dict[str, Any]) -> pb.MessageIdData:
 
 
 def receipt(**fields: Any) -> pb.BaseCommand:
-    return answers.send_receipt(1, 1, stored_at({"ledgerId": 1, "entryId": 1, **fields}))
+    return brief.send_receipt(1, 1, stored_at({"ledgerId": 1, "entryId": 1, **fields}))
 
 
 def last_id(**fields: Any) -> pb.BaseCommand:
     message_id = stored_at({"ledgerId": 1, "entryId": 1, **fields})
-    return answers.get_last_message_id_response(1, message_id)
+    return brief.last_id_response(1, message_id)
 
 
 @pytest.mark.fault(30)
@@ -110,9 +117,7 @@ def last_id(**fields: Any) -> pb.BaseCommand:
         receipt(entryId=2**64 - 2),
         last_id(ledgerId=2**63),
         last_id(entryId=2**63),
-        answers.get_last_message_id_response(
-            1, EMPTY_TOPIC, pb.MessageIdData(ledgerId=2**63, entryId=0)
-        ),
+        brief.last_id_response(1, EMPTY_TOPIC, pb.MessageIdData(ledgerId=2**63, entryId=0)),
     ],
 )
 def test_numbers_that_no_broker_means_are_refused(command: pb.BaseCommand) -> None:
@@ -127,7 +132,7 @@ def test_numbers_that_no_broker_means_are_refused(command: pb.BaseCommand) -> No
         producer_success(2**63 - 1),
         receipt(ledgerId=2**64 - 1, entryId=2**64 - 1),  # a message that is stored already
         last_id(ledgerId=2**63 - 1, entryId=2**63 - 1),
-        answers.get_last_message_id_response(1, EMPTY_TOPIC, EMPTY_TOPIC),
+        brief.last_id_response(1, EMPTY_TOPIC, EMPTY_TOPIC),
     ],
 )
 def test_numbers_at_the_bounds_are_taken(command: pb.BaseCommand) -> None:
@@ -147,9 +152,15 @@ def test_a_connection_fails_by_such_a_command_before_anybody_sees_it() -> None:
     client, broker = Connection(Role.CLIENT), Connection(Role.BROKER)
     client.send(commands.connect("test"))
     broker.receive_data(b"".join(client.data_to_send()))
-    broker.send(answers.connected("test"))
-    broker.send(with_field(answers.topic_migrated(1, 1), "brokerServiceUrl", NOT_UTF_8))
-    broker.send(answers.success(2))
+    broker.send(brief.connected("test"))
+    broker.send(
+        with_field(
+            commands.build(pb.CommandTopicMigrated, resource_id=1, resource_type=1),
+            "brokerServiceUrl",
+            NOT_UTF_8,
+        )
+    )
+    broker.send(commands.build(pb.CommandSuccess, request_id=2))
     client.receive_data(b"".join(broker.data_to_send()))
     connected, failed = client.events_received()
     assert isinstance(connected, CommandReceived)
@@ -161,8 +172,8 @@ def test_an_answer_is_left_to_who_asked() -> None:
     client, broker = Connection(Role.CLIENT), Connection(Role.BROKER)
     client.send(commands.connect("test"))
     broker.receive_data(b"".join(client.data_to_send()))
-    broker.send(answers.connected("test"))
-    broker.send(with_field(answers.lookup_response(1, 1), "brokerServiceUrl", NOT_UTF_8))
+    broker.send(brief.connected("test"))
+    broker.send(with_field(brief.lookup_response(1, 1), "brokerServiceUrl", NOT_UTF_8))
     client.receive_data(b"".join(broker.data_to_send()))
     _, answered = client.events_received()
     assert isinstance(answered, CommandReceived)

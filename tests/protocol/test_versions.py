@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pulsar_spark.errors import RemoteProtocolError, UnsupportedFeature
@@ -12,6 +14,7 @@ from pulsar_spark.protocol.frame_parts import Frame
 from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from pulsar_spark.protocol.versions import FIRST_VERSIONS, for_peer, without_checksums
+from tests import brief
 
 _T = pb.BaseCommand
 
@@ -48,7 +51,13 @@ def test_a_command_that_is_too_new_is_an_error_that_names_both(kind: int) -> Non
 
 def test_several_acknowledgements_go_one_by_one_before_version_12() -> None:
     def made() -> pb.BaseCommand:
-        return commands.ack(5, ids(1, 2), validation_error=pb.CommandAck.ChecksumMismatch)
+        return commands.build(
+            pb.CommandAck,
+            consumer_id=5,
+            ack_type=pb.CommandAck.Individual,
+            message_id=ids(1, 2),
+            validation_error=pb.CommandAck.ChecksumMismatch,
+        )
 
     assert len(for_peer(made(), 12)) == 1
     found = for_peer(made(), 11)
@@ -58,20 +67,38 @@ def test_several_acknowledgements_go_one_by_one_before_version_12() -> None:
 
 
 def test_nobody_asks_for_an_answer_to_an_acknowledgement_before_version_17() -> None:
-    (newer,) = for_peer(commands.ack(5, ids(1), request_id=7), 17)
+    (newer,) = for_peer(
+        commands.build(
+            pb.CommandAck,
+            consumer_id=5,
+            ack_type=pb.CommandAck.Individual,
+            message_id=ids(1),
+            request_id=7,
+        ),
+        17,
+    )
     assert newer.ack.request_id == 7
-    (older,) = for_peer(commands.ack(5, ids(1), request_id=7), 16)
+    (older,) = for_peer(
+        commands.build(
+            pb.CommandAck,
+            consumer_id=5,
+            ack_type=pb.CommandAck.Individual,
+            message_id=ids(1),
+            request_id=7,
+        ),
+        16,
+    )
     assert not older.ack.HasField("request_id")
 
 
 def test_key_shared_and_auto_consume_of_subscribe() -> None:
-    def subscribe(**options: object) -> pb.BaseCommand:
-        return commands.subscribe("t", "s", 1, 2, **options)  # type: ignore[arg-type]
+    def subscribe(**options: Any) -> pb.BaseCommand:
+        return brief.subscribe("t", "s", 1, 2, **options)
 
     shared = pb.CommandSubscribe.Key_Shared
-    for_peer(subscribe(sub_type=shared), 14)
+    for_peer(subscribe(subType=shared), 14)
     with pytest.raises(UnsupportedFeature, match="Subscribe as Shared"):
-        for_peer(subscribe(sub_type=shared), 13)
+        for_peer(subscribe(subType=shared), 13)
     auto = pb.Schema(name="a", type=pb.Schema.AutoConsume, schema_data=b"")
     (newer,) = for_peer(subscribe(schema=auto), CLIENT_PROTOCOL_VERSION)
     assert newer.subscribe.HasField("schema")

@@ -74,9 +74,7 @@ def set_schema(broker: EmbeddedBroker, topic: str, schema: SchemaInfo) -> None:
     """Give a topic a schema."""
     with ClientContext(ClientOptions(broker.service_url)) as context:
         context.pool.service().request(
-            lambda request_id: commands.get_or_create_schema(
-                full(topic), request_id, schema.to_pb()
-            )
+            commands.request(pb.CommandGetOrCreateSchema, topic=full(topic), schema=schema.to_pb())
         )
 
 

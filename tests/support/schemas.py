@@ -21,7 +21,7 @@ def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
     def operation(name: str, deadline: Deadline) -> Operation[bytes]:
         connection = yield from lookup.connection_operation(name, deadline)
         answer: pb.CommandGetOrCreateSchemaResponse = yield connection.request_async(
-            lambda request_id: commands.get_or_create_schema(name, request_id, schema.to_pb()),
+            commands.request(pb.CommandGetOrCreateSchema, topic=name, schema=schema.to_pb()),
             deadline.attempt(),
         )
         return answer.schema_version

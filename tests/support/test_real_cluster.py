@@ -24,7 +24,7 @@ def ask(broker: ClusterBroker, topic: str) -> pb.CommandLookupTopicResponse:
     """Return one broker's answer to one LOOKUP."""
     with ConnectionPool(ClientOptions(broker.service_url)) as pool:
         answer: pb.CommandLookupTopicResponse = pool.service().request(
-            lambda request_id: commands.lookup(topic, request_id)
+            commands.request(pb.CommandLookupTopic, topic=topic)
         )
     return answer
 

@@ -11,12 +11,13 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker, actions
 from pulsar_spark.testing.faults import LOG_LENGTH
 from pulsar_spark.testing.rules import COMMANDS
+from tests import brief
 from tests.support.waiting import finish
 from tests.testing.wire_client import WireClient, turn
 
@@ -145,10 +146,10 @@ def test_unloading_rolls_the_ledger(broker: EmbeddedBroker, client: WireClient) 
 @pytest.mark.fault(42)
 def test_anything_can_be_sent_unasked(broker: EmbeddedBroker, dial: Dial) -> None:
     first, second = dial(broker), dial(broker)
-    assert broker.faults.inject(answers.connected("again")) == 2
+    assert broker.faults.inject(brief.connected("again")) == 2
     first.expect("CONNECTED")
     second.expect("CONNECTED")
-    receipt = answers.send_receipt(7, 7, pb.MessageIdData(ledgerId=1, entryId=1))
+    receipt = brief.send_receipt(7, 7, pb.MessageIdData(ledgerId=1, entryId=1))
     assert broker.faults.inject(encode_command(receipt), connection=2) == 1
     assert second.expect("SEND_RECEIPT").body.producer_id == 7
     first.nothing_came()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.wire import WRITE_HIGH_WATER, WRITE_LIMIT
@@ -48,7 +49,9 @@ def test_a_client_that_reads_no_answers_is_not_heard(broker: EmbeddedBroker, dia
     for number in range(20):
         broker.create_topic("x" * 20_000 + str(number))
     client = dial(broker)
-    ask = encode_command(commands.get_topics_of_namespace("public/default", 1))
+    ask = encode_command(
+        commands.build(pb.CommandGetTopicsOfNamespace, namespace="public/default", request_id=1)
+    )
     with pytest.raises(TimeoutError):
         client.send_within(ask * 500_000, 1.0)
     # Answers are written after several commands at a time, hence the margin.

@@ -22,6 +22,8 @@ LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
 FEATURES = pb.FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
 TIMEOUT = PATIENCE
 
+BODIES = {pb.BaseCommand.Type.Name(kind): body for body, (kind, _) in commands.BODIES.items()}
+
 # The broker's loop needs fewer turns to deliver everything and to write its output.
 _TURNS = 4
 
@@ -92,7 +94,7 @@ class WireClient:
 
     def send(self, command: pb.BaseCommand | str, **fields: Any) -> None:
         """Send a command, given whole or by its name and fields."""
-        built = commands.build(command, **fields) if isinstance(command, str) else command
+        built = commands.build(BODIES[command], **fields) if isinstance(command, str) else command
         self.send_bytes(encode_command(built))
 
     def ask(self, kind: str, **fields: Any) -> int:
@@ -127,7 +129,7 @@ class WireClient:
             **metadata,
         )
         command = commands.build(
-            "SEND",
+            pb.CommandSend,
             producer_id=producer_id,
             sequence_id=number,
             num_messages=batch,

@@ -6,7 +6,6 @@ They leave no trace: they send no message, and create no topic, subscription or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from pulsar_spark.cli.admin import Admin
@@ -156,7 +155,11 @@ class Examination(Closing):
             raise Skipped("needs a broker, and the lookup found none")
         connection = self._connect().pool.get(self._topics.brokers[0])
         try:
-            connection.request(partial(_end_nothing))
+            connection.request(
+                commands.request(
+                    pb.CommandEndTxn, txn_action=pb.ABORT, **commands.txn_fields(_NO_TXN)
+                )
+            )
         except (TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
             return Finding(f"{connection.address.logical} takes part in transactions")
         except AuthorizationError as error:
@@ -167,10 +170,6 @@ class Examination(Closing):
                 raise type(error)(error.what, _TRANSACTIONS) from error
             raise Skipped("transactions are off; no option needs them", _TRANSACTIONS) from error
         return Finding(f"{connection.address.logical} takes part in transactions")
-
-
-def _end_nothing(request_id: int) -> pb.BaseCommand:
-    return commands.end_txn(request_id, _NO_TXN, pb.ABORT)
 
 
 def _kept(policies: Mapping[str, Any]) -> str:

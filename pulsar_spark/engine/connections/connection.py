@@ -106,7 +106,7 @@ A PING of its own is no answer: a broker that reads nothing from a connection an
 many messages are being written, still sends those.
 """
 
-_PING = encode_command(commands.ping())
+_PING = encode_command(commands.build(pb.CommandPing))
 
 _MAX_LAST_READS = 64
 _MAX_LOGIN_STEPS = 10
@@ -559,7 +559,7 @@ class ClientConnection:
         self._heard = False
         self._pinged_at = now
         with self._mutex:
-            self._core.send(commands.ping())
+            self._core.send(commands.build(pb.CommandPing))
             self._writer.put_commands(self._core.data_to_send())
 
     def _waits(self, since: float) -> bool:
@@ -702,7 +702,15 @@ class ClientConnection:
                 if not answered:
                     return
                 data = self._credentials() or b""
-                self.send(commands.auth_response(CLIENT_VERSION, self._auth.method_name, data))
+                login = pb.AuthData(auth_method_name=self._auth.method_name, auth_data=data)
+                self.send(
+                    commands.build(
+                        pb.CommandAuthResponse,
+                        client_version=CLIENT_VERSION,
+                        response=login,
+                        protocol_version=CLIENT_PROTOCOL_VERSION,
+                    )
+                )
         except PulsarError as error:
             self._fail(error)
         except Exception:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ParamSpec
 
 from google.protobuf.message import Message
 
@@ -25,6 +25,8 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+
+P = ParamSpec("P")
 
 logger = get_logger(__name__)
 
@@ -178,11 +180,14 @@ class AttachedConsumer(Attaching[Attachment]):
     def _ask(
         self,
         attachment: Attachment,
-        command: Callable[[int, int], pb.BaseCommand],
+        body: Callable[P, Message],
         deadline: Deadline,
+        /,
+        *args: P.args,
+        **fields: P.kwargs,
     ) -> Operation[Any]:
         try:
-            return (yield attachment.ask(command, deadline))
+            return (yield attachment.ask(body, deadline, *args, **fields))
         except PulsarError as error:
             # A broker that refuses a request keeps the consumer, and what it has delivered.
             if can_pass(error) and not is_refusal(error):

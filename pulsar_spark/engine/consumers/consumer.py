@@ -640,12 +640,14 @@ class TopicConsumer(AttachedConsumer):
             entries = (key,) if cumulative else self._outstanding.entries_of(key)
             ids = [pb.MessageIdData(ledgerId=first, entryId=second) for first, second in entries]
 
-        def command(consumer_id: int, request_id: int) -> pb.BaseCommand:
-            return commands.ack(
-                consumer_id, ids, cumulative=cumulative, request_id=request_id, txn=txn
-            )
-
-        yield from self._ask(attachment, command, deadline)
+        yield from self._ask(
+            attachment,
+            pb.CommandAck,
+            deadline,
+            ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+            message_id=ids,
+            **commands.txn_fields(txn),
+        )
         if message_id.batch_index < 0:
             # The rest of a batch may still be redelivered.
             self._outstanding.acknowledged_in_transaction(key)
@@ -668,18 +670,22 @@ class TopicConsumer(AttachedConsumer):
         if attachment is None:
             return False
         connection = attachment.connection
-        build = partial(
-            commands.ack,
-            attachment.consumer_id,
-            ack.message_ids,
-            cumulative=ack.cumulative,
-            properties=ack.properties,
-            validation_error=ack.validation_error,
-        )
+
+        def command(request_id: int | None = None) -> pb.BaseCommand:
+            return commands.build(
+                pb.CommandAck,
+                consumer_id=attachment.consumer_id,
+                ack_type=pb.CommandAck.Cumulative if ack.cumulative else pb.CommandAck.Individual,
+                message_id=ack.message_ids,
+                request_id=request_id,
+                properties=ack.properties,
+                validation_error=ack.validation_error,
+            )
+
         if ack.receipt:
-            return connection.request_async(lambda number: build(request_id=number))
+            return connection.request_async(command)
         try:
-            return connection.send(build())
+            return connection.send(command())
         except PulsarError:
             return False
 
@@ -709,7 +715,11 @@ class TopicConsumer(AttachedConsumer):
             ]
             with contextlib.suppress(PulsarError):
                 attachment.connection.send(
-                    commands.redeliver_unacknowledged_messages(attachment.consumer_id, ids)
+                    commands.build(
+                        pb.CommandRedeliverUnacknowledgedMessages,
+                        consumer_id=attachment.consumer_id,
+                        message_ids=ids,
+                    )
                 )
 
     def redeliver_all(self) -> None:
@@ -726,8 +736,10 @@ class TopicConsumer(AttachedConsumer):
             return
         with contextlib.suppress(PulsarError):
             attachment.connection.send(
-                commands.redeliver_unacknowledged_messages(
-                    attachment.consumer_id, consumer_epoch=epoch
+                commands.build(
+                    pb.CommandRedeliverUnacknowledgedMessages,
+                    consumer_id=attachment.consumer_id,
+                    consumer_epoch=epoch,
                 )
             )
             with self._lock:
@@ -748,11 +760,13 @@ class TopicConsumer(AttachedConsumer):
         with self._lock:
             self._seeking = True
         try:
-            if isinstance(target, int):
-                command = partial(commands.seek, publish_time=target)
-            else:
-                command = partial(commands.seek, message_id=_seek_id(target))
-            yield from self._ask(attachment, command, deadline)
+            yield from self._ask(
+                attachment,
+                pb.CommandSeek,
+                deadline,
+                message_id=None if isinstance(target, int) else _seek_id(target),
+                message_publish_time=target if isinstance(target, int) else None,
+            )
             with self._lock:
                 self._forget_queue()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
@@ -783,14 +797,14 @@ class TopicConsumer(AttachedConsumer):
     def last_id_operation(self, deadline: Deadline) -> Operation[MessageIdAdv]:
         """Return an operation for the topic's last message; one attempt."""
         attachment = yield from self.attach_operation(deadline)
-        answer = yield from self._ask(attachment, commands.get_last_message_id, deadline)
+        answer = yield from self._ask(attachment, pb.CommandGetLastMessageId, deadline)
         return MessageIdAdv.from_pb(answer.last_message_id)
 
     def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
         """Return an operation for the broker's statistics of the consumer; one attempt."""
         attachment = yield from self.attach_operation(deadline)
         found: pb.CommandConsumerStatsResponse = yield from self._ask(
-            attachment, commands.consumer_stats, deadline
+            attachment, pb.CommandConsumerStats, deadline
         )
         return found
 
@@ -804,8 +818,7 @@ class TopicConsumer(AttachedConsumer):
         with self._lock:
             self._seeking = True
         try:
-            command = partial(commands.unsubscribe, force=force or None)
-            yield from self._ask(attachment, command, deadline)
+            yield from self._ask(attachment, pb.CommandUnsubscribe, deadline, force=force or None)
         except BaseException as error:
             if isinstance(error, MetadataError) and is_refusal(error):
                 error.retryable = False

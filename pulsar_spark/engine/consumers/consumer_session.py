@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ParamSpec
 
 from google.protobuf.message import Message
 
@@ -55,6 +55,10 @@ _CLOSE_TIMEOUT = 5.0
 _TURN_SECONDS = 5.0
 _TURN_PAUSE = 0.02
 _MAX_TURN_PAUSE = 0.5
+# How readers and probes subscribe.
+_NO_OPTIONS = ConsumerOptions("none")
+
+P = ParamSpec("P")
 
 
 # Asking the system for each of thousands of names lets other threads in, each time.
@@ -93,40 +97,33 @@ class SubscribeRequest:
     schema: SchemaInfo | None = None
     in_turn: bool = False
 
-    def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
-        """Return the SUBSCRIBE command."""
-        start = self.start
-        schema = self.schema if self.options is None else self.options.schema
-        return commands.subscribe(
-            self.topic,
-            self.name,
-            consumer_id,
-            request_id,
+    def command(self, consumer_id: int) -> Callable[[int], pb.BaseCommand]:
+        """Return what builds the SUBSCRIBE command."""
+        start, options = self.start, self.options or _NO_OPTIONS
+        schema = self.schema if self.options is None else options.schema
+        return commands.request(
+            pb.CommandSubscribe,
+            topic=self.topic,
+            subscription=self.name,
+            subType=options.kind,
+            consumer_id=consumer_id,
+            consumer_name=options.consumer_name,
+            priority_level=options.priority_level,
             durable=start is None,
             start_message_id=None
             if start is None
             else MessageIdAdv(start.ledger_id, start.entry_id).to_pb(),
-            initial_position=self.initial,
+            metadata=commands.key_values(options.properties),
             read_compacted=self.read_compacted,
-            force_topic_creation=self.create,
-            consumer_epoch=self.epoch,
-            start_message_rollback_duration_sec=self.age,
             schema=None if schema is None else schema.to_pb(),
-            **({} if self.options is None else _more(self.options)),
+            initialPosition=self.initial,
+            replicate_subscription_state=options.replicated or None,
+            force_topic_creation=self.create,
+            start_message_rollback_duration_sec=self.age,
+            keySharedMeta=_key_shared(options),
+            subscription_properties=commands.key_values(options.subscription_properties),
+            consumer_epoch=self.epoch,
         )
-
-
-def _more(options: ConsumerOptions) -> dict[str, Any]:
-    """Return further fields of SUBSCRIBE."""
-    return {
-        "sub_type": options.kind,
-        "consumer_name": options.consumer_name,
-        "priority_level": options.priority_level,
-        "metadata": dict(options.properties),
-        "subscription_properties": dict(options.subscription_properties),
-        "key_shared_meta": _key_shared(options),
-        "replicate_subscription_state": options.replicated or None,
-    }
 
 
 def _key_shared(options: ConsumerOptions) -> pb.KeySharedMeta | None:
@@ -195,7 +192,7 @@ class ConsumerSession(Closing):
         with self._lock:
             # The broker may have subscribed us even if its answer is missing.
             self._known = True
-        answer = self.ask(self.wanted.command, deadline)
+        answer = self._request(self.wanted.command(self.consumer_id), deadline)
         with self._lock:
             self._asking = answer
             over = ClosedError("the consumer is closed") if self._ended else self._refusal
@@ -246,17 +243,29 @@ class ConsumerSession(Closing):
 
     def flow(self, permits: int) -> None:
         """Give the broker more permits; raises ConnectionLost."""
-        self.connection.send(commands.flow(self.consumer_id, permits))
+        self.connection.send(
+            commands.build(pb.CommandFlow, consumer_id=self.consumer_id, messagePermits=permits)
+        )
 
-    def ask(self, command: Callable[[int, int], pb.BaseCommand], deadline: Deadline) -> Future[Any]:
-        """Send the command made with consumer id and request id; return the answer's future.
+    def ask(
+        self,
+        body: Callable[P, Message],
+        deadline: Deadline,
+        /,
+        *_: P.args,
+        **fields: P.kwargs,
+    ) -> Future[Any]:
+        """Send a command with these fields and the consumer's id; return the answer's future.
 
         Waits at most one attempt. Never raises: the future fails with ConnectionLost if the broker
         has closed the consumer.
         """
-        answer: Future[Any] = self.connection.request_async(
-            lambda request_id: command(self.consumer_id, request_id), deadline.attempt()
-        )
+        kind: Callable[..., Message] = body
+        command = commands.request(kind, consumer_id=self.consumer_id, **fields)
+        return self._request(command, deadline)
+
+    def _request(self, command: Callable[[int], pb.BaseCommand], deadline: Deadline) -> Future[Any]:
+        answer: Future[Any] = self.connection.request_async(command, deadline.attempt())
         if answer.done() and isinstance(answer.exception(), LocalProtocolError):
             answer = Future()
             answer.set_exception(_closed_by_broker())
@@ -264,11 +273,11 @@ class ConsumerSession(Closing):
 
     def last_message_id(self, deadline: Deadline) -> Future[Any]:
         """Ask for the last message; the answer is a CommandGetLastMessageIdResponse."""
-        return self.ask(commands.get_last_message_id, deadline)
+        return self.ask(pb.CommandGetLastMessageId, deadline)
 
     def stats(self, deadline: Deadline) -> Future[Any]:
         """Ask for the consumer's statistics; the answer is a CommandConsumerStatsResponse."""
-        return self.ask(commands.consumer_stats, deadline)
+        return self.ask(pb.CommandConsumerStats, deadline)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -288,7 +297,7 @@ class ConsumerSession(Closing):
             return None
         with contextlib.suppress(PulsarError):
             return self.connection.request_async(
-                lambda request_id: commands.close_consumer(self.consumer_id, request_id),
+                commands.request(pb.CommandCloseConsumer, consumer_id=self.consumer_id),
                 _CLOSE_TIMEOUT,
             )
         return None

@@ -51,7 +51,6 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import Frame, parse_payload
 from pulsar_spark.protocol.frames import MessageBlock
@@ -448,7 +447,7 @@ class Probe:
         subscription = probe_request(topic, EARLIEST_POSITION)
         with ConsumerSession(connection, subscription) as session:
             yield from session.subscribe(deadline)
-            yield session.ask(partial(commands.seek, publish_time=time), deadline)
+            yield session.ask(pb.CommandSeek, deadline, message_publish_time=time)
         # The broker has closed the consumer but keeps the subscription at the sought position, for
         # the next consumer of that name. If the topic was unloaded after the search, it starts
         # again; and its cursor may have been moved since.

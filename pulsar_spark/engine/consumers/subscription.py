@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 from pulsar_spark.engine.connections.connection import ClientConnection
@@ -232,7 +231,7 @@ class HeldSubscription(AttachedConsumer):
         attachment = yield from self.attach_operation(deadline)
         number = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
-            attachment, commands.get_last_message_id, deadline
+            attachment, pb.CommandGetLastMessageId, deadline
         )
         done = cursor_of(answer)
         last = MessageIdAdv.from_pb(answer.last_message_id)
@@ -282,7 +281,7 @@ class HeldSubscription(AttachedConsumer):
         """
         attachment = yield from self.attach_operation(deadline)
         target = MessageIdAdv(position.ledger_id, position.entry_id).to_pb()
-        yield from self._ask(attachment, partial(commands.seek, message_id=target), deadline)
+        yield from self._ask(attachment, pb.CommandSeek, deadline, message_id=target)
         with self._lock:
             self._wanted = None
         self._give_up(attachment)
@@ -292,7 +291,7 @@ class HeldSubscription(AttachedConsumer):
         """Return an operation that removes the subscription and ends the consumer."""
         attachment = yield from self.attach_operation(deadline)
         self._stop()
-        yield from self._ask(attachment, commands.unsubscribe, deadline)
+        yield from self._ask(attachment, pb.CommandUnsubscribe, deadline)
         self._give_up(attachment)
 
     # --- acknowledging ------------------------------------------------------------------------
@@ -320,8 +319,11 @@ class HeldSubscription(AttachedConsumer):
                 return
             self._sent = position
         answer = attachment.connection.request_async(
-            lambda request_id: commands.ack(
-                attachment.consumer_id, [target], cumulative=True, request_id=request_id
+            commands.request(
+                pb.CommandAck,
+                consumer_id=attachment.consumer_id,
+                ack_type=pb.CommandAck.Cumulative,
+                message_id=[target],
             )
         )
         answer.add_done_callback(

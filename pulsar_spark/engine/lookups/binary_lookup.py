@@ -55,7 +55,12 @@ class BinaryLookupService:
         options = self._pool.options
         authoritative = False
         for _ in range(options.max_lookup_redirects + 1):
-            builder = _lookup_command(topic, authoritative, listener)
+            builder = commands.request(
+                pb.CommandLookupTopic,
+                topic=topic,
+                authoritative=authoritative,
+                advertised_listener_name=listener,
+            )
             answer: pb.CommandLookupTopicResponse
             answer = yield from self._asked(connection, builder, deadline)
             host = self._named_host(connection, answer)
@@ -94,7 +99,11 @@ class BinaryLookupService:
                 raise TopicNotFound("the topic does not exist")
         answer: pb.CommandPartitionedTopicMetadataResponse = yield from self._asked(
             connection,
-            lambda request_id: commands.partitioned_metadata(topic, request_id, auto_create=create),
+            commands.request(
+                pb.CommandPartitionedTopicMetadata,
+                topic=topic,
+                metadata_auto_creation_enabled=create,
+            ),
             deadline,
         )
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
@@ -106,7 +115,7 @@ class BinaryLookupService:
         connection = yield from self._pool.service_operation()
         answer: pb.CommandGetTopicsOfNamespaceResponse = yield from self._asked(
             connection,
-            lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
+            commands.request(pb.CommandGetTopicsOfNamespace, namespace=namespace, mode=mode),
             deadline,
         )
         return topic_names(answer.topics)
@@ -119,7 +128,7 @@ class BinaryLookupService:
         try:
             answer: pb.CommandGetSchemaResponse = yield from self._asked(
                 connection,
-                lambda request_id: commands.get_schema(topic, request_id, version),
+                commands.request(pb.CommandGetSchema, topic=topic, schema_version=version),
                 deadline,
             )
         except TopicNotFound:
@@ -143,11 +152,3 @@ class BinaryLookupService:
             return (yield connection.request_async(builder, timeout))
         finally:
             connection.lookups.give_back(turn)
-
-
-def _lookup_command(
-    topic: str, authoritative: bool, listener: str | None
-) -> Callable[[int], pb.BaseCommand]:
-    return lambda request_id: commands.lookup(
-        topic, request_id, authoritative=authoritative, advertised_listener_name=listener
-    )

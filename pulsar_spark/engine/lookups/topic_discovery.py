@@ -260,7 +260,13 @@ class _Watch:
         for regex in _watched(pattern):
             try:
                 yield self._connection.request_async(
-                    self._watch_request(pattern, regex), deadline.attempt()
+                    commands.request(
+                        pb.CommandWatchTopicList,
+                        watcher_id=self._watcher_id,
+                        namespace=pattern.namespace,
+                        topics_pattern=regex,
+                    ),
+                    deadline.attempt(),
                 )
                 return
             except PulsarError as error:
@@ -269,15 +275,6 @@ class _Watch:
         logger.info("the broker does not watch the pattern: %s", refusal)
         self._connection.remove_watcher(self._watcher_id)
         self.refused = True
-
-    def _watch_request(self, pattern: TopicPattern, regex: str) -> Callable[[int], pb.BaseCommand]:
-        return lambda request_id: commands.build(
-            "WATCH_TOPIC_LIST",
-            request_id=request_id,
-            watcher_id=self._watcher_id,
-            namespace=pattern.namespace,
-            topics_pattern=regex,
-        )
 
     def on_command(self, body: Message) -> None:
         """The topics have changed."""
@@ -294,11 +291,7 @@ class _Watch:
         if not self.over and not self._connection.closed:
             with contextlib.suppress(PulsarError):
                 self._connection.request_async(
-                    lambda request_id: commands.build(
-                        "WATCH_TOPIC_LIST_CLOSE",
-                        request_id=request_id,
-                        watcher_id=self._watcher_id,
-                    ),
+                    commands.request(pb.CommandWatchTopicListClose, watcher_id=self._watcher_id),
                     _CLOSE_SECONDS,
                 )
 

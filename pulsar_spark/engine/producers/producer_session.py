@@ -168,7 +168,7 @@ class ProducerSession:
         identity.producer_id = self.producer_id
         identity.epoch += 1
         request = self.connection.request_async(
-            lambda request_id: _producer_command(identity, self.producer_id, request_id), timeout
+            _producer_command(identity, self.producer_id), timeout
         )
         request.add_done_callback(self._on_answer)
         try:
@@ -210,9 +210,7 @@ class ProducerSession:
         """Close the producer at the broker and wait for the answer; may raise."""
         timeout = max(deadline.remaining(), 0.001)
         try:
-            yield self.connection.request_async(
-                lambda request_id: commands.close_producer(self.producer_id, request_id), timeout
-            )
+            yield self._request_close(timeout)
         finally:
             self.connection.remove_producer(self.producer_id)
 
@@ -220,11 +218,13 @@ class ProducerSession:
         """Close the producer at the broker, without waiting for an answer. Never raises."""
         self.connection.remove_producer(self.producer_id)
         try:
-            self.connection.request_async(
-                lambda request_id: commands.close_producer(self.producer_id, request_id)
-            )
+            self._request_close()
         except PulsarError as error:
             logger.debug("a producer was not closed: %s", error)
+
+    def _request_close(self, timeout: float | None = None) -> Future[Any]:
+        command = commands.request(pb.CommandCloseProducer, producer_id=self.producer_id)
+        return self.connection.request_async(command, timeout)
 
     def forget(self) -> None:
         """Take no more receipts, which come even after the broker has closed the producer."""
@@ -348,17 +348,17 @@ def register_silently(
     return session
 
 
-def _producer_command(identity: Identity, producer_id: int, request_id: int) -> pb.BaseCommand:
-    return commands.producer(
-        identity.topic,
-        producer_id,
-        request_id,
+def _producer_command(identity: Identity, producer_id: int) -> Callable[[int], pb.BaseCommand]:
+    return commands.request(
+        pb.CommandProducer,
+        topic=identity.topic,
+        producer_id=producer_id,
         producer_name=identity.name,
         user_provided_producer_name=identity.user_provided_name,
         epoch=identity.epoch,
-        metadata=dict(identity.properties),
+        metadata=commands.key_values(identity.properties),
         schema=identity.schema,
-        access_mode=identity.access_mode,
+        producer_access_mode=identity.access_mode,
         topic_epoch=identity.topic_epoch,
         txn_enabled=identity.txn_enabled,
         initial_subscription_name=identity.initial_subscription,

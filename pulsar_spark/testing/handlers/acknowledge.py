@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.handlers.transact import check_enabled, transaction_of
@@ -37,7 +37,9 @@ def ack(session: Session, command: Incoming) -> None:
         for one in body.message_id:
             subscription.ack(consumer, place_of(one), list(one.ack_set))
     if body.HasField("request_id"):
-        answer = answers.ack_response(consumer.consumer_id, request_id=body.request_id)
+        answer = commands.build(
+            pb.CommandAckResponse, consumer_id=consumer.consumer_id, request_id=body.request_id
+        )
         session.send(answer, subscription.topic.name)
     subscription.report_end()
 

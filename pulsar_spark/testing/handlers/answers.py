@@ -5,54 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_spark.protocol import answers, commands
+from google.protobuf.message import Message
+
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
 Refuse = Callable[[Any, int, str], pb.BaseCommand | None]
 
 
-def _lookup(body: Any, code: int, message: str) -> pb.BaseCommand:
-    failed = pb.CommandLookupTopicResponse.Failed
-    return answers.lookup_response(body.request_id, failed, error=code, message=message)
+def _by(answer: Callable[..., Message], *repeated: str, **fields: Any) -> Refuse:
+    """Return how to refuse a command by an answer, which repeats some fields of the command."""
+
+    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
+        same = {name: getattr(body, name) for name in repeated if body.HasField(name)}
+        return commands.build(answer, error=code, message=message, **same, **fields)
+
+    return refuse
 
 
-def _send(body: Any, code: int, message: str) -> pb.BaseCommand:
-    return answers.send_error(body.producer_id, body.sequence_id, code, message)
+def _in_transaction(answer: Callable[..., Message]) -> Refuse:
+    return _by(answer, "request_id", "txnid_least_bits", "txnid_most_bits")
+
+
+def _by_code(answer: Callable[..., Message]) -> Refuse:
+    """Return how to refuse by an answer whose fields for errors have longer names."""
+    return lambda body, code, message: commands.build(
+        answer, request_id=body.request_id, error_code=code, error_message=message
+    )
 
 
 def _ack(body: Any, code: int, message: str) -> pb.BaseCommand | None:
     if not body.HasField("request_id"):
         return None
-    return answers.ack_response(
-        body.consumer_id, request_id=body.request_id, error=code, message=message
+    return commands.build(
+        pb.CommandAckResponse,
+        consumer_id=body.consumer_id,
+        request_id=body.request_id,
+        error=code,
+        message=message,
     )
-
-
-def _typed(answer: str, error: str = "error", message_field: str = "message") -> Refuse:
-    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
-        fields = {error: code, message_field: message}
-        return commands.build(answer, request_id=body.request_id, **fields)
-
-    return refuse
-
-
-def _in_transaction(answer: str) -> Refuse:
-    """Return how to refuse a command about a transaction, whose id the answer repeats."""
-
-    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
-        named = ("txnid_least_bits", "txnid_most_bits")
-        fields = {name: getattr(body, name) for name in named if body.HasField(name)}
-        return commands.build(
-            answer, request_id=body.request_id, error=code, message=message, **fields
-        )
-
-    return refuse
 
 
 def _new_txn(body: Any, code: int, message: str) -> pb.BaseCommand:
     return commands.build(
-        "NEW_TXN_RESPONSE",
+        pb.CommandNewTxnResponse,
         request_id=body.request_id,
         txnid_most_bits=body.tc_id,
         error=code,
@@ -60,38 +57,33 @@ def _new_txn(body: Any, code: int, message: str) -> pb.BaseCommand:
     )
 
 
-def _update(answer: str, id_field: str) -> Refuse:
-    """Return how to refuse a command without a request id, whose answers are notifications."""
-
-    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
-        fields = {id_field: getattr(body, id_field), "error": code, "message": message}
-        return commands.build(answer, **fields)
-
-    return refuse
-
-
 _REFUSALS: dict[int, Refuse] = {
-    _T.CONNECT: lambda _, code, message: answers.error(commands.NO_REQUEST_ID, code, message),
-    _T.LOOKUP: _lookup,
-    _T.PARTITIONED_METADATA: lambda body, code, message: answers.partitioned_metadata_response(
-        body.request_id, error=code, message=message
+    _T.CONNECT: _by(pb.CommandError, request_id=commands.NO_REQUEST_ID),
+    _T.LOOKUP: _by(
+        pb.CommandLookupTopicResponse, "request_id", response=pb.CommandLookupTopicResponse.Failed
     ),
-    _T.SEND: _send,
+    _T.PARTITIONED_METADATA: _by(
+        pb.CommandPartitionedTopicMetadataResponse,
+        "request_id",
+        response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+    ),
+    _T.SEND: _by(pb.CommandSendError, "producer_id", "sequence_id"),
     _T.ACK: _ack,
-    _T.GET_SCHEMA: _typed("GET_SCHEMA_RESPONSE", "error_code", "error_message"),
-    _T.GET_OR_CREATE_SCHEMA: _typed("GET_OR_CREATE_SCHEMA_RESPONSE", "error_code", "error_message"),
-    _T.CONSUMER_STATS: _typed("CONSUMER_STATS_RESPONSE", "error_code", "error_message"),
-    _T.TC_CLIENT_CONNECT_REQUEST: _typed("TC_CLIENT_CONNECT_RESPONSE"),
+    _T.GET_SCHEMA: _by_code(pb.CommandGetSchemaResponse),
+    _T.GET_OR_CREATE_SCHEMA: _by_code(pb.CommandGetOrCreateSchemaResponse),
+    _T.CONSUMER_STATS: _by_code(pb.CommandConsumerStatsResponse),
+    _T.TC_CLIENT_CONNECT_REQUEST: _by(pb.CommandTcClientConnectResponse, "request_id"),
     _T.NEW_TXN: _new_txn,
-    _T.ADD_PARTITION_TO_TXN: _in_transaction("ADD_PARTITION_TO_TXN_RESPONSE"),
-    _T.ADD_SUBSCRIPTION_TO_TXN: _in_transaction("ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
-    _T.END_TXN: _in_transaction("END_TXN_RESPONSE"),
-    _T.END_TXN_ON_PARTITION: _in_transaction("END_TXN_ON_PARTITION_RESPONSE"),
-    _T.END_TXN_ON_SUBSCRIPTION: _in_transaction("END_TXN_ON_SUBSCRIPTION_RESPONSE"),
-    _T.WATCH_TC_ASSIGNMENTS: _update("WATCH_TC_ASSIGNMENTS_UPDATE", "watch_id"),
-    _T.SCALABLE_TOPIC_LOOKUP: _update("SCALABLE_TOPIC_UPDATE", "session_id"),
-    _T.SCALABLE_TOPIC_SUBSCRIBE: _typed("SCALABLE_TOPIC_SUBSCRIBE_RESPONSE"),
-    _T.WATCH_SCALABLE_TOPICS: _update("WATCH_SCALABLE_TOPICS_UPDATE", "watch_id"),
+    _T.ADD_PARTITION_TO_TXN: _in_transaction(pb.CommandAddPartitionToTxnResponse),
+    _T.ADD_SUBSCRIPTION_TO_TXN: _in_transaction(pb.CommandAddSubscriptionToTxnResponse),
+    _T.END_TXN: _in_transaction(pb.CommandEndTxnResponse),
+    _T.END_TXN_ON_PARTITION: _in_transaction(pb.CommandEndTxnOnPartitionResponse),
+    _T.END_TXN_ON_SUBSCRIPTION: _in_transaction(pb.CommandEndTxnOnSubscriptionResponse),
+    # Those without a request id are answered by notifications.
+    _T.WATCH_TC_ASSIGNMENTS: _by(pb.CommandWatchTcAssignmentsUpdate, "watch_id"),
+    _T.SCALABLE_TOPIC_LOOKUP: _by(pb.CommandScalableTopicUpdate, "session_id"),
+    _T.SCALABLE_TOPIC_SUBSCRIBE: _by(pb.CommandScalableTopicSubscribeResponse, "request_id"),
+    _T.WATCH_SCALABLE_TOPICS: _by(pb.CommandWatchScalableTopicsUpdate, "watch_id"),
 }
 
 
@@ -101,4 +93,4 @@ def refusal(kind: int, body: Any, code: int, message: str) -> pb.BaseCommand | N
         return _REFUSALS[kind](body, code, message)
     if "request_id" not in body.DESCRIPTOR.fields_by_name:
         return None
-    return answers.error(body.request_id, code, message)
+    return commands.build(pb.CommandError, request_id=body.request_id, error=code, message=message)

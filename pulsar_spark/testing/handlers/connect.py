@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
@@ -37,8 +37,9 @@ def connect(session: Session, command: Incoming) -> None:
     session.exposes_metadata = (
         version >= _ENTRY_METADATA_VERSION and body.feature_flags.supports_broker_entry_metadata
     )
-    answer = answers.connected(
-        SERVER_VERSION,
+    answer = commands.build(
+        pb.CommandConnected,
+        server_version=SERVER_VERSION,
         protocol_version=version,
         max_message_size=session.server.options.max_message_size,
         feature_flags=FEATURES if own_version >= _FEATURES_VERSION else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.states import State
 from pulsar_spark.testing.actions import Incoming
@@ -74,7 +74,7 @@ def _connect(session: Session, topic: Topic, body: pb.CommandSubscribe) -> None:
         topic.release(consumer)
         raise
     session.consumers[consumer.consumer_id] = consumer
-    session.send(answers.success(body.request_id), topic.name)
+    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
     subscription.started(consumer)
 
 
@@ -122,7 +122,7 @@ def seek(session: Session, command: Incoming) -> None:
     else:
         raise Refusal(pb.MetadataError, "Message id and message publish time were not present")
     topic.reset(subscription.name, start, ack_set)
-    session.send(answers.success(body.request_id), topic.name)
+    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
 
 
 def last_message_id(session: Session, command: Incoming) -> None:
@@ -139,10 +139,11 @@ def last_message_id(session: Session, command: Incoming) -> None:
     last = message_id(place)
     last.partition = topic.partition
     last.batch_index = batch_index
-    answer = answers.get_last_message_id_response(
-        body.request_id,
-        last,
-        message_id(consumer.subscription.cursor.mark_delete),
+    answer = commands.build(
+        pb.CommandGetLastMessageIdResponse,
+        request_id=body.request_id,
+        last_message_id=last,
+        consumer_mark_delete_position=message_id(consumer.subscription.cursor.mark_delete),
     )
     session.send(answer, topic.name)
 
@@ -156,8 +157,9 @@ def stats(session: Session, command: Incoming) -> None:
         session.disconnect()
         return
     subscription = consumer.subscription
-    answer = answers.consumer_stats_response(
-        body.request_id,
+    answer = commands.build(
+        pb.CommandConsumerStatsResponse,
+        request_id=body.request_id,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
         unackedMessages=consumer.unacked,
@@ -176,7 +178,9 @@ def close_consumer(session: Session, command: Incoming) -> None:
     topic = None if consumer is None else consumer.subscription.topic
     if consumer is not None:
         consumer.subscription.topic.release(consumer)
-    session.send(answers.success(body.request_id), topic.name if topic else None)
+    session.send(
+        commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name if topic else None
+    )
 
 
 def unsubscribe(session: Session, command: Incoming) -> None:
@@ -190,7 +194,7 @@ def unsubscribe(session: Session, command: Incoming) -> None:
         raise Refusal(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
     del session.consumers[body.consumer_id]
     _end(subscription, others)
-    session.send(answers.success(body.request_id), topic.name)
+    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
 
 
 def _end(subscription: Subscription, others: list[Consumer]) -> None:

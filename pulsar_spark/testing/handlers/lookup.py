@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import topics_hash
 from pulsar_spark.testing.actions import Incoming
@@ -14,8 +14,6 @@ from pulsar_spark.testing.transactions import COORDINATOR_TOPIC
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
-
-_L = pb.CommandLookupTopicResponse
 
 
 def lookup(session: Session, command: Incoming) -> None:
@@ -34,11 +32,12 @@ def lookup(session: Session, command: Incoming) -> None:
         raise Refusal(pb.ServiceNotReady, f"the broker do not have {listener} listener")
     owner = server.topics.owner(name)
     url, tls = server.service_url(owner), server.options.tls is not None
-    answer = answers.lookup_response(
-        body.request_id,
-        _L.Connect,
-        broker_service_url=None if tls else url,
-        broker_service_url_tls=url if tls else None,
+    answer = commands.build(
+        pb.CommandLookupTopicResponse,
+        request_id=body.request_id,
+        response=pb.CommandLookupTopicResponse.Connect,
+        brokerServiceUrl=None if tls else url,
+        brokerServiceUrlTls=url if tls else None,
         authoritative=True,
         proxy_through_service_url=server.options.brokers == 1,
     )
@@ -51,11 +50,15 @@ def partitioned_metadata(session: Session, command: Incoming) -> None:
     name = parse_topic(body.topic)
     create = body.metadata_auto_creation_enabled
     if str(name) == COORDINATOR_TOPIC and session.server.options.transactions:
-        answer = answers.partitioned_metadata_response(body.request_id, partitions=1)
-        session.send(answer, str(name))
-        return
-    partitions = session.server.topics.partitions(name, auto_create=create)
-    answer = answers.partitioned_metadata_response(body.request_id, partitions=partitions)
+        partitions = 1
+    else:
+        partitions = session.server.topics.partitions(name, auto_create=create)
+    answer = commands.build(
+        pb.CommandPartitionedTopicMetadataResponse,
+        request_id=body.request_id,
+        response=pb.CommandPartitionedTopicMetadataResponse.Success,
+        partitions=partitions,
+    )
     session.send(answer, str(name))
 
 
@@ -68,9 +71,10 @@ def topics_of_namespace(session: Session, command: Incoming) -> None:
         names = filter_by_pattern(names, body.topics_pattern)
     digest = topics_hash(names)
     changed = not body.HasField("topics_hash") or body.topics_hash != digest
-    answer = answers.get_topics_of_namespace_response(
-        body.request_id,
-        names if changed else [],
+    answer = commands.build(
+        pb.CommandGetTopicsOfNamespaceResponse,
+        request_id=body.request_id,
+        topics=names if changed else [],
         filtered=filtered,
         topics_hash=digest,
         changed=changed,
@@ -86,7 +90,7 @@ def watch_topics(session: Session, command: Incoming) -> None:
 
     def notify(added: list[str], deleted: list[str], digest: str) -> None:
         update = commands.build(
-            "WATCH_TOPIC_UPDATE",
+            pb.CommandWatchTopicUpdate,
             watcher_id=body.watcher_id,
             new_topics=added,
             deleted_topics=deleted,
@@ -103,7 +107,7 @@ def watch_topics(session: Session, command: Incoming) -> None:
     store.watchers.append(watcher)
     session.watchers[body.watcher_id] = lambda: store.watchers.remove(watcher)
     answer = commands.build(
-        "WATCH_TOPIC_LIST_SUCCESS",
+        pb.CommandWatchTopicListSuccess,
         request_id=body.request_id,
         watcher_id=body.watcher_id,
         topic=names if body.topics_hash != digest else [],
@@ -118,4 +122,4 @@ def unwatch_topics(session: Session, command: Incoming) -> None:
     stop = session.watchers.pop(body.watcher_id, None)
     if stop is not None:
         stop()
-    session.send(answers.success(body.request_id))
+    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id))

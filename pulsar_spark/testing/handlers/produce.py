@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frame_parts import parse_payload
@@ -83,9 +83,10 @@ def _admit(created: Producer) -> None:
         former.topic.producers.remove(former)
     topic.producers.add(created)
     session.producers[created.producer_id] = created
-    answer = answers.producer_success(
-        created.request_id,
-        created.name,
+    answer = commands.build(
+        pb.CommandProducerSuccess,
+        request_id=created.request_id,
+        producer_name=created.name,
         last_sequence_id=topic.sequence_ids.get(created.name, -1) if topic.deduplicates else -1,
         schema_version=created.schema_version,
         topic_epoch=created.topic_epoch if created.ready else None,
@@ -119,13 +120,14 @@ def send(session: Session, command: Incoming) -> None:
         txn = transaction_of(body) if body.HasField("txnid_most_bits") else None
         place = topic.append(_kept(payload), metadata, txn)
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE
-    receipt = pb.CommandSendReceipt(
+    receipt = commands.build(
+        pb.CommandSendReceipt,
         producer_id=body.producer_id,
         sequence_id=body.sequence_id,
         message_id=message_id(place),
         highest_sequence_id=highest,
     )
-    session.send(pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT, send_receipt=receipt), topic.name)
+    session.send(receipt, topic.name)
 
 
 def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: int) -> None:
@@ -164,6 +166,9 @@ def close_producer(session: Session, command: Incoming) -> None:
     """Close a producer."""
     body: pb.CommandCloseProducer = command.body
     owner = session.producers.pop(body.producer_id, None)
-    session.send(answers.success(body.request_id), owner.topic.name if owner else None)
+    session.send(
+        commands.build(pb.CommandSuccess, request_id=body.request_id),
+        owner.topic.name if owner else None,
+    )
     if owner is not None:
         owner.topic.producers.remove(owner)

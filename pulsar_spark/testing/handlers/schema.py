@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
@@ -26,7 +26,12 @@ def get_schema(session: Session, command: Incoming) -> None:
     schema = pb.Schema()
     schema.CopyFrom(found[0])
     schema.name = f"{name.partitioned.namespace_name}/{name.partitioned.local_name}"
-    answer = answers.get_schema_response(body.request_id, schema=schema, schema_version=found[1])
+    answer = commands.build(
+        pb.CommandGetSchemaResponse,
+        request_id=body.request_id,
+        schema=schema,
+        schema_version=found[1],
+    )
     session.send(answer, str(name))
 
 
@@ -38,5 +43,7 @@ def get_or_create_schema(session: Session, command: Incoming) -> None:
     if not store.parts(name):
         raise Refusal(pb.TopicNotFound, f"Topic not found {name}")
     version = store.namespaces.policies(name).add_schema(store.schemas(name), body.schema)
-    answer = answers.get_or_create_schema_response(body.request_id, schema_version=version)
+    answer = commands.build(
+        pb.CommandGetOrCreateSchemaResponse, request_id=body.request_id, schema_version=version
+    )
     session.send(answer, str(name))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
 
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -23,7 +26,7 @@ def connect(session: Session, command: Incoming) -> None:
     check_enabled(session)
     # Asked of whoever serves the topic that stands for it, whether or not there is such a one.
     owned.check(session, f"{COORDINATOR_TOPIC}-partition-{body.tc_id}")
-    answer = commands.build("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id)
+    answer = commands.build(pb.CommandTcClientConnectResponse, request_id=body.request_id)
     session.send(answer)
 
 
@@ -31,7 +34,7 @@ def begin(session: Session, command: Incoming) -> None:
     """Begin a transaction."""
     body: pb.CommandNewTxn = command.body
     txn = _coordinator(session, body.tc_id).begin(body.txn_ttl_millis)
-    _answer(session, "NEW_TXN_RESPONSE", body, txn)
+    _answer(session, pb.CommandNewTxnResponse, body, txn)
 
 
 def add_partitions(session: Session, command: Incoming) -> None:
@@ -40,7 +43,7 @@ def add_partitions(session: Session, command: Incoming) -> None:
     txn = transaction_of(body)
     coordinator = _coordinator(session, txn.most_bits)
     coordinator.add_partitions(txn, [str(parse_topic(name)) for name in body.partitions])
-    _answer(session, "ADD_PARTITION_TO_TXN_RESPONSE", body, txn)
+    _answer(session, pb.CommandAddPartitionToTxnResponse, body, txn)
 
 
 def add_subscriptions(session: Session, command: Incoming) -> None:
@@ -50,7 +53,7 @@ def add_subscriptions(session: Session, command: Incoming) -> None:
     coordinator = _coordinator(session, txn.most_bits)
     for one in body.subscription:
         coordinator.add_subscription(txn, str(parse_topic(one.topic)), one.subscription)
-    _answer(session, "ADD_SUBSCRIPTION_TO_TXN_RESPONSE", body, txn)
+    _answer(session, pb.CommandAddSubscriptionToTxnResponse, body, txn)
 
 
 def end(session: Session, command: Incoming) -> None:
@@ -58,7 +61,7 @@ def end(session: Session, command: Incoming) -> None:
     body: pb.CommandEndTxn = command.body
     txn = transaction_of(body)
     if _coordinator(session, txn.most_bits).end(txn, commit=body.txn_action == pb.COMMIT):
-        _answer(session, "END_TXN_RESPONSE", body, txn)
+        _answer(session, pb.CommandEndTxnResponse, body, txn)
 
 
 def end_on_partition(session: Session, command: Incoming) -> None:
@@ -71,7 +74,7 @@ def end_on_partition(session: Session, command: Incoming) -> None:
     # A topic that does not exist is taken for a deleted one.
     if (topic := session.server.topics.topics.get(name)) is not None:
         topic.end_transaction(txn, commit=body.txn_action == pb.COMMIT)
-    _answer(session, "END_TXN_ON_PARTITION_RESPONSE", body, txn)
+    _answer(session, pb.CommandEndTxnOnPartitionResponse, body, txn)
 
 
 def transaction_of(body: Any) -> TxnId:
@@ -95,6 +98,6 @@ def _coordinator(session: Session, tc_id: int) -> Coordinator:
     return session.server.coordinator
 
 
-def _answer(session: Session, kind: str, body: Any, txn: TxnId) -> None:
+def _answer(session: Session, kind: Callable[..., Message], body: Any, txn: TxnId) -> None:
     answer = commands.build(kind, request_id=body.request_id, **commands.txn_fields(txn))
     session.send(answer)

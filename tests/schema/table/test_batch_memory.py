@@ -35,8 +35,7 @@ _SCRIPT = """
     import pyarrow as pa
 
     from pulsar_spark.engine.codecs import decompress
-    from pulsar_spark.protocol import answers
-    from pulsar_spark.protocol import pulsar_api_pb2 as pb
+        from pulsar_spark.protocol import pulsar_api_pb2 as pb
     from pulsar_spark.protocol.block_decoder import PythonBlockDecoder
     from pulsar_spark.protocol.blocks import FULL, BlockOptions
     from pulsar_spark.protocol.frames import encode_raw_payload_command

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -235,7 +234,12 @@ def test_rows_that_are_dropped_later_fail_the_next_batch(
     with ClientContext(ClientOptions(broker.service_url)) as context:
         for txn in [message.txn for message in messages if message.txn]:
             context.lookup.connection(TOPIC).request(
-                partial(commands.end_txn_on_partition, txn=txn, topic=TOPIC, action=pb.ABORT)
+                commands.request(
+                    pb.CommandEndTxnOnPartition,
+                    topic=TOPIC,
+                    txn_action=pb.ABORT,
+                    **commands.txn_fields(txn),
+                )
             )
     for _ in range(2):
         with pytest.raises(TornBatch, match="batch 0 torn"):
