@@ -89,7 +89,10 @@ class _Known:
     def fields_of(self, node: ast.Call, *callers: str) -> set[str]:
         """Return the fields that a call sets: those it names, and those the function adds."""
         found = {str(part.value) for part in node.args if isinstance(part, ast.Constant)}
-        for keyword in node.keywords:
+        added = [
+            part for part in node.args if isinstance(part, ast.Call) and _called(part) == "dict"
+        ]
+        for keyword in [*node.keywords, *(one for part in added for one in part.keywords)]:
             if keyword.arg is not None:
                 found.add(keyword.arg)
             elif isinstance(keyword.value, ast.Call):

@@ -6,7 +6,7 @@ Functions of their own have CONNECT, which says what this package can do, and SE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, ParamSpec
 
 from google.protobuf.message import Message
@@ -42,6 +42,17 @@ def build(body: Callable[P, Message], /, *_: P.args, **fields: P.kwargs) -> pb.B
     Fields have the protocol's names; those that are None are left out. Raises LocalProtocolError
     for an unknown field, and for values of a wrong type or out of range.
     """
+    return _made(body, fields)
+
+
+def request(
+    body: Callable[P, Message], /, *_: P.args, **fields: P.kwargs
+) -> Callable[[int], pb.BaseCommand]:
+    """Return what builds a command with these fields and a request id; see `build`."""
+    return lambda request_id: _made(body, dict(fields, request_id=request_id))
+
+
+def _made(body: Callable[..., Message], fields: Mapping[str, Any]) -> pb.BaseCommand:
     number, name = BODIES[body]
     # In one call: a body made on its own would be copied.
     content: dict[str, Any] = {"type": number, name: fields}
@@ -50,14 +61,6 @@ def build(body: Callable[P, Message], /, *_: P.args, **fields: P.kwargs) -> pb.B
     except (TypeError, ValueError) as error:
         kind = pb.BaseCommand.Type.Name(number)
         raise LocalProtocolError(f"{kind} cannot be built: {error}") from None
-
-
-def request(
-    body: Callable[P, Message], /, *_: P.args, **fields: P.kwargs
-) -> Callable[[int], pb.BaseCommand]:
-    """Return what builds a command with these fields and a request id; see `build`."""
-    kind: Callable[..., Message] = body
-    return lambda request_id: build(kind, request_id=request_id, **fields)
 
 
 def key_values(pairs: Iterable[tuple[str, str]]) -> list[pb.KeyValue]:
