@@ -54,7 +54,7 @@ from pulsar_spark.spark.writing.commit_check import (
 from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import DecisionLog, read_state
 from pulsar_spark.spark.writing.fenced_topic import exists, overtaken
-from pulsar_spark.spark.writing.repeats import SinkPlace, is_repeat, place_of, uses_acceptance
+from pulsar_spark.spark.writing.repeats import SinkPlace, Verdict, judge, place_of
 from pulsar_spark.spark.writing.sink_records import (
     Decision,
     Unit,
@@ -390,14 +390,14 @@ class OpenSink:
             self.abort_attempts(but={*mine.transactions, *kept})
         if undone is not None:
             self.carry_out(undone, again=undone.unit.is_same(mine.unit))
-        repeated = True
+        verdict = None
         try:
-            repeated = is_repeat(self.log.state, self.place, mine)
+            verdict = judge(self.log.state, self.place, mine)
         finally:
-            if repeated:
+            if verdict is not Verdict.NEW:
                 _abort(self.context, mine.transactions)
-        if repeated:
-            if uses_acceptance(self.log.state, self.place, mine):
+        if verdict is not Verdict.NEW:
+            if verdict is Verdict.ACCEPTED:
                 self.log.accepted()
             return False
         if mine.transactions:

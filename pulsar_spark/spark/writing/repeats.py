@@ -8,6 +8,7 @@ and by what it has written.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from pulsar_spark.errors import SinkStateError
 from pulsar_spark.logs import get_logger
@@ -20,6 +21,19 @@ from pulsar_spark.spark.writing.sink_records import (
 )
 
 logger = get_logger(__name__)
+
+
+class Verdict(Enum):
+    """What a unit is to a sink."""
+
+    NEW = auto()
+    REPEATED = auto()
+    """It is committed already, so its rows must be dropped."""
+    ACCEPTED = auto()
+    """A run that is repeated with other rows, which the user has accepted, once.
+
+    A micro-batch is REPEATED then: it may come several times until the next one is committed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +128,8 @@ def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -
     return SinkPlace(sink_id, topic, last, first_stays, state.accepted)
 
 
-def is_repeat(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
-    """Whether a unit is committed already, so that its rows must be dropped.
+def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
+    """Return what a unit is to a sink.
 
     Raises as `SinkPlace.check`, and SinkStateError for other rows than those that were committed.
     """
@@ -123,7 +137,7 @@ def is_repeat(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
     place.check(unit)
     if unit.run is not None:
         run = state.runs.get(unit.run)
-        return run is not None and _compare(place, unit, run.written, mine.written)
+        return Verdict.NEW if run is None else _repeated(place, unit, run.written, mine.written)
     if done is None:
         if unit.batch:
             logger.warning(
@@ -132,40 +146,30 @@ def is_repeat(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
                 unit,
                 place.topic,
             )
-        return False
+        return Verdict.NEW
     if unit.batch is None or done.unit.batch is None:
-        return False
+        return Verdict.NEW
     if unit.batch == done.unit.batch:
         if mine.topics != done.topics and mine.written.messages and done.topics:
             logger.warning(
                 "%s is committed already, to other topics than now; what was written first stays",
                 unit,
             )
-        return _compare(place, unit, done.written, mine.written)
+        return _repeated(place, unit, done.written, mine.written)
     if unit.batch < done.unit.batch:
         logger.warning("%s comes behind %s, which is committed; it is left out", unit, done.unit)
-        return True
+        return Verdict.REPEATED
     if unit.batch > done.unit.batch + 1:
         logger.warning(
             "%s follows %s: batches between them were not written to this sink exactly once",
             unit,
             done.unit,
         )
-    return False
+    return Verdict.NEW
 
 
-def uses_acceptance(state: SinkState, place: SinkPlace, mine: Decision) -> bool:
-    """Whether a repeated run is left out only because the user has accepted its other rows.
-
-    A micro-batch may come several times until the next one is committed.
-    """
-    if mine.unit.run is None or place.first_stays or not place.accepted:
-        return False
-    return state.runs[mine.unit.run].written.is_same(mine.written) is False
-
-
-def _compare(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> bool:
-    """Return True: the unit is committed, and what comes again is the same, or may be another."""
+def _repeated(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> Verdict:
+    """Return the verdict on a committed unit: what comes again is the same, or may be another."""
     same = done.is_same(mine)
     if same:
         logger.info("%s is committed already", unit)
@@ -182,6 +186,8 @@ def _compare(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> bool
             done.messages,
             mine.messages,
         )
+        if unit.run is not None and not place.first_stays:
+            return Verdict.ACCEPTED
     else:
         raise place.refused(unit, done, mine)
-    return True
+    return Verdict.REPEATED

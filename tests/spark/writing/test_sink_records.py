@@ -12,7 +12,7 @@ from pulsar_spark.errors import SinkStateError
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.writing import sink_records
-from pulsar_spark.spark.writing.repeats import is_repeat, place_of
+from pulsar_spark.spark.writing.repeats import Verdict, judge, place_of
 from pulsar_spark.spark.writing.sink_records import (
     CommittedRun,
     Decision,
@@ -96,18 +96,20 @@ def test_rows_are_compared_by_their_digest_or_at_least_by_their_number(
 
 # --- which unit may follow ----------------------------------------------------------------------
 
-REPEATED, NEW, REFUSED = "repeated", "new", "refused"
+NEW, REPEATED, ACCEPTED, REFUSED = Verdict.NEW, Verdict.REPEATED, Verdict.ACCEPTED, None
 
 
 def outcome(
     done: Decision | None, mine: Decision, *, first_stays: bool = False, accepted: bool = False
-) -> str:
-    state = SinkState(done=done, accepted=accepted)
+) -> Verdict | None:
+    """Return what a unit is to a sink, None if it is refused."""
+    state = SinkState(done=done)
     if done is not None and done.unit.run is not None:
         state.remember(done)
+    state.accepted = accepted
     place = place_of(state, "s", "t", first_stays=first_stays)
     try:
-        return REPEATED if is_repeat(state, place, mine) else NEW
+        return judge(state, place, mine)
     except SinkStateError:
         return REFUSED
 
@@ -139,7 +141,7 @@ def outcome(
     ],
 )
 def test_a_micro_batch_after_batch_1(
-    mine: Decision, expected: str, told: str, caplog: pytest.LogCaptureFixture
+    mine: Decision, expected: Verdict | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert outcome(decision(1), mine) == expected
     assert told in caplog.text
@@ -159,7 +161,9 @@ def test_a_micro_batch_after_batch_1(
         (decision(1, query="other"), REFUSED),
     ],
 )
-def test_what_was_written_first_can_be_kept(how: str, mine: Decision, expected: str) -> None:
+def test_what_was_written_first_can_be_kept(
+    how: str, mine: Decision, expected: Verdict | None
+) -> None:
     assert outcome(decision(1), mine, **{how: True}) == expected
 
 
@@ -180,20 +184,23 @@ def test_an_earlier_batch_of_an_unknown_query_is_left_out_only_if_that_is_accept
         (decision(1), REFUSED),
     ],
 )
-def test_a_batch_write_after_run_monday(mine: Decision, expected: str) -> None:
+def test_a_batch_write_after_run_monday(mine: Decision, expected: Verdict | None) -> None:
     assert outcome(decision(run="monday"), mine) == expected
 
 
 def test_a_run_that_comes_again_with_other_rows_can_be_left_out() -> None:
     again = decision(run="monday", messages=4)
     assert outcome(decision(run="monday"), again, first_stays=True) == REPEATED
+    assert outcome(decision(run="monday"), again, accepted=True) == ACCEPTED
+    assert outcome(decision(run="monday"), again, first_stays=True, accepted=True) == REPEATED
+    assert outcome(decision(run="monday"), decision(run="monday"), accepted=True) == REPEATED
 
 
 def test_an_error_names_both_causes_and_the_ways_on() -> None:
     state = SinkState(done=decision(1))
     place = place_of(state, "my sink", "persistent://a/b/c", first_stays=False)
     with pytest.raises(SinkStateError) as caught:
-        is_repeat(state, place, decision(1, 4))
+        judge(state, place, decision(1, 4))
     assert "(3 then, 4 now)" in caught.value.what
     assert "restored from a backup" in caught.value.what
     assert "does not give the same rows" in caught.value.what
