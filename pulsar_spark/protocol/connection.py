@@ -82,9 +82,9 @@ class Connection:
         try:
             while (found := self._decoder.next_block_or_frame()) is not None:
                 if isinstance(found, MessageBlock):
-                    self._receive_messages(found)
+                    self._receive_block(_T.MESSAGE, found.consumer_id, found)
                 elif isinstance(found, ReceiptBlock):
-                    self._receive_receipts(found)
+                    self._receive_block(_T.SEND_RECEIPT, found.producer_id, found)
                 else:
                     self._receive_frame(found)
         except RemoteProtocolError as error:
@@ -123,7 +123,7 @@ class Connection:
 
     def send_frames(self, producer_id: int, frames: Iterable[Buffer]) -> bool:
         """Queue complete SEND frames of one producer; returns and raises as `send`."""
-        if not self.conversation.apply_sends(self.role, producer_id):
+        if not self.conversation.apply_block(self.role, _T.SEND, producer_id):
             return False
         self._outgoing += frames
         return True
@@ -139,12 +139,8 @@ class Connection:
         )
         return True
 
-    def _receive_messages(self, block: MessageBlock) -> None:
-        if self.conversation.apply_delivery(self.role.peer, block.consumer_id):
-            self._events.append(block)
-
-    def _receive_receipts(self, block: ReceiptBlock) -> None:
-        if self.conversation.apply_receipts(self.role.peer, block.producer_id):
+    def _receive_block(self, kind: int, owner: int, block: MessageBlock | ReceiptBlock) -> None:
+        if self.conversation.apply_block(self.role.peer, kind, owner):
             self._events.append(block)
 
     def _receive_frame(self, frame: Frame) -> None:

@@ -45,7 +45,6 @@ class State(IntEnum):
 
     ABSENT = auto()
     OPENING = auto()
-    WAITING = auto()
     OPEN = auto()
     SEEKING = auto()
     CLOSING = auto()
@@ -113,6 +112,7 @@ PRODUCER: Table = {
         (_B, _T.CLOSE_PRODUCER): _S.STALE,
         (_B, _T.PRODUCER_SUCCESS): _S.STALE,
     },
+    # Also while another producer has exclusive access (the answer's producer_ready is false).
     _S.OPENING: {
         (_B, _T.PRODUCER_SUCCESS): _S.OPEN,
         (_B, _T.ERROR): _S.ABSENT,
@@ -120,16 +120,6 @@ PRODUCER: Table = {
         (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
         (_C, _T.SEND): _S.STALE,
         (_B, _T.SEND_RECEIPT): _S.OPENING,
-        (_B, _T.SEND_ERROR): _S.STALE,
-    },
-    # The broker answered producer_ready=false: another producer has exclusive access.
-    _S.WAITING: {
-        (_B, _T.PRODUCER_SUCCESS): _S.OPEN,
-        (_B, _T.ERROR): _S.ABSENT,
-        (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
-        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
-        (_C, _T.SEND): _S.STALE,
-        (_B, _T.SEND_RECEIPT): _S.WAITING,
         (_B, _T.SEND_ERROR): _S.STALE,
     },
     _S.OPEN: {
@@ -221,9 +211,16 @@ _PRODUCER_COMMANDS = frozenset(
 _CONSUMER_COMMANDS = frozenset(
     (_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER, *_DELIVERIES, *_CONSUMER_CALLS)
 )
+_OWNERS = dict.fromkeys(_PRODUCER_COMMANDS, "producer_id") | dict.fromkeys(
+    _CONSUMER_COMMANDS, "consumer_id"
+)
 # Requests whose SUCCESS or ERROR changes the state of their producer or consumer.
-_PRODUCER_REQUESTS = frozenset((_T.PRODUCER, _T.CLOSE_PRODUCER))
-_CONSUMER_REQUESTS = frozenset((_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER))
+_REQUESTS = frozenset(
+    (
+        *(_T.PRODUCER, _T.CLOSE_PRODUCER),
+        *(_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER),
+    )
+)
 _ANSWERS = frozenset((_T.SUCCESS, _T.ERROR, _T.PRODUCER_SUCCESS))
 
 # Maximum number of open requests, so that a peer which never answers, or a client which asks
@@ -242,6 +239,11 @@ class Conversation:
         self.connection = State.START
         self._producers: dict[int, State] = {}
         self._consumers: dict[int, State] = {}
+        # Type of a command -> the table for it, and the states that it changes, by their ids.
+        self._machines: dict[int, tuple[Table, dict[int, State]]] = {
+            **dict.fromkeys(_PRODUCER_COMMANDS, (PRODUCER, self._producers)),
+            **dict.fromkeys(_CONSUMER_COMMANDS, (CONSUMER, self._consumers)),
+        }
         # request id -> (type of the request, producer or consumer id)
         self._requests: dict[int, tuple[int, int]] = {}
 
@@ -261,27 +263,31 @@ class Conversation:
         """
         kind = command.type
         after = self._apply_connection(sender, kind)
-        if kind in _PRODUCER_COMMANDS:
-            return self._apply_producer(sender, command)
-        if kind in _CONSUMER_COMMANDS:
-            return self._apply_consumer(sender, command)
+        owner_field = _OWNERS.get(kind)
+        if owner_field is not None:
+            body = getattr(command, BODY_FIELDS[kind])
+            owner: int = getattr(body, owner_field)
+            if sender is Role.CLIENT and kind in _REQUESTS:
+                return self._ask(sender, kind, body.request_id, owner)
+            return self._step(sender, kind, owner, *self._machines[kind])
         if kind in _ANSWERS and after is State.READY:
             return self._apply_answer(sender, command)
         return True
 
-    def apply_delivery(self, sender: Role, consumer_id: int) -> bool:
-        """Apply a block of MESSAGEs for a consumer; returns and raises as `apply`."""
-        self._apply_connection(sender, _T.MESSAGE)
-        return self._step(sender, _T.MESSAGE, CONSUMER, self._consumers, consumer_id)
+    def apply_block(self, sender: Role, kind: int, owner: int) -> bool:
+        """Apply a block of MESSAGEs, receipts or SENDs; returns and raises as `apply`.
+
+        They are all of one consumer or producer, the `owner`.
+        """
+        self._apply_connection(sender, kind)
+        return self._step(sender, kind, owner, *self._machines[kind])
 
     def forget_request(self, request_id: int) -> None:
         """Stop waiting for a request's answer; a late one changes nothing."""
         kind, owner = self._requests.pop(request_id, (None, 0))
-        for asked, states in (
-            (_T.CLOSE_PRODUCER, self._producers),
-            (_T.CLOSE_CONSUMER, self._consumers),
-        ):
-            if kind == asked and states.get(owner) is State.CLOSING:
+        if kind in (_T.CLOSE_PRODUCER, _T.CLOSE_CONSUMER):
+            _, states = self._machines[kind]
+            if states.get(owner) is State.CLOSING:
                 del states[owner]
 
     def _apply_connection(self, sender: Role, kind: int) -> State:
@@ -291,30 +297,6 @@ class Conversation:
         self.connection = after
         return after
 
-    def apply_receipts(self, sender: Role, producer_id: int) -> bool:
-        """Apply a block of receipts for a producer; returns and raises as `apply`."""
-        self._apply_connection(sender, _T.SEND_RECEIPT)
-        return self._step(sender, _T.SEND_RECEIPT, PRODUCER, self._producers, producer_id)
-
-    def apply_sends(self, sender: Role, producer_id: int) -> bool:
-        """Apply any number of SENDs of one producer; returns and raises as `apply`."""
-        self._apply_connection(sender, _T.SEND)
-        return self._step(sender, _T.SEND, PRODUCER, self._producers, producer_id)
-
-    def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
-        body = getattr(command, BODY_FIELDS[command.type])
-        step = PRODUCER, self._producers, body.producer_id
-        if sender is Role.CLIENT and command.type in _PRODUCER_REQUESTS:
-            return self._ask(sender, command.type, body.request_id, *step)
-        return self._step(sender, command.type, *step)
-
-    def _apply_consumer(self, sender: Role, command: pb.BaseCommand) -> bool:
-        body = getattr(command, BODY_FIELDS[command.type])
-        step = CONSUMER, self._consumers, body.consumer_id
-        if sender is Role.CLIENT and command.type in _CONSUMER_REQUESTS:
-            return self._ask(sender, command.type, body.request_id, *step)
-        return self._step(sender, command.type, *step)
-
     def _apply_answer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
         body = getattr(command, BODY_FIELDS[kind])
@@ -322,33 +304,20 @@ class Conversation:
         if request is None:
             return True
         if kind == _T.PRODUCER_SUCCESS and not body.producer_ready:
-            if self.producer(request[1]) is State.OPENING:
-                self._producers[request[1]] = State.WAITING
             return True
         del self._requests[body.request_id]
         asked, owner = request
-        if asked in _PRODUCER_REQUESTS:
-            table, states = PRODUCER, self._producers
-        else:
-            table, states = CONSUMER, self._consumers
+        table, states = self._machines[asked]
         if not _answers_state(asked, states.get(owner, State.ABSENT)):
             # A later request of the same producer or consumer decides its state.
             return True
         if kind == _T.ERROR and asked == _T.UNSUBSCRIBE:
             states[owner] = State.OPEN
             return True
-        self._step(sender, kind, table, states, owner)
+        self._step(sender, kind, owner, table, states)
         return True
 
-    def _ask(
-        self,
-        sender: Role,
-        kind: int,
-        request_id: int,
-        table: Table,
-        states: dict[int, State],
-        owner: int,
-    ) -> bool:
+    def _ask(self, sender: Role, kind: int, request_id: int, owner: int) -> bool:
         """Step with a request, which is open from then on."""
         error = LocalProtocolError if sender is self._role else RemoteProtocolError
         if len(self._requests) >= MAX_OPEN_REQUESTS:
@@ -356,12 +325,12 @@ class Conversation:
         if request_id in self._requests:
             raise error(f"request id {request_id} is used again before its answer")
         # One that is not allowed now has no answer to wait for.
-        applied = self._step(sender, kind, table, states, owner)
+        applied = self._step(sender, kind, owner, *self._machines[kind])
         self._requests[request_id] = (kind, owner)
         return applied
 
     def _step(
-        self, sender: Role, kind: int, table: Table, states: dict[int, State], owner: int
+        self, sender: Role, kind: int, owner: int, table: Table, states: dict[int, State]
     ) -> bool:
         before = states.get(owner, State.ABSENT)
         after = table[before].get((sender, kind))
@@ -389,7 +358,7 @@ class Conversation:
 def _answers_state(asked: int, state: State) -> bool:
     """Whether a request of type `asked` has caused `state`."""
     if asked in (_T.PRODUCER, _T.SUBSCRIBE):
-        return state in (State.OPENING, State.WAITING)
+        return state is State.OPENING
     if asked == _T.SEEK:
         return state is State.SEEKING
     return state is State.CLOSING

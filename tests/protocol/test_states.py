@@ -108,7 +108,7 @@ def test_a_producer_that_waits_for_access_may_not_send_until_it_is_ready() -> No
         PRODUCER_OPEN[0],
         (B, brief.producer_success(10, "name", producer_ready=False)),
     )
-    assert conversation.producer(1) is State.WAITING
+    assert conversation.producer(1) is State.OPENING
     assert play(conversation, (C, commands.send(1, 0))) == [False]
     play(conversation, (B, brief.producer_success(10, "name")))
     assert conversation.producer(1) is State.OPEN
