@@ -123,24 +123,6 @@ class _Core(PulsarClient):
         """Seconds."""
         return self._context.options.operation_timeout
 
-    def closing(self) -> Steps[None]:
-        """Return steps that close all, without waiting for messages that have no receipt."""
-        with self._lock:
-            producers, readers = list(self._producers), list(self._readers)
-            consumers = list(self._consumers)
-        try:
-            for consumer in consumers:
-                yield from consumer._closing()
-            for producer in producers:
-                yield from producer._aborting()
-            for reader in readers:
-                yield from reader._closing()
-        except BaseException:
-            # A task that is cancelled leaves nothing open.
-            yield from self.closing()
-            raise
-        self._release(waits=False)
-
 
 class AsyncProducer:
     """Publishes messages to a topic. Made by `AsyncClient.create_producer`."""
@@ -524,7 +506,7 @@ class AsyncClient:
                 if error is not None:
                     logger.warning("a producer was closed with messages undelivered: %s", error)
         finally:
-            await self._core.finish(self._core.closing())
+            await self._core.finish(self._core._ending(waits=False))
 
 
 def _given(own: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,8 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
+_Made = PulsarConsumer | PulsarProducer | PulsarReader
+
 _BYTES = BytesSchema()
 
 
@@ -177,10 +179,10 @@ class PulsarClient(Closing):
         # Where missing chunks are fetched, if not on the thread that receives.
         self._fetch_on: FetchOn | None = None
         self._lock = threading.Lock()
-        # The following are guarded by _lock.
-        self._producers: set[PulsarProducer] = set()
-        self._readers: set[PulsarReader] = set()
-        self._consumers: set[PulsarConsumer] = set()
+        # What is open, by its class, in the order in which it is closed. Guarded by _lock.
+        self._made: dict[type[_Made], set[_Made]] = {
+            kind: set() for kind in (PulsarConsumer, PulsarProducer, PulsarReader)
+        }
         if self._provider is not None:
             self._provider.initialize(weakly(self._switch_to))
 
@@ -255,11 +257,8 @@ class PulsarClient(Closing):
             given.block_if_queue_full,
             given.message_router,
         )
-        producer = PulsarProducer(
-            writer, self._callbacks, schema, rules, self._forget_producer, growth
-        )
-        with self._lock:
-            self._producers.add(producer)
+        producer = PulsarProducer(writer, self._callbacks, schema, rules, self._forget, growth)
+        self._keep(producer)
         return producer
 
     @interruptible
@@ -310,7 +309,7 @@ class PulsarClient(Closing):
             options,
             self._receiver_budget,
             inclusive=given.start_message_id_inclusive,
-            on_close=self._forget_reader,
+            on_close=self._forget,
         )
         yield from reader._starting(given.start_message_id)
         reader.follow(
@@ -321,8 +320,7 @@ class PulsarClient(Closing):
                 weakly(reader.on_topics),
             )
         )
-        with self._lock:
-            self._readers.add(reader)
+        self._keep(reader)
         if given.reader_listener is not None:
             reader.listen(given.reader_listener)
         return reader
@@ -398,7 +396,7 @@ class PulsarClient(Closing):
             receiving_rules(given, dead_letters, self._fetch_on),
             self._receiver_budget,
             next(self._listeners),
-            self._forget_consumer,
+            self._forget,
         )
         period: float = given.pattern_auto_discovery_period
         if wanted.pattern is None:
@@ -414,8 +412,7 @@ class PulsarClient(Closing):
                 raise OptionError("without a receiver queue a consumer has one topic partition")
         else:
             found = sorted((yield from discovery.finding()))
-        with self._lock:
-            self._consumers.add(consumer)
+        self._keep(consumer)
         yield from consumer._opening(found, discovery if wanted.can_grow(found) else None)
         return consumer
 
@@ -505,16 +502,7 @@ class PulsarClient(Closing):
 
         Producers tell their callbacks which messages could not be delivered; this only logs them.
         """
-
-        def end(producer: PulsarProducer) -> None:
-            try:
-                producer.close()
-            except Interrupted:
-                raise
-            except PulsarError as error:
-                logger.warning("a producer was closed with messages undelivered: %s", error)
-
-        self._end_all(end)
+        in_steps(self._ending(flushes=True))
 
     def __del__(self) -> None:
         # A constructor that raised leaves no context; a fork and the interpreter's end no threads.
@@ -536,29 +524,34 @@ class PulsarClient(Closing):
     def _give_up(self) -> None:
         self.shutdown()
 
+    @interruptible
     def shutdown(self) -> None:
         """Close everything without waiting for pending operations."""
-        self._end_all(PulsarProducer.abort)
+        in_steps(self._ending())
 
-    def _end_all(self, end_producer: Callable[[PulsarProducer], None]) -> None:
-        """Close consumers, producers and readers, then what they share."""
+    def _ending(self, *, flushes: bool = False, waits: bool = True) -> Steps[None]:
+        """Return steps that close consumers, producers and readers, then what they share.
+
+        If it `flushes`, the caller's thread waits for the messages of producers; if it `waits`, for
+        the threads of the client.
+        """
         with self._lock:
-            producers, readers = list(self._producers), list(self._readers)
-            consumers = list(self._consumers)
+            made = [one for kind in self._made.values() for one in kind]
         try:
-            for consumer in consumers:
-                consumer.close()
-            for producer in producers:
-                end_producer(producer)
-            for reader in readers:
-                reader.close()
+            for one in made:
+                if not isinstance(one, PulsarProducer):
+                    yield from one._closing()
+                elif flushes:
+                    _close_logged(one)
+                else:
+                    yield from one._aborting()
         except BaseException:
             # What is left leaves as well, without waiting for messages that have no receipt.
-            self.shutdown()
+            yield from self._ending(waits=waits)
             raise
-        self._release()
+        self._release(waits=waits)
 
-    def _release(self, *, waits: bool = True) -> None:
+    def _release(self, *, waits: bool) -> None:
         """End what is shared; unless it `waits`, its threads end by themselves."""
         with self._switching:
             provider, self._provider = self._provider, None
@@ -582,9 +575,13 @@ class PulsarClient(Closing):
         growth.begin(now=False)
         return growth
 
-    def _forget_producer(self, producer: PulsarProducer) -> None:
+    def _keep(self, made: _Made) -> None:
         with self._lock:
-            self._producers.discard(producer)
+            self._made[type(made)].add(made)
+
+    def _forget(self, made: _Made) -> None:
+        with self._lock:
+            self._made[type(made)].discard(made)
 
     def _dead_letters(
         self, given: Any, wanted: TopicSelection, values: MessageValues
@@ -608,13 +605,14 @@ class PulsarClient(Closing):
             retries=retry,
         )
 
-    def _forget_consumer(self, consumer: PulsarConsumer) -> None:
-        with self._lock:
-            self._consumers.discard(consumer)
 
-    def _forget_reader(self, reader: PulsarReader) -> None:
-        with self._lock:
-            self._readers.discard(reader)
+def _close_logged(producer: PulsarProducer) -> None:
+    try:
+        producer.close()
+    except Interrupted:
+        raise
+    except PulsarError as error:
+        logger.warning("a producer was closed with messages undelivered: %s", error)
 
 
 def _shut_down(client: PulsarClient) -> None:
