@@ -158,28 +158,12 @@ class FrameDecoder:
             if self._parts:
                 self._parts[-1] = bytes(data)
 
-    def next_frame(self) -> Frame | None:
-        """Return the next complete frame, or None until more data is received.
-
-        Raises RemoteProtocolError for bytes that are no frame; then the stream is useless, and
-        every further call raises the same error.
-        """
-        try:
-            end = self._next_end()
-            if end is None:
-                return None
-            frame = self._parse(end)
-        except RemoteProtocolError as error:
-            self._fail(error)
-            raise
-        self._advance(end)
-        return frame
-
     def next_block_or_frame(self) -> MessageBlock | ReceiptBlock | Frame | None:
         """Return the next complete frame, or a run of MESSAGE or SEND_RECEIPT frames.
 
-        The frames of a run have one consumer or producer. None until more data is received; raises
-        as `next_frame`.
+        The frames of a run have one consumer or producer. None until more data is received. Raises
+        RemoteProtocolError for bytes that are no frame; then the stream is useless, and every
+        further call raises the same error.
         """
         try:
             end = self._next_end()

@@ -26,7 +26,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -143,24 +143,6 @@ class Unreadable:
         bad = [row for row in range(len(raw)) if there[row] or self._are_nulls_too]
         columns = [pa.nulls(len(raw), kind) for kind in self._types]
         return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
-
-
-class JointDecoder(Protocol):
-    """Decodes values that were written with several versions of a schema."""
-
-    def decode(self, raw: pa.Array, versions: pa.Array) -> Decoded:
-        """Decode a binary array; `versions` are the numbers of the values' versions, as int32."""
-
-
-@runtime_checkable
-class Joinable(Decoder, Protocol):
-    """A decoder that can decode values of its version together with those of others."""
-
-    def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
-        """Return a decoder for values of all these decoders' versions, if there can be one.
-
-        A value's version number is its decoder's index.
-        """
 
 
 class Encoder(Protocol):

@@ -17,7 +17,7 @@ from pulsar_spark.protocol import implementation
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, integers
 from pulsar_spark.schema.arrow.kernel_columns import layout, read_in_kernel, with_rows
 from pulsar_spark.schema.bounded_cache import BoundedCache
-from pulsar_spark.schema.codec import Decoded, Decoder, JointDecoder, Mismatch, Undecodable
+from pulsar_spark.schema.codec import Decoded, Decoder, Mismatch, Undecodable
 
 MAX_VERSIONS = 256
 """The most versions whose values are decoded together."""
@@ -86,10 +86,10 @@ class ColumnDecoder:
             _kernels.put(self, found, len(self._fields))
         return found
 
-    def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
+    def together(self, decoders: Sequence[Decoder]) -> ColumnDecoder | None:
         """Return a decoder for values of all these decoders' versions, if there can be one.
 
-        It can be one that was returned before.
+        A value's version number is its decoder's index. It can be one that was returned before.
         """
         key = tuple(each for each in decoders if isinstance(each, ColumnDecoder))
         if len(key) < len(decoders) or len(key) > MAX_VERSIONS:

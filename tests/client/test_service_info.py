@@ -31,6 +31,7 @@ from pulsar_spark.errors import ConnectionLost, OptionError
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.producing import Sent, TopicScript
 from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.support.asking import broker_of
 from tests.support.waiting import wait_until
 
 MS = 30_000
@@ -375,11 +376,11 @@ def test_an_address_of_one_cluster_is_not_connected_to_for_another(
 ) -> None:
     """It would get the other one's credentials."""
     pool = client._context.pool
-    address = client._context.lookup.broker(TOPIC)
+    address = broker_of(client._context.lookup, TOPIC)
     provider.switch(clusters[1].info)
     with pytest.raises(ConnectionLost, match="switched"):
         pool.get_async(address)
-    assert client._context.lookup.broker(TOPIC).cluster == 1
+    assert broker_of(client._context.lookup, TOPIC).cluster == 1
 
 
 def test_a_lookup_by_http_goes_on_in_the_other_cluster(clusters: tuple[Cluster, Cluster]) -> None:

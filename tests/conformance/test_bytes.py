@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry, parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder, encode_command
+from pulsar_spark.protocol.frames import encode_command
+from tests.support.frames import SingleFrames
 
 
 def varint(value: int) -> bytes:
@@ -193,7 +194,7 @@ def framed(kind: int, body: bytes) -> bytes:
 
 
 def read(frame: bytes) -> Frame:
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     decoder.receive_data(frame)
     found = decoder.next_frame()
     assert found is not None

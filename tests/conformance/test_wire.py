@@ -9,9 +9,10 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.frame_parts import parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
+from pulsar_spark.protocol.frames import encode_command, encode_payload_command
 from tests.conformance.taps import Clearing, Seeing
 from tests.conformance.wire import Stream
+from tests.support.frames import SingleFrames
 
 SEND = commands.send(1, 5, 2)
 
@@ -47,7 +48,7 @@ def entry(codec: int, *, checksum: bool = True) -> bytes:
 @pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4, pb.ZSTD], ids=["none", "lz4", "zstd"])
 def test_a_field_of_messages_in_a_batch_is_cleared(codec: int, checksum: bool) -> None:
     clearing = Clearing("SingleMessageMetadata.partition_key")
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     decoder.receive_data(clearing.edit(entry(codec, checksum=checksum)))
     frame = decoder.next_frame()
     assert frame is not None

@@ -24,6 +24,7 @@ from tests.engine.producing import NO_ID, TOPIC, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
 from tests.engine.test_producer_session import Owner
+from tests.support.asking import register
 from tests.support.waiting import finish, wait_until
 
 
@@ -36,7 +37,7 @@ def test_entries_that_are_sent_together_arrive_in_order() -> None:
     with topic() as (script, context, _):
         connection = connection_for(context)
         session = ProducerSession(Owner(), connection)
-        session.open(Identity(TOPIC, None, user_provided_name=False), 5)
+        register(session, Identity(TOPIC, None, user_provided_name=False))
         assert connection.put_sends(session.producer_id, frames(session.producer_id, 100))
         connection.write(5)
         assert connection.put_sends(session.producer_id, frames(session.producer_id, 1))
@@ -51,7 +52,7 @@ def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
         connection = connection_for(context)
         owner = Owner()
         session = ProducerSession(owner, connection)
-        session.open(Identity(TOPIC, None, user_provided_name=False), 5)
+        register(session, Identity(TOPIC, None, user_provided_name=False))
         script.producers[0][0].send(brief.close_producer(session.producer_id, NO_ID))
         assert owner.changed.wait(5)
         assert not connection.put_sends(session.producer_id, frames(session.producer_id, 2))

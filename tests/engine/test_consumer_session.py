@@ -28,6 +28,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, T
 from tests.engine.test_connection import connected
 from tests.engine.topics import add_batch, lose_topic, pretend_empty, quick
+from tests.support.asking import connection_of
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -54,7 +55,7 @@ def test_a_session_is_asked_and_leaves_nothing_behind() -> None:
         broker.create_topic(TOPIC)
         for number in range(3):
             add_batch(broker, TOPIC, [b"%d" % number])
-        with ConsumerSession(Lookup(pool).connection(TOPIC), request("mine")) as session:
+        with ConsumerSession(connection_of(Lookup(pool), TOPIC), request("mine")) as session:
             subscribe(session)
             assert list(broker.subscriptions(TOPIC)) == ["mine"]
             assert not broker.subscriptions(TOPIC)["mine"].durable
@@ -71,7 +72,7 @@ def test_a_durable_subscription_stays() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         durable = SubscribeRequest(TOPIC, "mine", None)
-        with ConsumerSession(Lookup(pool).connection(TOPIC), durable) as session:
+        with ConsumerSession(connection_of(Lookup(pool), TOPIC), durable) as session:
             subscribe(session)
         wait_until(lambda: not broker.subscriptions(TOPIC)["mine"].consumers)
         assert broker.subscriptions(TOPIC)["mine"].durable
@@ -134,7 +135,7 @@ def test_a_session_that_is_closed_while_it_subscribes_ends_at_once_and_leaves_no
 def test_a_session_that_is_over_does_not_begin() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        session = ConsumerSession(Lookup(pool).connection(TOPIC), request())
+        session = ConsumerSession(connection_of(Lookup(pool), TOPIC), request())
         session.close()
         with pytest.raises(ConnectionLost):
             subscribe(session)
@@ -146,7 +147,7 @@ def test_a_session_that_is_over_does_not_begin() -> None:
 def test_a_session_ends_with_what_the_broker_knows_of_it(trouble: str) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        with ConsumerSession(Lookup(pool).connection(TOPIC), request()) as session:
+        with ConsumerSession(connection_of(Lookup(pool), TOPIC), request()) as session:
             subscribe(session)
             if trouble == "unload":
                 broker.unload(TOPIC)
@@ -169,7 +170,7 @@ def test_a_consumer_that_the_broker_holds_is_confirmed(durable: bool) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         wanted = SubscribeRequest(TOPIC, "mine", None if durable else EARLIEST_POSITION)
-        with ConsumerSession(Lookup(pool).connection(TOPIC), wanted) as session:
+        with ConsumerSession(connection_of(Lookup(pool), TOPIC), wanted) as session:
             subscribe(session)
             confirm(session)
             assert not session.ended
@@ -185,7 +186,7 @@ def test_a_consumer_without_a_topic_is_recognised(durable: bool) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         wanted = SubscribeRequest(TOPIC, "mine", None if durable else EARLIEST_POSITION)
-        with ConsumerSession(Lookup(pool).connection(TOPIC), wanted) as session:
+        with ConsumerSession(connection_of(Lookup(pool), TOPIC), wanted) as session:
             subscribe(session)
             lose_topic(broker, TOPIC)
             with pytest.raises(ConnectionLost, match="unloaded the topic"):
@@ -198,7 +199,7 @@ def test_a_consumer_without_a_topic_is_recognised(durable: bool) -> None:
 def test_a_topic_that_is_gone_is_no_confirmation() -> None:
     with EmbeddedBroker(auto_create=False) as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        connection = Lookup(pool).connection(TOPIC)
+        connection = connection_of(Lookup(pool), TOPIC)
         pretend_empty(broker)
         with ConsumerSession(connection, request()) as session:
             subscribe(session)

@@ -17,6 +17,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import quick
+from tests.support.asking import broker_of, connection_of
 
 TOPIC = "persistent://public/default/t"
 
@@ -37,7 +38,7 @@ def test_a_question_about_many_partitions_takes_few_writes(
         broker.create_topic("t", count)
         lookup = Lookup(pool)
         topics = [f"{TOPIC}-partition-{number}" for number in range(count)]
-        lookup.broker(topics[0])
+        broker_of(lookup, topics[0])
         # All answers are there before any of them is looked at.
         broker.faults.delay("LOOKUP_RESPONSE", 0.2, hold=True, times=None)
         monkeypatch.setattr(Transport, "send_some", counted)
@@ -54,7 +55,7 @@ def test_what_is_asked_when_the_connection_breaks_fails() -> None:
         topics = [f"{TOPIC}-partition-{number}" for number in range(20)]
         extents = lookup.extents(topics)
         assert all(isinstance(found, Extent) for found in extents.values())
-        connection = lookup.connection(topics[0])
+        connection = connection_of(lookup, topics[0])
         with gathered():
             answer = connection.request_async(
                 commands.request(pb.CommandLookupTopic, topic=topics[0])

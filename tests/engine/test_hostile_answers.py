@@ -25,6 +25,7 @@ from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.topics import stored_entry
 from tests.outgoing import single
 from tests.protocol import hostile
+from tests.support.asking import broker_of
 
 TOPIC = "persistent://public/default/t"
 
@@ -142,7 +143,7 @@ def read(context: ClientContext) -> None:
 
 
 USES: dict[str, tuple[int, Callable[[ClientContext], object]]] = {
-    "broker": (T.LOOKUP, lambda context: context.lookup.broker(TOPIC)),
+    "broker": (T.LOOKUP, lambda context: broker_of(context.lookup, TOPIC)),
     "partitions": (T.PARTITIONED_METADATA, lambda context: context.lookup.partitions(TOPIC)),
     "topics": (
         T.GET_TOPICS_OF_NAMESPACE,

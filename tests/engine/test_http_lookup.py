@@ -42,6 +42,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import split_key_value
 from pulsar_spark.schema.registry import SchemaVersions, latest_schemas
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.asking import broker_of
 from tests.support.certificates import Authority
 from tests.support.issuer import Answer, say
 from tests.support.java_server import free_ports
@@ -69,7 +70,7 @@ def refused(
 ) -> PulsarError:
     """Return the error of a lookup."""
     with context_for(url, **more) as context, pytest.raises(kind) as caught:
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
     assert caught.value.topic == TOPIC
     assert SECRET not in f"{caught.value!s}{caught.value!r}"
     return caught.value
@@ -109,7 +110,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def test_a_lookup_gives_the_broker_that_is_named(web: WebService) -> None:
     with context_for(web.url, listener_name="a b") as context:
-        broker = context.lookup.broker("public/default/a b%é+c")
+        broker = broker_of(context.lookup, "public/default/a b%é+c")
     assert broker == BrokerAddress("broker:6650", "broker:6650")
     (asked,) = web.asked
     assert asked.path == "/lookup/v2/topic/persistent/public/default/a%20b%25%C3%A9%2Bc"
@@ -121,7 +122,7 @@ def test_a_lookup_gives_the_broker_that_is_named(web: WebService) -> None:
 def test_names_with_a_cluster_have_the_paths_of_old_brokers(web: WebService) -> None:
     topic = "persistent://tenant/cluster/ns/a/b"
     with context_for(web.url) as context:
-        context.lookup.broker(topic)
+        broker_of(context.lookup, topic)
         context.lookup.partitions(topic)
         context.lookup.topics_of_namespace("tenant/cluster/ns")
     assert [asked.path for asked in web.asked] == [
@@ -234,7 +235,7 @@ def test_a_connection_that_the_server_ended_meanwhile_is_made_anew(web: WebServi
     web.answers, web.again = [once], True
     with context_for(web.url) as context:
         for _ in range(20):
-            context.lookup.broker(TOPIC)
+            broker_of(context.lookup, TOPIC)
     assert len(web.asked) == 20
 
 
@@ -244,7 +245,7 @@ def test_all_hosts_are_tried_and_the_one_that_answers_is_kept(web: WebService) -
     dead = f"127.0.0.1:{port}"
     with context_for(f"http://{dead},{web.host}") as context:
         for _ in range(5):
-            assert context.lookup.broker(TOPIC).logical == "broker:6650"
+            assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
     error = refused(f"http://{dead}", ConnectError, operation_timeout=0.5)
     assert dead in str(error)
 
@@ -257,11 +258,11 @@ def test_all_hosts_are_tried_and_the_one_that_answers_is_kept(web: WebService) -
 def test_redirects_are_followed(web: WebService, status: int) -> None:
     with WebService("pulsar://owner:6650") as owner, context_for(web.url) as context:
         web.answers = [web.redirect(owner.url, status)]
-        assert context.lookup.broker(TOPIC).logical == "owner:6650"
+        assert broker_of(context.lookup, TOPIC).logical == "owner:6650"
         assert [asked.path for asked in owner.asked] == [web.asked[0].path]
         # A path without a host stays on the same host.
         web.answers = [say(status, b"", Location="/lookup/v2/topic/other?authoritative=true")]
-        assert context.lookup.broker(TOPIC).logical == "broker:6650"
+        assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
         assert web.asked[-1].query == {"authoritative": ["true"]}
 
 
@@ -293,7 +294,7 @@ def test_redirects_that_lead_nowhere_are_errors(web: WebService, location: str) 
     web.answers, web.again = [say(307, b"", **({"Location": location} if location else {}))], True
     kinds = (RemoteProtocolError, NotAllowed)
     with context_for(web.url) as context, pytest.raises(kinds) as caught:
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
     assert SECRET not in str(caught.value)
 
 
@@ -312,7 +313,7 @@ def test_credentials_go_to_the_hosts_of_the_service_url_alone(web: WebService) -
     with WebService("pulsar://owner:6650") as owner:
         web.answers = [web.redirect(owner.url)]
         with context_for(web.url, auth=TOKEN) as context:
-            assert context.lookup.broker(TOPIC).logical == "owner:6650"
+            assert broker_of(context.lookup, TOPIC).logical == "owner:6650"
         assert given(web) == [f"Bearer {SECRET}"]
         assert given(owner) == [None]
 
@@ -326,7 +327,7 @@ def test_credentials_go_to_the_hosts_of_the_service_url_alone(web: WebService) -
         web.answers, web.again = [web.redirect(owner.url)], True
         with context_for(f"http://{owner.host},{web.host}", auth=TOKEN) as context:
             for _ in range(4):
-                assert context.lookup.broker(TOPIC).logical == "owner:6650"
+                assert broker_of(context.lookup, TOPIC).logical == "owner:6650"
         assert set(given(owner)[2:]) == {f"Bearer {SECRET}"}
 
 
@@ -342,7 +343,7 @@ def test_nothing_goes_from_tls_to_plain(tmp_path: Path, web: WebService) -> None
         assert "another scheme" in str(refused(secure.url, RemoteProtocolError, tls=tls))
         secure.lookup["brokerUrlTls"] = "pulsar+ssl://b:2"
         with context_for(secure.url, tls=tls) as context:
-            assert context.lookup.broker(TOPIC).logical == "b:2"
+            assert broker_of(context.lookup, TOPIC).logical == "b:2"
         secure.answers = [secure.redirect(web.url)]
         error = refused(secure.url, RemoteProtocolError, tls=tls, auth=TOKEN)
         assert "never downgraded from TLS to plain" in str(error)
@@ -364,7 +365,7 @@ def test_credentials_are_given_in_the_headers_of_java(
     web: WebService, auth: AuthOptions, expected: str | None
 ) -> None:
     with context_for(web.url, auth=auth) as context:
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
     assert given(web) == [expected]
     method = web.asked[0].headers.get("X-Pulsar-Auth-Method-Name")
     assert method == (auth.method if expected else None)
@@ -376,7 +377,7 @@ def test_a_token_file_is_read_for_every_request(web: WebService, tmp_path: Path)
     with context_for(web.url, auth=AuthOptions("token", token_file=str(file))) as context:
         for token in ("first", "second"):
             file.write_text(token)
-            context.lookup.broker(TOPIC)
+            broker_of(context.lookup, TOPIC)
     assert given(web) == ["Bearer first", "Bearer second"]
 
 
@@ -404,7 +405,7 @@ def test_without_headers_from_a_users_class_the_method_must_be_known(
 ) -> None:
     auth = AuthOptions("plugin", plugin=f"{__name__}:WebVault", plugin_params=SECRET)
     with context_for(web.url, auth=auth) as context:
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
     assert web.asked[0].headers["X-Vault"] == SECRET
     auth = AuthOptions("plugin", plugin=f"{__name__}:Vault", plugin_params=SECRET)
     error = refused(web.url, UnsupportedFeature, auth=auth)
@@ -487,7 +488,7 @@ def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
 def test_what_can_pass_is_asked_again(web: WebService, status: int) -> None:
     web.answers = [refuse(status, "not now"), say(status, b"<html>a proxy</html>")]
     with context_for(web.url) as context:
-        assert context.lookup.broker(TOPIC).logical == "broker:6650"
+        assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
     assert len(web.asked) == 3
 
 
@@ -497,7 +498,7 @@ def test_who_is_not_ready_is_left_for_another_host(web: WebService) -> None:
         other.answers, other.again = [refuse(503, "not ready")], True
         with context_for(f"http://{other.host},{web.host}") as context:
             for _ in range(3):
-                assert context.lookup.broker(TOPIC).logical == "broker:6650"
+                assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
         assert len(other.asked) <= 1
         # Where the last attempt gets no answer in time, the one before is named.
         error = refused(other.url, (ServiceNotReady, OperationTimeout), operation_timeout=0.5)
@@ -670,12 +671,12 @@ def test_tls_is_checked_as_on_the_binary_port(tmp_path: Path) -> None:
     with WebService(secure="pulsar+ssl://b:1", tls=server) as web:
         tls = TlsOptions(authority.file, certificate, key)
         with context_for(web.url, tls=tls) as context:
-            assert context.lookup.broker(TOPIC).logical == "b:1"
+            assert broker_of(context.lookup, TOPIC).logical == "b:1"
         assert web.certificates
         files = AuthOptions("tls", certificate_file=certificate, key_file=key)
         trusting = TlsOptions(trust_certs_file=authority.file)
         with context_for(web.url, tls=trusting, auth=files) as context:
-            assert context.lookup.broker(TOPIC).logical == "b:1"
+            assert broker_of(context.lookup, TOPIC).logical == "b:1"
         assert "not trusted" in str(refused(web.url, TlsError))
         count = len(web.asked)
         error = refused(web.url, TlsError, tls=trusting)
@@ -744,7 +745,7 @@ def test_tasks_of_a_process_share_connections(web: WebService) -> None:
     options = ClientOptions(web.url)
     for _ in range(10):
         with ClientContext.shared(options) as context:
-            context.lookup.broker(TOPIC)
+            broker_of(context.lookup, TOPIC)
     assert web.connections == 1
     shared_connections().close_unused()
     wait_until(lambda: not http_threads())
@@ -754,18 +755,18 @@ def test_tasks_of_a_process_share_connections(web: WebService) -> None:
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
 def test_a_forked_child_cannot_use_it_and_does_it_no_harm(web: WebService) -> None:
     with context_for(web.url) as context:
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
                 try:
-                    context.lookup.broker(TOPIC)
+                    broker_of(context.lookup, TOPIC)
                 except ClosedError:
                     context.close()
                     os._exit(0)
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        context.lookup.broker(TOPIC)
+        broker_of(context.lookup, TOPIC)
     assert web.connections == 1
 
 
@@ -779,6 +780,6 @@ def test_an_answer_that_breaks_off_is_asked_for_again(web: WebService) -> None:
 
     web.answers = [half, half]
     with context_for(web.url) as context:
-        assert context.lookup.broker(TOPIC).logical == "broker:6650"
+        assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
     web.answers, web.again = [half], True
     refused(web.url, ConnectionLost, operation_timeout=0.5)

@@ -32,6 +32,7 @@ from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
+from tests.support.asking import broker_of, connection_of
 from tests.support.java_server import free_ports
 from tests.support.waiting import finish, wait_until
 
@@ -65,7 +66,7 @@ def partition(number: int) -> str:
 
 def test_a_lookup_gives_the_broker_that_is_named() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
-        assert Lookup(pool).broker(TOPIC) == broker.broker
+        assert broker_of(Lookup(pool), TOPIC) == broker.broker
         (asked,) = broker.commands(T.LOOKUP)
         assert (asked.topic, asked.authoritative) == (TOPIC, False)
 
@@ -84,8 +85,8 @@ def test_behind_a_proxy_the_socket_goes_where_the_lookup_went() -> None:
         ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
         ConnectionPool(broker.options()) as pool,
     ):
-        assert Lookup(pool).broker(TOPIC) == BrokerAddress("inner:6650", broker.address)
-        Lookup(pool).connection(TOPIC)
+        assert broker_of(Lookup(pool), TOPIC) == BrokerAddress("inner:6650", broker.address)
+        connection_of(Lookup(pool), TOPIC)
         assert broker.commands(T.CONNECT)[1].proxy_to_broker_url == "inner:6650"
 
 
@@ -107,13 +108,13 @@ def test_how_the_proxy_reaches_its_brokers_is_its_own_matter(scheme: str) -> Non
         ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
         ConnectionPool(broker.options()) as pool,
     ):
-        assert Lookup(pool).broker(TOPIC) == BrokerAddress("inner:6650", broker.address)
+        assert broker_of(Lookup(pool), TOPIC) == BrokerAddress("inner:6650", broker.address)
 
 
 @pytest.mark.fault(17)
 def test_a_broker_that_is_its_own_proxy_has_one_connection() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
-        connection = Lookup(pool).connection(TOPIC)
+        connection = connection_of(Lookup(pool), TOPIC)
         assert connection is pool.service()
         assert len(pool.connections) == 1
 
@@ -133,7 +134,7 @@ def test_redirects_are_followed_and_carry_authoritative_on() -> None:
             ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
             ConnectionPool(broker.options()) as pool,
         ):
-            assert Lookup(pool).broker(TOPIC) == owner.broker
+            assert broker_of(Lookup(pool), TOPIC) == owner.broker
             assert [asked.authoritative for asked in owner.commands(T.LOOKUP)] == [True]
 
 
@@ -141,7 +142,7 @@ def test_several_brokers_share_a_partitioned_topic() -> None:
     with EmbeddedBroker(brokers=2) as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC, partitions=8)
         lookup = Lookup(pool)
-        found = {lookup.broker(partition(number)) for number in range(8)}
+        found = {broker_of(lookup, partition(number)) for number in range(8)}
         assert {f"pulsar://{address.logical}" for address in found} == set(broker.service_urls)
 
 
@@ -150,7 +151,7 @@ def test_endless_redirects_are_an_error_after_twenty() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.redirect(broker.service_url, times=None)
         with pytest.raises(RemoteProtocolError, match=r"too many redirects \(20\)") as caught:
-            Lookup(pool).broker(TOPIC)
+            broker_of(Lookup(pool), TOPIC)
         assert caught.value.topic == TOPIC
         assert broker.faults.seen("LOOKUP") == 21
 
@@ -168,7 +169,7 @@ def test_a_lookup_that_leads_elsewhere_than_to_a_plain_broker_is_refused(url: st
         ConnectionPool(broker.options()) as pool,
         pytest.raises(RemoteProtocolError),
     ):
-        Lookup(pool).broker(TOPIC)
+        broker_of(Lookup(pool), TOPIC)
 
 
 @pytest.mark.fault(18, 19)
@@ -179,7 +180,7 @@ def test_what_can_pass_is_asked_again_on_the_same_connection(code: int) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.error("LOOKUP", code, times=3)
         connection = pool.service()
-        Lookup(pool).broker(TOPIC)
+        broker_of(Lookup(pool), TOPIC)
         asked = [seen.at for seen in broker.faults.log("LOOKUP")]
         gaps = [after - before for before, after in itertools.pairwise(asked)]
         for gap, least in zip(gaps, (0.09, 0.18, 0.36), strict=True):
@@ -194,7 +195,7 @@ def test_a_permission_that_the_broker_could_not_check_is_asked_for_again() -> No
     text = "Exception occurred while trying to authorize lookup"
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.error("LOOKUP", "AuthorizationError", text, times=2)
-        Lookup(pool).broker(TOPIC)
+        broker_of(Lookup(pool), TOPIC)
         assert broker.faults.seen("LOOKUP") == 3
 
 
@@ -202,7 +203,7 @@ def test_what_cannot_pass_is_asked_once() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.error("LOOKUP", "AuthorizationError", "not for you", times=None)
         with pytest.raises(AuthorizationError, match="not for you") as caught:
-            Lookup(pool).broker(TOPIC)
+            broker_of(Lookup(pool), TOPIC)
         assert caught.value.topic == TOPIC
         assert broker.faults.seen("LOOKUP") == 1
 
@@ -212,7 +213,7 @@ def test_what_does_not_pass_is_raised_at_the_operation_timeout() -> None:
         broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
         started = time.monotonic()
         with pytest.raises(ServiceNotReady, match="attempts"):
-            Lookup(pool).broker(TOPIC)
+            broker_of(Lookup(pool), TOPIC)
         assert time.monotonic() - started < 15
 
 
@@ -220,7 +221,7 @@ def test_a_lookup_without_an_answer_is_a_timeout_with_the_topic() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=0.3)) as pool:
         broker.faults.drop("LOOKUP", times=None)
         with pytest.raises(OperationTimeout) as caught:
-            Lookup(pool).broker(TOPIC)
+            broker_of(Lookup(pool), TOPIC)
         assert caught.value.topic == TOPIC
 
 
@@ -236,7 +237,7 @@ def test_a_broker_that_comes_up_late_is_found() -> None:
 
         late = threading.Timer(1.0, bring_up)
         late.start()
-        assert Lookup(pool).broker(TOPIC).logical == f"127.0.0.1:{port}"
+        assert broker_of(Lookup(pool), TOPIC).logical == f"127.0.0.1:{port}"
         started.set()
         late.join()
 
@@ -249,7 +250,7 @@ def test_a_broker_that_stays_down_is_named_at_the_operation_timeout() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ClientOptions(f"pulsar://{address}", operation_timeout=3.0)
         with ConnectionPool(options) as pool, pytest.raises(ConnectError, match=address):
-            Lookup(pool).broker(TOPIC)
+            broker_of(Lookup(pool), TOPIC)
 
 
 def test_the_listener_name_is_passed_on() -> None:
@@ -257,7 +258,7 @@ def test_the_listener_name_is_passed_on() -> None:
         ScriptedBroker() as broker,
         ConnectionPool(broker.options(listener_name="external")) as pool,
     ):
-        Lookup(pool).broker(TOPIC)
+        broker_of(Lookup(pool), TOPIC)
         assert broker.commands(T.LOOKUP)[0].advertised_listener_name == "external"
 
 
@@ -436,7 +437,7 @@ def test_who_gives_up_waiting_for_a_turn_leaves_it_to_others() -> None:
         lost = [f"{TOPIC}-lost-{number}" for number in range(3 * MAX_IN_FLIGHT)]
         found = lookup.ask_many(lost, lookup.broker_operation)
         assert all(isinstance(error, OperationTimeout) for error in found.values())
-        assert lookup.broker(TOPIC) == broker.broker
+        assert broker_of(lookup, TOPIC) == broker.broker
 
 
 @pytest.mark.fault(14, 21)

@@ -42,6 +42,7 @@ from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, look_up, only, request_of
 from tests.engine.test_lookup import TOPIC, answering
+from tests.support.asking import broker_of
 from tests.support.waiting import wait_until
 
 Answer = Callable[[int], pb.BaseCommand]
@@ -197,7 +198,7 @@ def test_an_address_that_is_not_utf8_is_invalid() -> None:
         ConnectionPool(broker.options(operation_timeout=0.5)) as pool,
         pytest.raises(RemoteProtocolError, match=r"brokerServiceUrl .* is not text in UTF-8"),
     ):
-        Lookup(pool).broker(TOPIC)
+        broker_of(Lookup(pool), TOPIC)
 
 
 @pytest.mark.fault(28)
@@ -240,7 +241,7 @@ def test_a_refusal_of_another_kind_is_a_refusal() -> None:
     with ScriptedBroker(script) as broker, ClientContext(broker.options()) as context:
         with pytest.raises(AuthorizationError, match="not yours"):
             context.lookup.partitions(TOPIC)
-        assert context.lookup.broker(TOPIC) == broker.broker
+        assert broker_of(context.lookup, TOPIC) == broker.broker
 
 
 # --- numbers ----------------------------------------------------------------------------------

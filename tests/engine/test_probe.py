@@ -34,6 +34,7 @@ from tests import brief
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
 from tests.engine.test_connection import connected, kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, after_last, fill, pretend_empty, quick
+from tests.support.asking import connection_of
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -395,7 +396,7 @@ def test_whoever_waits_is_told_when_the_broker_closes_or_the_connection_breaks()
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         for trouble in (lambda: broker.unload(TOPIC), broker.faults.disconnect):
-            connection = Lookup(pool).connection(TOPIC)
+            connection = connection_of(Lookup(pool), TOPIC)
             entries = module._Entries()
             wanted = SubscribeRequest(TOPIC, "p", EARLIEST_POSITION)
             with ConsumerSession(connection, wanted, entries) as session:

@@ -17,6 +17,7 @@ import pytest
 from pulsar_spark.engine import attaching
 from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
@@ -50,6 +51,7 @@ from tests.engine.producing import (
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.outgoing import single
+from tests.support.asking import register
 from tests.support.java_server import free_ports
 from tests.support.waiting import Clock, finish, wait_until
 
@@ -85,7 +87,7 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
         script.success = {"topic_epoch": 9, "schema_version": b"v"}
         mine = identity()
         made = ProducerSession(Owner(), connection_for(context))
-        success = made.open(mine, 5)
+        success = register(made, mine)
         assert success.schema_version == b"v"
         assert mine.name == success.producer_name
         assert (mine.producer_id, mine.epoch, mine.topic_epoch) == (made.producer_id, 0, 9)
@@ -96,7 +98,7 @@ def test_the_producer_command_has_all_options() -> None:
     with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
         mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True, encrypted=True)
-        ProducerSession(Owner(), connection_for(context)).open(mine, 5)
+        register(ProducerSession(Owner(), connection_for(context)), mine)
         command = script.producers[0][1]
         assert command.schema == schema
         assert command.producer_access_mode == pb.Exclusive
@@ -108,7 +110,7 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
     with topic() as (script, context, _):
         owner = Owner()
         mine = ProducerSession(owner, connection_for(context))
-        mine.open(identity(), 5)
+        register(mine, identity())
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
         session.send(brief.send_receipt(command.producer_id, 5, stored))
@@ -124,7 +126,7 @@ def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
     with topic() as (script, context, _):
         owner = Owner()
         mine = ProducerSession(owner, connection_for(context))
-        mine.open(identity(), 5)
+        register(mine, identity())
         session, command = script.producers[0]
         url = "pulsar://elsewhere:6650"
         session.send(brief.close_producer(command.producer_id, NO_ID, assignedBrokerServiceUrl=url))
@@ -138,7 +140,7 @@ def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
 def test_the_end_of_the_connection_is_a_loss() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        ProducerSession(owner, connection_for(context)).open(identity(), 5)
+        register(ProducerSession(owner, connection_for(context)), identity())
         script.producers[0][0].drop()
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ConnectionLost)
@@ -149,8 +151,8 @@ def test_after_close_nothing_is_reported() -> None:
     with topic() as (script, context, _):
         owner = Owner()
         mine = ProducerSession(owner, connection_for(context))
-        mine.open(identity(), 5)
-        mine.close(5)
+        register(mine, identity())
+        run(mine.close_operation, 5)
         assert script.closed == [mine.producer_id]
         script.producers[0][0].drop()
         # The connection's last act is to tell all of its end.
@@ -171,12 +173,12 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
         mine = identity()
         connection = connection_for(context)
         with pytest.raises(OperationTimeout) as raised:
-            ProducerSession(Owner(), connection).open(mine, 0.1)
+            register(ProducerSession(Owner(), connection), mine, 0.1)
         assert raised.value.topic in (TOPIC, None)
         wait_until(lambda: bool(script.closed))
         session, command = late[0]
         session.send_unchecked(brief.producer_success(command.request_id, "late"))
-        ProducerSession(Owner(), connection).open(mine, 5)
+        register(ProducerSession(Owner(), connection), mine)
         assert mine.name != "late"
         assert mine.epoch == 1
 
@@ -184,7 +186,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
 def test_saying_good_bye_on_a_dead_connection_is_no_error() -> None:
     with topic() as (_, context, _):
         mine = ProducerSession(Owner(), connection_for(context))
-        mine.open(identity(), 5)
+        register(mine, identity())
         mine.connection.close()
         mine.close_quietly()
 
@@ -199,7 +201,7 @@ def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
 
         script.on_producer = on_producer
         with pytest.raises(ConnectionLost):
-            ProducerSession(Owner(), connection_for(context)).open(identity(), 5)
+            register(ProducerSession(Owner(), connection_for(context)), identity())
 
 
 def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list[float]:

@@ -38,6 +38,7 @@ from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.damaged_pem import damaged, shows
 from tests.engine.gathering import TRICKLED, trickle
+from tests.support.asking import connection_of
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.java_server import free_ports
 from tests.support.waiting import finish
@@ -106,7 +107,7 @@ def test_redirects_between_brokers_stay_within_tls(authority: Authority) -> None
         with ClientContext(
             options_for(broker.service_url, trust_certs_file=authority.file)
         ) as context:
-            served = {context.lookup.connection(f"t{number}").address for number in range(8)}
+            served = {connection_of(context.lookup, f"t{number}").address for number in range(8)}
         assert len(served) > 1
 
 
@@ -190,7 +191,7 @@ def test_an_sni_proxy_gets_the_brokers_name(authority: Authority) -> None:
         )
         with ClientContext(options) as context:
             assert context.lookup.partitions("t") == 0
-            assert not context.lookup.connection("t").closed
+            assert not connection_of(context.lookup, "t").closed
         assert b"broker.example" in proxy.hellos[0]
         # The broker's own address is reached through the proxy, too.
         assert len(proxy.hellos) == 2
@@ -471,7 +472,7 @@ def test_a_lookup_that_names_only_a_plain_address_is_refused(
             ) as context,
             pytest.raises(PulsarError, match="never downgraded from TLS to plain"),
         ):
-            context.lookup.connection("t")
+            connection_of(context.lookup, "t")
         assert plain.connections == 0
 
 

@@ -31,6 +31,7 @@ from tests.integration.messages import (
     read_rows,
     rows_of,
 )
+from tests.support.asking import connection_of
 from tests.support.waiting import wait_until
 
 Connect = Callable[..., Any]
@@ -243,7 +244,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
         found = [reader.next_entry() for _ in range(3)]
         writer.send(MessageFields(b"before"))
         writer.flush()
-        connection = Lookup(context.pool).connection(topic)
+        connection = connection_of(Lookup(context.pool), topic)
         before = tuned_broker.subscriptions(topic)
         # The broker sends PING every two seconds and does not wait much longer for the answer.
         time.sleep(5.0)
@@ -252,7 +253,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
         writer.send(MessageFields(b"after"))
         writer.flush()
         assert writer.counts.reconnects == 0
-        assert Lookup(context.pool).connection(topic) is connection
+        assert connection_of(Lookup(context.pool), topic) is connection
         rows = [row for entry in found if entry is not None for row in rows_of(entry)]
         assert [row.content.payload for row in rows] == numbered(5_000)
 

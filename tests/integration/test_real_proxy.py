@@ -15,6 +15,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import AuthenticationError, AuthorizationError
 from tests.integration.pages import examples
+from tests.support.asking import broker_of
 from tests.support.java_server import free_ports
 from tests.support.real_broker import RealBroker
 from tests.support.real_cluster import RealCluster
@@ -97,7 +98,7 @@ def test_all_passes_a_plain_proxy(
     host = plain_proxy.service_url.removeprefix("pulsar://")
     with ConnectionPool(ClientOptions(plain_proxy.service_url, operation_timeout=90.0)) as pool:
         for name in partitions:
-            found = Lookup(pool).broker(name)
+            found = broker_of(Lookup(pool), name)
             assert found.physical == host
             assert f"pulsar://{found.logical}" == real_cluster.owner(name).service_url
     read_write_and_stream(spark, topic, {"service.url": plain_proxy.service_url}, tmp_path)

@@ -9,9 +9,10 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frame_parts import parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder, encode_payload_command
+from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.outgoing_messages import MessageFields
 from tests.protocol.batch_bodies import encode_batch
+from tests.support.frames import SingleFrames
 
 NOW = 1_763_700_000_123
 
@@ -75,7 +76,7 @@ def expected_frame(
 
 def parse_frame(data: bytes) -> tuple[pb.BaseCommand, bytes, bytes]:
     """Return command, metadata and payload of the only frame, as a broker reads it."""
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     decoder.receive_data(data)
     frame = decoder.next_frame()
     assert frame is not None

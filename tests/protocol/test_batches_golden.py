@@ -13,9 +13,9 @@ from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frame_parts import ReceivedEntry, parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.protocol import golden
+from tests.support.frames import SingleFrames
 
 LIMIT = 16 * 1024 * 1024
 
@@ -27,7 +27,7 @@ def messages(name: str) -> Iterator[Recorded]:
     manifest = golden.manifest(name)
     for connection in manifest["connections"]:
         for side in golden.SIDES:
-            decoder = FrameDecoder()
+            decoder = SingleFrames()
             decoder.receive_data(golden.stream(connection, side))
             for recorded in golden.frames(manifest, connection["id"], side):
                 frame = decoder.next_frame()

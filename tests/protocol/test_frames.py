@@ -18,11 +18,13 @@ from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_PADDING,
     FrameDecoder,
+    MessageBlock,
     encode_command,
     encode_payload_command,
     encode_raw_payload_command,
 )
 from tests import brief
+from tests.support.frames import SingleFrames
 
 METADATA = pb.MessageMetadata(
     producer_name="p", sequence_id=7, publish_time=1_700_000_000_000
@@ -35,7 +37,7 @@ FLOW_FRAME = bytes.fromhex("0000000d 00000009 080b 5a05 080110e807")
 
 
 def decode_one(data: bytes) -> Frame:
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     decoder.receive_data(data)
     frame = decoder.next_frame()
     assert frame is not None
@@ -111,11 +113,11 @@ def test_a_frame_of_impossible_size_is_refused_before_its_bytes_come(size: int) 
     decoder = FrameDecoder()
     decoder.receive_data(struct.pack(">I", size))
     with pytest.raises(RemoteProtocolError):
-        decoder.next_frame()
+        decoder.next_block_or_frame()
     assert decoder.buffered <= 4
     decoder.receive_data(PING_FRAME)
     with pytest.raises(RemoteProtocolError):
-        decoder.next_frame()
+        decoder.next_block_or_frame()
 
 
 @pytest.mark.fault(26)
@@ -125,7 +127,7 @@ def test_memory_is_taken_for_what_came_and_not_for_what_is_claimed() -> None:
     tracemalloc.start()
     decoder.receive_data(struct.pack(">I", size))
     for _ in range(100):
-        assert decoder.next_frame() is None
+        assert decoder.next_block_or_frame() is None
         decoder.receive_data(bytes(1000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -139,10 +141,10 @@ def test_a_frame_of_exactly_the_limit_is_taken() -> None:
     overhead = len(payload_frame(b""))
     data = payload_frame(bytes(4 + room + FRAME_PADDING - overhead))
     decoder.receive_data(data)
-    assert decoder.next_frame() is not None
+    assert decoder.next_block_or_frame() is not None
     decoder.receive_data(payload_frame(bytes(4 + room + FRAME_PADDING - overhead + 1)))
     with pytest.raises(RemoteProtocolError):
-        decoder.next_frame()
+        decoder.next_block_or_frame()
 
 
 @pytest.mark.fault(27)
@@ -232,7 +234,7 @@ def test_another_protocol_is_named(greeting: bytes, name: str) -> None:
     for byte in greeting[:4]:
         decoder.receive_data(bytes([byte]))
     with pytest.raises(RemoteProtocolError, match=name):
-        decoder.next_frame()
+        decoder.next_block_or_frame()
 
 
 def test_bytes_after_a_simple_command_are_refused() -> None:
@@ -258,7 +260,7 @@ def test_an_incomplete_command_of_our_own_is_a_local_error() -> None:
 @settings(max_examples=100, deadline=None)
 def test_any_cut_gives_the_same_frames(payloads: list[bytes], seed: random.Random) -> None:
     data = b"".join(payload_frame(payload) for payload in payloads)
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     found = []
     position = 0
     reused = bytearray(500)
@@ -301,8 +303,8 @@ def test_mutated_frames_give_only_documented_errors(
     decoder = FrameDecoder()
     decoder.receive_data(bytes(data))
     try:
-        while (frame := decoder.next_frame()) is not None:
-            if frame.payload:
+        while (found := decoder.next_block_or_frame()) is not None:
+            for frame in found.frames() if isinstance(found, MessageBlock) else ():
                 parse_payload(frame.payload)
     except (RemoteProtocolError, ChecksumMismatch):
         pass

@@ -12,9 +12,9 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS, Frame, parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.protocol.states import Role, State
 from tests.protocol import golden
+from tests.support.frames import SingleFrames
 
 STREAMS = list(golden.streams())
 # Longer recordings have a few huge frames, for which single bytes test nothing more.
@@ -22,7 +22,7 @@ BYTEWISE_LIMIT = 200_000
 
 
 def decode(pieces: Iterator[bytes]) -> list[Frame]:
-    decoder = FrameDecoder()
+    decoder = SingleFrames()
     frames = []
     for piece in pieces:
         decoder.receive_data(piece)

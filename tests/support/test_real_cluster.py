@@ -14,6 +14,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
+from tests.support.asking import broker_of
 from tests.support.real_cluster import ClusterBroker, RealCluster
 from tests.support.waiting import wait_until
 
@@ -60,14 +61,14 @@ def test_lookups_follow_redirects_and_moves_whichever_broker_is_asked(
         for broker in (real_cluster.brokers[number % 2], real_cluster.brokers[1 - number % 2]):
             url = broker.admin_url if by_rest else broker.service_url
             with ConnectionPool(ClientOptions(url)) as pool:
-                found = Lookup(pool).broker(topic)
+                found = broker_of(Lookup(pool), topic)
             host = real_cluster.owner(topic).service_url.removeprefix("pulsar://")
             assert found == BrokerAddress(host, host)
     other = real_cluster.other(real_cluster.owner(topic))
     real_cluster.move(topic, other)
     host = other.service_url.removeprefix("pulsar://")
     with ConnectionPool(ClientOptions(real_cluster.service_url)) as pool:
-        assert Lookup(pool).broker(topic) == BrokerAddress(host, host)
+        assert broker_of(Lookup(pool), topic) == BrokerAddress(host, host)
 
 
 def test_a_broker_that_ended_by_itself_is_started_again(real_cluster: RealCluster) -> None:

@@ -273,7 +273,7 @@ def test_rewriting_replaces_the_bytes(broker: EmbeddedBroker, client: WireClient
     client.ask("LOOKUP", topic="t")
     with pytest.raises(RemoteProtocolError, match="exceeds the limit"):
         client.expect("LOOKUP_RESPONSE")
-    assert FrameDecoder().next_frame() is None
+    assert FrameDecoder().next_block_or_frame() is None
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ import pytest
 from pulsar_spark.errors import NotAllowed
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS
-from pulsar_spark.protocol.frames import FrameDecoder, encode_payload_command
+from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.topic_store import topic_name
 from tests.protocol import golden
+from tests.support.frames import SingleFrames
 from tests.support.waiting import wait_until
 
 T = pb.BaseCommand
@@ -78,7 +79,7 @@ def frames_of(recorded: golden.Manifest) -> list[Frame]:
     for each in recorded["frames"]:
         whole = streams[each["conn"], each["from"]]
         data = whole[each["offset"] : each["offset"] + each["size"]]
-        decoder = FrameDecoder(64 * 1024 * 1024)
+        decoder = SingleFrames(64 * 1024 * 1024)
         decoder.receive_data(data)
         frame = decoder.next_frame()
         assert frame is not None
@@ -213,7 +214,7 @@ class Replay:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.decoder = FrameDecoder(64 * 1024 * 1024)
+        self.decoder = SingleFrames(64 * 1024 * 1024)
         self.expected: list[Frame] = []
         self.received: list[pb.BaseCommand] = []
 

@@ -12,8 +12,9 @@ from typing import Any
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS, ReceivedEntry, parse_payload
-from pulsar_spark.protocol.frames import FrameDecoder, encode_command, encode_payload_command
+from pulsar_spark.protocol.frames import encode_command, encode_payload_command
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.frames import SingleFrames
 from tests.support.waiting import PATIENCE
 
 EARLIEST = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
@@ -68,7 +69,7 @@ class WireClient:
         self._answer_pings = answer_pings
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = FrameDecoder(64 * 1024 * 1024)
+        self._decoder = SingleFrames(64 * 1024 * 1024)
         self._unread: list[Received] = []
         self._request_ids = itertools.count(1)
         self._sequence_ids = itertools.count()

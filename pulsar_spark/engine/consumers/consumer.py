@@ -31,6 +31,7 @@ from pulsar_spark.engine.consumers.chunk_fetcher import BeingFetched, ChunkFetch
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder
+from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.outstanding import OutstandingEntries
 from pulsar_spark.engine.consumers.rows import ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
@@ -79,16 +80,6 @@ _FETCH_AGAIN_SECONDS = 1.0
 _WARN_SECONDS = 60.0
 
 
-class ConsumerInbox(Protocol):
-    """What consumers tell of their messages, see `inbox.Inbox`."""
-
-    def put(self, consumer: TopicConsumer) -> None:
-        """A consumer has messages, or may have some when it is asked."""
-
-    def fail(self, error: PulsarError) -> None:
-        """A consumer has ended."""
-
-
 class DeadLetterRouter(Protocol):
     """Sends entries to the dead-letter topic instead of having them redelivered again."""
 
@@ -121,7 +112,7 @@ class TopicConsumer(AttachedConsumer):
         context: ClientContext,
         topic: str,
         options: ConsumerOptions,
-        inbox: ConsumerInbox,
+        inbox: Inbox,
         budget: ReceiverBudget,
         *,
         queue_size: int | None = None,

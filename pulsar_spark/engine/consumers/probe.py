@@ -521,50 +521,36 @@ class ProbeHandler:
         raise NotImplementedError
 
 
-class _Entries(ProbeHandler):
-    """The entries that a broker sends to a probe: a ConsumerHandler with bounded memory.
-
-    Entries beyond the permits are kept for the next call.
-    """
+class AwaitedHandler(ProbeHandler, Generic[T]):
+    """A ProbeHandler from which one thread at a time waits for a T."""
 
     def __init__(self) -> None:
-        self.granted = 0
-        """The permits that were given, in messages."""
         self._lock = threading.Lock()
-        # The following are guarded by _lock: blocks that nobody waits for yet, where the first
-        # one's next entry starts, and who waits.
-        self._blocks: deque[MessageBlock] = deque()
-        self._at = 0
-        self._bytes = 0
-        self._waiting: Future[Frame] | None = None
+        # The following are guarded by _lock.
+        self._waiting: Future[T] | None = None
         self._error: PulsarError | None = None
 
-    @property
-    def held(self) -> int:
-        """Bytes of the entries that nobody has requested."""
-        return self._bytes
-
-    def next(self, session: ConsumerSession, permits: int) -> Future[Frame]:
-        """Return the future of the next entry; request `permits` messages if there is none."""
-        entry: Future[Frame] = Future()
-        entry.set_running_or_notify_cancel()
+    def _wait(self) -> Future[T]:
+        """Return the future of the next one; `_serve` follows."""
+        waiting: Future[T] = Future()
+        waiting.set_running_or_notify_cancel()
         with self._lock:
-            self._waiting = entry
-        if not self._serve():
-            self.granted += permits
-            try:
-                session.flow(permits)
-            except PulsarError as error:
-                self._end(error)
-        return entry
+            self._waiting = waiting
+        return waiting
+
+    def _request(self, session: ConsumerSession, permits: int) -> None:
+        try:
+            session.flow(permits)
+        except PulsarError as error:
+            self._end(error)
 
     def _serve(self) -> bool:
-        """Pass an entry to whoever waits; return false if there is none."""
+        """Pass one to whoever waits; return false if there is none."""
         with self._lock:
             waiting = self._waiting
             if waiting is None:
                 return True
-            found = self._error if not self._blocks else self._take()
+            found = self._error or self._take()
             if found is None:
                 return False
             self._waiting = None
@@ -574,7 +560,48 @@ class _Entries(ProbeHandler):
             waiting.set_result(found)
         return True
 
-    def _take(self) -> Frame | PulsarError:
+    def _take(self) -> T | PulsarError | None:
+        """Return what is waited for, None if it is not there yet. `_lock` is held."""
+        raise NotImplementedError
+
+    def _end(self, error: PulsarError) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._serve()
+
+
+class _Entries(AwaitedHandler[Frame]):
+    """The entries that a broker sends to a probe: a ConsumerHandler with bounded memory.
+
+    Entries beyond the permits are kept for the next call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = 0
+        """The permits that were given, in messages."""
+        # The following are guarded by _lock: blocks that nobody waits for yet, and where the first
+        # one's next entry starts.
+        self._blocks: deque[MessageBlock] = deque()
+        self._at = 0
+        self._bytes = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of the entries that nobody has requested."""
+        return self._bytes
+
+    def next(self, session: ConsumerSession, permits: int) -> Future[Frame]:
+        """Return the future of the next entry; request `permits` messages if there is none."""
+        entry = self._wait()
+        if not self._serve():
+            self.granted += permits
+            self._request(session, permits)
+        return entry
+
+    def _take(self) -> Frame | PulsarError | None:
+        if not self._blocks:
+            return None
         block = self._blocks[0]
         try:
             frame, self._at = block.frame(max(self._at, block.start))
@@ -600,11 +627,10 @@ class _Entries(ProbeHandler):
         return 0
 
     def _end(self, error: PulsarError) -> None:
+        super()._end(error)
         with self._lock:
-            self._error = self._error or error
             self._blocks.clear()
             self._bytes = 0
-        self._serve()
 
 
 def _only(results: Sequence[T | PulsarError]) -> T:

@@ -9,7 +9,6 @@ again.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,8 +19,8 @@ from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, probe_request
 from pulsar_spark.engine.consumers.entries import message_count
 from pulsar_spark.engine.consumers.probe import (
+    AwaitedHandler,
     EntryWait,
-    ProbeHandler,
     unread_part,
 )
 from pulsar_spark.engine.deadline import Deadline
@@ -164,7 +163,7 @@ def _entry(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id)
 
 
-class _Sightings(ProbeHandler):
+class _Sightings(AwaitedHandler[bool]):
     """Which of some entries a subscription delivers: a ConsumerHandler that keeps no entry.
 
     `wanted` are in the topic's order. This `is_over` when all that can be read are answered, or
@@ -172,10 +171,10 @@ class _Sightings(ProbeHandler):
     """
 
     def __init__(self, wanted: Sequence[Position]) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         # The following are guarded by _lock: entries without an answer, and from where on nothing
         # can be read; what follows the last entry received; how many bytes of other entries may
-        # still come; permits that the broker has; how many entries came; who waits.
+        # still come; permits that the broker has; how many entries came.
         self._left = deque(wanted)
         self._answers: dict[Position, ReadBack] = {}
         self._until: Position | None = None
@@ -183,8 +182,6 @@ class _Sightings(ProbeHandler):
         self._spare = _GAP_BYTES * len(wanted)
         self._permits = 0
         self._received = 0
-        self._waiting: Future[None] | None = None
-        self._error: PulsarError | None = None
 
     @property
     def received(self) -> int:
@@ -206,22 +203,17 @@ class _Sightings(ProbeHandler):
         with self._lock:
             self._until = end
 
-    def next(self, session: ConsumerSession) -> Future[None]:
+    def next(self, session: ConsumerSession) -> Future[bool]:
         """Return a future that is done when this `is_over` or the permits are used up.
 
         If they are, requests more. It fails when broker or connection end the session.
         """
-        waiting: Future[None] = Future()
-        waiting.set_running_or_notify_cancel()
         with self._lock:
-            self._waiting = waiting
             permits = self._to_request()
             self._permits += permits
+        waiting = self._wait()
         if permits:
-            try:
-                session.flow(permits)
-            except PulsarError as error:
-                self._end(error)
+            self._request(session, permits)
         self._serve()
         return waiting
 
@@ -279,21 +271,8 @@ class _Sightings(ProbeHandler):
             elif self._answers:
                 self._spare -= len(frame.payload)
 
-    def _serve(self) -> None:
-        with self._lock:
-            waiting, error = self._waiting, self._error
-            if waiting is None or not (error or self._permits <= 0 or self._is_over()):
-                return
-            self._waiting = None
-        if error is None:
-            waiting.set_result(None)
-        else:
-            waiting.set_exception(error)
-
-    def _end(self, error: PulsarError) -> None:
-        with self._lock:
-            self._error = self._error or error
-        self._serve()
+    def _take(self) -> bool | None:
+        return (self._permits <= 0 or self._is_over()) or None
 
 
 def _watch(

@@ -82,14 +82,6 @@ class Lookup:
 
     # --- brokers ------------------------------------------------------------------------------
 
-    def broker(self, topic: str) -> BrokerAddress:
-        """Return the broker that serves a topic partition."""
-        return self.ask(topic, self.broker_operation)
-
-    def connection(self, topic: str) -> ClientConnection:
-        """Return a connection to the broker that serves a topic partition."""
-        return self.ask(topic, self.connection_operation)
-
     def connection_operation(self, topic: str, deadline: Deadline) -> Operation[ClientConnection]:
         """Return an operation that finds and connects to a topic's broker; one attempt."""
         address = yield from self.broker_operation(topic, deadline)

@@ -25,7 +25,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.operations import Operation, Within, run
+from pulsar_spark.engine.operations import Operation, Within
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
     MessageCallback,
@@ -131,7 +131,7 @@ class SessionOwner(Protocol):
 
 
 class ProducerSession:
-    """A producer's registration on a connection. `open` it once.
+    """A producer's registration on a connection. `open_operation` comes first, once.
 
     After the broker closed it, only receipts come, until `forget`.
     """
@@ -149,11 +149,6 @@ class ProducerSession:
     def broker(self) -> str:
         """The address of the broker."""
         return self.connection.address.logical
-
-    def open(self, identity: Identity, timeout: float) -> pb.CommandProducerSuccess:
-        """Do `open_operation` on the caller's thread."""
-        # The operation times out earlier, with a clearer error.
-        return run(lambda _: self.open_operation(identity, timeout), 2 * timeout)
 
     def open_operation(
         self, identity: Identity, timeout: float
@@ -201,10 +196,6 @@ class ProducerSession:
     def cancel(self, error: PulsarError) -> None:
         """Make `open_operation` raise an error instead of waiting for its answer."""
         self._settle(error=error)
-
-    def close(self, timeout: float) -> None:
-        """Do `close_operation` on the caller's thread."""
-        run(self.close_operation, timeout)
 
     def close_operation(self, deadline: Deadline) -> Operation[None]:
         """Close the producer at the broker and wait for the answer; may raise."""

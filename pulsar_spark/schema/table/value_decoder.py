@@ -25,7 +25,6 @@ from pulsar_spark.schema.arrow.arrays import from_words, integers, repeated_by_r
 from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.codec import (
     Decoder,
-    JointDecoder,
     Undecodable,
     Unreadable,
     decoder_of,
@@ -224,7 +223,7 @@ class _Part:
     """
 
     places: Sequence[int]
-    joint: JointDecoder | None = None
+    joint: ColumnDecoder | None = None
     numbers: pa.Array | None = None
 
 
@@ -237,7 +236,7 @@ class _Joint:
     def __init__(self) -> None:
         self._known: dict[bytes, ColumnDecoder] = {}
         self._numbers: dict[bytes, int] = {}
-        self._joints: list[JointDecoder | None] = []
+        self._joints: list[ColumnDecoder | None] = []
 
     def parts(self, versions: Sequence[bytes], decoders: Sequence[_AnyDecoder]) -> list[_Part]:
         """Return the parts in which values of these versions are decoded."""

@@ -23,6 +23,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
+from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched, latest_schemas
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
@@ -98,7 +99,7 @@ _MAX_COLUMNS = 16
 # A reader goes to each task, so it has few definitions: topics that are read together have mostly
 # one.
 _MAX_CARRIED = 8
-_columns: dict[tuple[str, bytes], _Columns] = {}
+_columns = BoundedCache[tuple[str, bytes], _Columns](_MAX_COLUMNS, _MAX_COLUMNS)
 """Those of this process's last tasks, by their reader and by the digest of the schema."""
 
 
@@ -233,9 +234,7 @@ class PulsarBatchReader(DataSourceReader):
             options = self._options
             sources = project(self._schema, ValueType(schema), options.corrupt_column, options.mode)
             found = _Columns(sources, arrow_schema(self._schema))
-            while len(_columns) >= _MAX_COLUMNS:
-                _columns.pop(next(iter(_columns)), None)
-            _columns[key] = found
+            _columns.put(key, found, 1)
         return found
 
 

@@ -12,9 +12,9 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import Position
@@ -35,18 +35,6 @@ _ENOUGH = 8
 _STEPS = (1, 10, 100, 1000)
 
 Span: TypeAlias = "tuple[Position, Position]"
-
-
-class EntryProbe(Protocol):
-    """Answers questions about entries: a Probe."""
-
-    def first_entries_at(
-        self, questions: Sequence[tuple[str, Position]]
-    ) -> list[FoundEntry | PulsarError | None]:
-        """Return the first entry at or after each position."""
-
-    def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
-        """Return the number of entries from each position on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +169,7 @@ class Backlogs:
         self._silent_until = 0.0
         self._random = random.Random(0)
 
-    def lag(self, spans: Mapping[str, Span], probe: EntryProbe, now_ms: int) -> dict[str, Lag]:
+    def lag(self, spans: Mapping[str, Span], probe: Probe, now_ms: int) -> dict[str, Lag]:
         """Return the backlog of the topic partitions that have one.
 
         `spans` has the end of the batch and the topic's end for all of the stream's topic
@@ -203,7 +191,7 @@ class Backlogs:
             for topic, (_, end) in behind.items()
         }
 
-    def _ask(self, ends: Mapping[str, Position], probe: EntryProbe) -> None:
+    def _ask(self, ends: Mapping[str, Position], probe: Probe) -> None:
         share = max(min(_QUESTIONS // len(ends) - 2, _ENOUGH), 1)
         questions = [
             _Question(topic, self._known[topic], end, share) for topic, end in ends.items()
@@ -224,7 +212,7 @@ class Backlogs:
         self._ask_for_counts([question for question in stale if question.wants_count()], probe)
         self._ask_for_entries(stale, probe)
 
-    def _ask_for_counts(self, questions: Sequence[_Question], probe: EntryProbe) -> None:
+    def _ask_for_counts(self, questions: Sequence[_Question], probe: Probe) -> None:
         if not questions:
             return
         places = [(question.topic, question.known.start) for question in questions]
@@ -235,7 +223,7 @@ class Backlogs:
             # The topic has entries: a broker that says otherwise has lost it meanwhile.
             question.known.count, question.known.count_end = count or None, question.end
 
-    def _ask_for_entries(self, questions: Sequence[_Question], probe: EntryProbe) -> None:
+    def _ask_for_entries(self, questions: Sequence[_Question], probe: Probe) -> None:
         places: list[tuple[_Question, Position, str]] = []
         for question in questions:
             known, end = question.known, question.end

@@ -133,23 +133,7 @@ class RefusedStreamReader(DataSourceStreamReader):
     def __init__(self, error: PulsarError) -> None:
         self._error = error
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, object]:
-        """Called for a new query."""
-        self._refuse()
-
-    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
-        """Called for a query that continues."""
-        self._refuse()
-
-    def partitions(
-        self, start: dict[str, object], end: dict[str, object]
-    ) -> Sequence[InputPartition]:
-        """Called for a query that repeats a batch."""
-        self._refuse()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Never called: there are no partitions."""
-        self._refuse()
+    initialOffset = latestOffset = partitions = read = _refuse

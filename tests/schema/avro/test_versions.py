@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_spark.schema import column_decoder
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.codec import Decoded, Joinable
-from pulsar_spark.schema.column_decoder import MAX_VERSIONS
+from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.column_decoder import MAX_VERSIONS, ColumnDecoder
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.avro.test_decoder import damaged
 from tests.schema.avro.test_resolution import Evolution, of, record
@@ -25,7 +25,7 @@ def decoders(reader: Any, *writers: Any) -> list[Any]:
 
 
 def together(found: Sequence[Any], data: Sequence[bytes | None], versions: list[int]) -> Decoded:
-    assert isinstance(found[0], Joinable)
+    assert isinstance(found[0], ColumnDecoder)
     joint = found[0].together(found)
     assert joint is not None
     return joint.decode(pa.array(data, pa.binary()), pa.array(versions, pa.int32()))

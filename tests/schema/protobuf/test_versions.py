@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Decoded, Joinable
+from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.protobuf.cases import (
@@ -32,7 +33,7 @@ def together(
     """Return the values of all versions, and the decoders of the versions."""
     names = codec.arrow_schema(reader).names
     decoders = [codec.decoder(writer, reader, names) for writer in writers]
-    assert isinstance(decoders[0], Joinable)
+    assert isinstance(decoders[0], ColumnDecoder)
     joint = decoders[0].together(decoders)
     assert joint is not None
     return joint.decode(raw, pa.array(versions, pa.int32())), decoders

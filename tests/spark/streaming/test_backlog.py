@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pulsar_spark.engine.consumers.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.errors import ConnectionLost, PulsarError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.streaming import backlog as module
@@ -19,7 +19,7 @@ from tests.spark.backlogs import Backlog
 NOW = 1_000_000
 
 
-class Topics:
+class Topics(Probe):
     """Topics in memory that answer like a Probe, or with `error`."""
 
     def __init__(self, **topics: Backlog) -> None:

@@ -30,6 +30,7 @@ from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
 from tests.integration.sink_job import TASKS, Sink, rows, whole
 from tests.spark.writing.test_exactly_once import TOPIC, broker, die_at, seen, sink, written
+from tests.support.asking import connection_of
 
 __all__ = ["broker", "sink"]
 
@@ -233,7 +234,7 @@ def test_rows_that_are_dropped_later_fail_the_next_batch(
     # As the low watermark of a later transaction does.
     with ClientContext(ClientOptions(broker.service_url)) as context:
         for txn in [message.txn for message in messages if message.txn]:
-            context.lookup.connection(TOPIC).request(
+            connection_of(context.lookup, TOPIC).request(
                 commands.request(
                     pb.CommandEndTxnOnPartition,
                     topic=TOPIC,
