@@ -32,8 +32,7 @@ from pulsar_spark.spark.reading.batch_reader import (
 )
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.workers import keep_modules
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.writing.stream_writer import stream_writer
+from pulsar_spark.spark.writing.writers import PulsarBatchWriter, stream_writer
 
 
 @dataclass(frozen=True, slots=True)

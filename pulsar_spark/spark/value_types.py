@@ -1,9 +1,14 @@
-"""The Spark type of a read's values, from the schemas of its topics."""
+"""The Spark type of a read's values, from the schemas of its topics.
+
+In the middle of an upgrade some topics have the next version of a schema already, others not yet:
+then one version is chosen that the values of all of them are read as.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from pyspark.sql.types import BinaryType, DataType, StructType
 
@@ -13,6 +18,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
 from pulsar_spark.schema.codec import (
     NO_SCHEMA,
+    Losses,
     check_types,
     identity,
     is_decoded,
@@ -24,18 +30,18 @@ from pulsar_spark.schema.codec import (
 )
 from pulsar_spark.schema.table.names import KEY, VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
-from pulsar_spark.spark.lineage import (
-    Columns,
-    Older,
-    Version,
-    are_of_one_name,
-    common_version,
-    version_for,
-    versions_of,
-)
 
 logger = get_logger(__name__)
 
+Older = Callable[[str], Iterable[SchemaInfo]]
+"""Returns a topic's schemas before its newest one, newest first."""
+Columns = Callable[[SchemaInfo], Collection[str] | None]
+"""Returns the columns that are read with a schema, None if it lacks one of them."""
+
+_MOST_VERSIONS = 32
+_MOST_ASKED = 200
+_TOPICS_ASKED = 3
+_LOSSES_SHOWN = 8
 _SHOWN = 3
 _RAW = "valueFormat=raw reads the values as bytes."
 _BINARY = StructType().add(VALUE, BinaryType())
@@ -219,3 +225,235 @@ def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
         schema.type_name,
     )
     return ValueType()
+
+
+# --- topics whose newest schemas differ -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A schema, and the topics that have it as their newest one, with the version it is there."""
+
+    schema: SchemaInfo
+    topics: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A schema, and what the values of each version lose that are read with it."""
+
+    schema: SchemaInfo
+    losses: Mapping[int, Losses]
+    """By the place of the version."""
+
+    @property
+    def partial(self) -> int:
+        return sum(len(each.partial) for each in self.losses.values())
+
+    @property
+    def left_out(self) -> int:
+        return sum(len(each.left_out) for each in self.losses.values())
+
+
+def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
+    """Return the different schemas of topics; those that differ in names alone are one."""
+    found: dict[object, tuple[SchemaInfo, dict[str, int]]] = {}
+    # Most topics have the same definition, which is large.
+    known: dict[object, object] = {}
+    for topic, each in schemas.items():
+        schema = each or NO_SCHEMA
+        stored = schema.type, schema.schema_data, frozenset(schema.properties.items())
+        if stored not in known:
+            known[stored] = identity(schema)
+        number = int.from_bytes(schema.found_as[1], "big") if schema.found_as else 0
+        found.setdefault(known[stored], (schema, {}))[1][topic] = number
+    return [Version(*each) for each in found.values()]
+
+
+def all_columns(schema: SchemaInfo) -> Collection[str]:
+    """Return the columns that are read if the query does not choose any."""
+    return (*typed_columns(schema).fields.names, KEY)
+
+
+def common_version(versions: Sequence[Version], older: Older) -> SchemaInfo:
+    """Return the one of several versions that the values of all can be read as.
+
+    If one has all fields of the others, it is that, otherwise the newest. Raises SchemaMismatch if
+    values of one of them cannot be read as any other, or if nothing says which is the newer one;
+    and as `older`.
+    """
+    readers = _readers(versions, all_columns)
+    whole = [each for each in readers if not each.left_out]
+    if len(whole) == 1:
+        return whole[0].schema
+    order = _Order(versions, older)
+    chosen = whole or [each for each in readers if order.knows(each)]
+    if not chosen:
+        fields = sorted({path for each in readers for path in _left_out(each)})
+        raise SchemaMismatch(f"each lacks fields of another one: {listed(fields, _LOSSES_SHOWN)}")
+    return min(chosen, key=lambda each: (order.newer(each, chosen), each.left_out)).schema
+
+
+def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> SchemaInfo | None:
+    """Return a version that has the columns of a query, and that the values of all can be read as.
+
+    None if none has these columns, but all are of one type. Raises as `common_version`; and as
+    `older`, which is only asked if no topic's newest version will do.
+    """
+    try:
+        readers = _readers(versions, columns)
+    except SchemaMismatch as error:
+        problem: SchemaMismatch | None = error
+    else:
+        if readers:
+            return min(readers, key=lambda each: each.left_out).schema
+        problem = None
+    for schema in chain.from_iterable(older(next(iter(each.topics))) for each in versions):
+        try:
+            reader = _reader(schema, versions, columns)
+        except SchemaMismatch as error:
+            problem = problem or error
+            continue
+        if reader is not None:
+            return reader.schema
+    if problem is not None:
+        raise problem
+    for version in versions:
+        check_types(version.schema, versions[0].schema)
+    return None
+
+
+def are_of_one_name(versions: Sequence[Version]) -> bool:
+    """Whether these are records of one name: columns can be chosen that all of them have."""
+    names = {(each.schema.type, _name_of_values(each.schema)) for each in versions}
+    return len(names) == 1 and None not in names.pop()
+
+
+def _name_of_values(schema: SchemaInfo) -> str | None:
+    is_pair = schema.type == pb.Schema.KeyValue
+    return record_name(key_value_parts(schema).value if is_pair else schema)
+
+
+def nearest(
+    candidates: Sequence[SchemaInfo], versions: Sequence[Version], columns: Columns
+) -> SchemaInfo:
+    """Return the one of several schemas that reads the values of the versions with least loss."""
+
+    def loss(candidate: SchemaInfo) -> tuple[int, int]:
+        unreadable = partial = 0
+        for version in versions[:_MOST_VERSIONS]:
+            try:
+                lost = _losses(version.schema, candidate, columns(candidate) or ())
+            except SchemaMismatch:
+                unreadable += 1
+            else:
+                partial += len(lost.partial)
+        return unreadable, partial
+
+    return min(candidates[:_MOST_VERSIONS], key=loss)
+
+
+def _readers(versions: Sequence[Version], columns: Columns) -> list[_Reader]:
+    """Return those that values of all can be read as, with as few exceptions as possible.
+
+    None if no version has the columns. Raises SchemaMismatch if one has, but does not read all.
+    """
+    if len(versions) > _MOST_VERSIONS:
+        raise SchemaMismatch(f"there are {len(versions)} of them")
+    found: list[_Reader] = []
+    problem: SchemaMismatch | None = None
+    for version in versions:
+        try:
+            reader = _reader(version.schema, versions, columns)
+        except SchemaMismatch as error:
+            problem = problem or error
+            continue
+        if reader is not None:
+            found.append(reader)
+    if problem is not None and not found:
+        raise problem
+    least = min((each.partial for each in found), default=0)
+    return [each for each in found if each.partial == least]
+
+
+def _reader(schema: SchemaInfo, versions: Sequence[Version], columns: Columns) -> _Reader | None:
+    if not is_decoded(schema):
+        raise SchemaMismatch(f"values of the type {schema.type_name} stay bytes")
+    names = columns(schema)
+    if names is None:
+        return None
+    losses = {place: _losses(each.schema, schema, names) for place, each in enumerate(versions)}
+    return _Reader(schema, losses)
+
+
+def _losses(writer: SchemaInfo, reader: SchemaInfo, names: Collection[str]) -> Losses:
+    """Return what is lost in the columns `names`, __key among them if it is read."""
+    check_types(writer, reader)
+    if reader.type != pb.Schema.KeyValue:
+        return _losses_of_part(writer, reader, names)
+    written, wanted = key_value_parts(writer), key_value_parts(reader)
+    lost = _losses_of_part(written.value, wanted.value, names)
+    if KEY not in names:
+        return lost
+    keys = _losses_of_part(written.key, wanted.key, None)
+    return Losses(
+        (*lost.left_out, *(f"{KEY}.{each}" for each in keys.left_out)),
+        (*lost.partial, *(f"{KEY}.{each}" for each in keys.partial)),
+    )
+
+
+def _losses_of_part(
+    writer: SchemaInfo, reader: SchemaInfo, names: Collection[str] | None
+) -> Losses:
+    if identity(writer) == identity(reader):
+        return Losses()
+    check_types(writer, reader)
+    if not is_record(writer) or not is_record(reader):
+        raise SchemaMismatch(f"{writer.type_name} and {reader.type_name} are no versions of one")
+    record, other = record_name(writer), record_name(reader)
+    if record != other:
+        raise SchemaMismatch(f"some have records {record!r}, others {other!r}")
+    fields = typed_columns(reader).fields.names
+    return losses_of(writer, reader, [each for each in fields if names is None or each in names])
+
+
+def _left_out(reader: _Reader) -> Iterator[str]:
+    for lost in reader.losses.values():
+        yield from lost.left_out
+
+
+class _Order:
+    """Which of several versions came later, as far as the topics' registries tell."""
+
+    def __init__(self, versions: Sequence[Version], older: Older) -> None:
+        self._places = [identity(each.schema) for each in versions]
+        self._lines: list[list[object]] = []
+        left = _MOST_ASKED
+        for version in versions:
+            later = [topic for topic, number in version.topics.items() if number]
+            later.sort(key=lambda topic: -version.topics[topic])
+            for topic in later[:_TOPICS_ASKED]:
+                line = [identity(version.schema)]
+                line += [identity(each) for each in islice(older(topic), max(left, 0))]
+                left -= len(line)
+                self._lines.append(line)
+
+    def knows(self, reader: _Reader) -> bool:
+        """Whether each version that loses fields was on a topic that also had the reader's."""
+        own = identity(reader.schema)
+        return all(
+            any(own in line and self._places[place] in line for line in self._lines)
+            for place, lost in reader.losses.items()
+            if lost.left_out
+        )
+
+    def newer(self, reader: _Reader, others: Iterable[_Reader]) -> int:
+        """Return how many of the others came later."""
+        own = identity(reader.schema)
+        return sum(self._precedes(own, identity(each.schema)) for each in others)
+
+    def _precedes(self, one: object, other: object) -> bool:
+        return any(
+            one in line and other in line and line.index(other) < line.index(one)
+            for line in self._lines
+        )

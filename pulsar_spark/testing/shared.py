@@ -1,16 +1,22 @@
-"""Shared subscriptions: entries are spread over several consumers."""
+"""Shared and Key_Shared subscriptions: entries are spread over several consumers."""
 
 from __future__ import annotations
 
+import base64
 import heapq
 import time
+import zlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pulsar_spark.errors import RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.consumers import Consumer
+from pulsar_spark.protocol.frame_parts import parse_payload
+from pulsar_spark.protocol.hashing import sticky_slot
+from pulsar_spark.testing.consumers import Consumer, Range, ranges_of
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, Place
+from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.subscription import MAX_READ_BYTES, MAX_READ_ENTRIES, Subscription
 
 if TYPE_CHECKING:
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
 
 # How many entries one consumer gets before the next one's turn, as in a real broker.
 _TURN = 20
+# How many entries are read ahead of those whose consumer cannot accept them now.
+_MAX_LOOK_AHEAD = 20_000
 
 
 class SharedSubscription(Subscription):
@@ -163,3 +171,161 @@ class SharedSubscription(Subscription):
         now = time.time() * 1000
         while self._delayed and self._delayed[0][0] <= now:
             heapq.heappush(self._replay, heapq.heappop(self._delayed)[1])
+
+
+class KeySharedSubscription(SharedSubscription):
+    """Key_Shared: all entries of one key go to one consumer, in order.
+
+    With sticky ranges a consumer serves the hash slots that it named. Otherwise the slots are
+    spread over the consumers, and stay with them as others come and go.
+    """
+
+    def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
+        super().__init__(topic, name, kind, cursor, durable)
+        self._by_slot: dict[int, Consumer] = {}
+        # Per slot: which consumers hold unacknowledged entries, and how many.
+        self._holders: dict[int, Counter[Consumer]] = {}
+        self._slots: dict[Place, int] = {}
+
+    def conflicting_consumer(self, body: pb.CommandSubscribe) -> Consumer | None:
+        """Return the consumer that serves a slot which the new one wants."""
+        return super().conflicting_consumer(body) or self._in_conflict(ranges_of(body))
+
+    def _in_conflict(self, ranges: list[Range]) -> Consumer | None:
+        for other in self.consumers:
+            if any(_overlap(mine, its) for mine in ranges for its in other.ranges):
+                return other
+        return None
+
+    def add(self, consumer: Consumer) -> None:
+        """Connect a consumer; raises Refusal if its ranges overlap those of another."""
+        other = self._in_conflict(consumer.ranges)
+        if other is not None:
+            raise Refusal(pb.ConsumerAssignError, f"Range conflict with consumer {other.name}")
+        super().add(consumer)
+        self._by_slot.clear()
+
+    def after_remove(self, consumer: Consumer) -> None:
+        """Give the consumer's slots to the others."""
+        self._by_slot.clear()
+        super().after_remove(consumer)
+
+    def deliver(self) -> bool:
+        """Deliver each entry to its key's consumer, in one pass."""
+        self._replay_due()
+        waiting: list[Place] = []
+        blocked: set[int] = set()
+        left, size = MAX_READ_ENTRIES, 0
+        more = True
+        while left > 0 and size < MAX_READ_BYTES and len(waiting) < _MAX_LOOK_AHEAD:
+            if not any(self._takes(consumer) for consumer in self.consumers):
+                more = False
+                break
+            entry = self._next_entry()
+            if entry is None:
+                more = False
+                break
+            slot = self._slot(entry)
+            consumer = self._consumer_of(slot)
+            if slot in blocked or consumer is None or not self._may_take(consumer, slot):
+                blocked.add(slot)
+                waiting.append(entry.place)
+                continue
+            self._hand_over(consumer, entry)
+            left -= 1
+            size += len(entry.data)
+        for place in waiting:
+            heapq.heappush(self._replay, place)
+        self.report_end()
+        return more and left < MAX_READ_ENTRIES
+
+    def forget(self, place: Place) -> None:
+        """Release entries of the same key that waited for another consumer's acknowledgement."""
+        held = place in self._owners
+        super().forget(place)
+        if held and self._replay:
+            self.wake()
+
+    def _may_take(self, consumer: Consumer, slot: int) -> bool:
+        # A key moves only after its former consumer has acknowledged all its entries.
+        holders = self._holders.get(slot)
+        return self._takes(consumer) and not (holders and any(h is not consumer for h in holders))
+
+    def _hand_over(self, consumer: Consumer, entry: Entry) -> None:
+        super()._hand_over(consumer, entry)
+        if entry.place in consumer.pending:
+            slot = self._slots[entry.place] = self._slot(entry)
+            self._holders.setdefault(slot, Counter())[consumer] += 1
+
+    def _release(self, consumer: Consumer, place: Place) -> None:
+        super()._release(consumer, place)
+        slot = self._slots.pop(place)
+        holders = self._holders[slot]
+        holders[consumer] -= 1
+        if not holders[consumer]:
+            del holders[consumer]
+        if not holders:
+            del self._holders[slot]
+
+    def _start_over(self) -> None:
+        super()._start_over()
+        self._holders.clear()
+        self._slots.clear()
+
+    def _slot(self, entry: Entry) -> int:
+        if entry.slot is None:
+            entry.slot = _slot_of(entry)
+        return entry.slot
+
+    def _consumer_of(self, slot: int) -> Consumer | None:
+        if slot not in self._by_slot:
+            chosen = self._choose(slot)
+            if chosen is None:
+                return None
+            self._by_slot[slot] = chosen
+        return self._by_slot[slot]
+
+    def _choose(self, slot: int) -> Consumer | None:
+        sticky = [consumer for consumer in self.consumers if consumer.ranges]
+        if sticky:
+            for consumer in sticky:
+                if any(low <= slot <= high for low, high in consumer.ranges):
+                    return consumer
+            return None
+        # The highest weight wins, so a consumer that leaves moves only its own slots.
+        return max(
+            self.consumers,
+            key=lambda consumer: zlib.crc32(f"{consumer.name}/{slot}".encode()),
+            default=None,
+        )
+
+
+def _overlap(one: Range, other: Range) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _slot_of(entry: Entry) -> int:
+    try:
+        metadata = parse_payload(memoryview(entry.data), verify=False).metadata
+    except RemoteProtocolError:
+        return 1
+    return sticky_slot(sticky_key(metadata))
+
+
+def sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    """Return the key by which an entry is assigned to a Key_Shared consumer."""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        return key_bytes(metadata.partition_key, metadata.partition_key_b64_encoded)
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+def key_bytes(key: str, is_base64: bool) -> bytes:
+    """Return a key's bytes; text that is marked as base64 but is not counts as text."""
+    if is_base64:
+        try:
+            return base64.b64decode(key, validate=True)
+        except ValueError:
+            pass
+    return key.encode("utf-8", "surrogatepass")

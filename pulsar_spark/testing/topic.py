@@ -17,13 +17,12 @@ from pulsar_spark.testing.compaction import CompactedLog, compact
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
-from pulsar_spark.testing.key_shared import KeySharedSubscription
 from pulsar_spark.testing.policies import TopicPolicies
 from pulsar_spark.testing.producers import Producer, TopicProducers
 from pulsar_spark.testing.quotas import COMPACTION
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
-from pulsar_spark.testing.shared import SharedSubscription
+from pulsar_spark.testing.shared import KeySharedSubscription, SharedSubscription
 from pulsar_spark.testing.subscription import SingleSubscription, Subscription
 from pulsar_spark.testing.transactions import TransactionBuffer
 

@@ -23,11 +23,11 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import attempts, exactly_once
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.exactly_once import opened
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION, read_all
 from pulsar_spark.spark.writing.sink_records import known_as
 from pulsar_spark.spark.writing.task_writer import transactions_of
+from pulsar_spark.spark.writing.writers import PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, whole
 

@@ -13,8 +13,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter
 
 SCHEMA = StructType([StructField("value", StringType())])
 TASKS = 3

@@ -31,11 +31,10 @@ from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import WriteOptions, parse_write_options
 from pulsar_spark.spark.writing import exactly_once
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.sink_records import text_digest
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.entry_log import Entry
 from pulsar_spark.testing.server import Server

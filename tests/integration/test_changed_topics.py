@@ -20,9 +20,8 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once, task_writer
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, as_real
 from tests.integration.messages import readable

@@ -30,8 +30,7 @@ from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.writing.stream_writer import PulsarStreamWriter, stream_writer
+from pulsar_spark.spark.writing.writers import PulsarBatchWriter, PulsarStreamWriter, stream_writer
 from pulsar_spark.testing import BacklogQuota, TopicPolicies
 from tests.integration.brokers import Broker, as_real
 from tests.integration.messages import clustered

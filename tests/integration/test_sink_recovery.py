@@ -36,11 +36,10 @@ from pulsar_spark.spark.writing import (
     task_writer,
 )
 from pulsar_spark.spark.writing.attempts import Announcer, Attempt, attempts_topic
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.sink_records import Decision, Unit, Written
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real, as_real
 from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole

@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.hashing import sticky_slot
-from pulsar_spark.testing.key_shared import key_bytes, sticky_key
+from pulsar_spark.testing.shared import key_bytes, sticky_key
 from tests.testing.wire_client import WireClient
 
 S = pb.CommandSubscribe

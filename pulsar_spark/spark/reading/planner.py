@@ -34,7 +34,6 @@ from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.columns import given_type, is_offered, offered
-from pulsar_spark.spark.lineage import Columns, nearest, versions_of
 from pulsar_spark.spark.missing_topic import with_near_topics
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -47,7 +46,15 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
-from pulsar_spark.spark.value_types import ValueType, check_alike, check_given, value_type
+from pulsar_spark.spark.value_types import (
+    Columns,
+    ValueType,
+    check_alike,
+    check_given,
+    nearest,
+    value_type,
+    versions_of,
+)
 
 logger = get_logger(__name__)
 

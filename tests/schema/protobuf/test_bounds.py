@@ -12,8 +12,8 @@ import pytest
 
 from pulsar_spark.schema import column_decoder
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
-from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
+from pulsar_spark.schema.protobuf import reference
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.types import MessageField, Type
 from tests.schema.kernel import choose
@@ -87,7 +87,7 @@ def test_random_values_are_read_up_to_their_number_of_fields(
 
 
 def patch_limit(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    for module in (protobuf_bounds, column_decoder):
+    for module in (reference, column_decoder):
         monkeypatch.setattr(module, "MAX_CELLS", limit)
 
 

@@ -27,8 +27,8 @@ from pulsar_spark.schema.codec import record_definition
 from pulsar_spark.spark.compat import spark_schema
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.writers import PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import read, set_schema, values
 

@@ -32,10 +32,10 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
-from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
+from pulsar_spark.spark.writing.writers import PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.messages import readable
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole

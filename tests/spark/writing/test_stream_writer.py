@@ -41,14 +41,14 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import stream_writer as module
-from pulsar_spark.spark.writing.stream_writer import (
+from pulsar_spark.spark.writing import writers as module
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.spark.writing.writers import (
     ArrowStreamWriter,
     PulsarStreamWriter,
     RowStreamWriter,
     stream_writer,
 )
-from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import read, set_schema, values
 

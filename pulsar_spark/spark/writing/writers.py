@@ -1,20 +1,27 @@
-"""The writer of a stream's micro-batches: checks on the driver, writes in tasks.
+"""The writers of a batch and of a stream's micro-batches: check on the driver, write in tasks.
 
-Spark creates it for every micro-batch, and again in another process to commit or abort it, so it
-keeps no state. A micro-batch commits only after the brokers have acknowledged all its messages. A
-repeated task or micro-batch writes its rows again: delivery is at least once, unless transactions
-are used (`exactly_once`).
+Delivery is at least once: a repeated task or micro-batch writes its rows again, and rows of
+successful tasks stay when others fail. With transactions (`exactly_once`) it is all or nothing.
+
+Spark creates a stream's writer for every micro-batch, and again in another process to commit or
+abort it, so it keeps no state. A micro-batch commits only after the brokers have acknowledged all
+its messages.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -26,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import InvalidRow
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, OptionError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.compat import (
     ArrowStreamWriterBase,
@@ -35,13 +42,25 @@ from pulsar_spark.spark.compat import (
     streams_are_arrow,
 )
 from pulsar_spark.spark.options.write import WriteOptions
-from pulsar_spark.spark.writing.checked_writer import CheckedWriter
-from pulsar_spark.spark.writing.sink_records import Unit
+from pulsar_spark.spark.workers import keep_modules
+from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.exactly_once import Turn, abort_unit, check_sink, commit_unit
+from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.sink_records import Decision, Unit, text_digest
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    check_complete,
+    deduplicates,
+    ends_of,
+    find_targets,
     query_of,
     sum_up,
+    tasks_of,
+    topics_of,
+    transactions_of,
     warn_of_duplicates,
+    write_task,
+    written_by,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +70,143 @@ logger = get_logger(__name__)
 
 # Spark has all rows of a batch in memory; this limits our copy.
 _ROWS_AT_ONCE = 1000
+
+
+class CheckedWriter:
+    """Writes the columns of `schema`. Only plain data is pickled to the tasks.
+
+    Raises as `plan_columns` for columns that cannot be written.
+    """
+
+    in_stream = False
+    """Whether it writes a micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = plan_columns(
+            schema,
+            topic_given=options.topic is not None,
+            value_format=options.schema.value_format,
+        )
+        self._targets: dict[str, Target] = {}
+        self._turn: Turn | None = None
+        self._unit: Unit | None = None
+
+    @property
+    def fate(self) -> str:
+        """What happens to written rows when the job runs again."""
+        if deduplicates(self._options, self._columns):
+            return "are left out where their topics deduplicate"
+        return "will be there twice"
+
+    def check(self) -> None:
+        """Before any task runs, ask the broker whether the values match the topic's schema.
+
+        And whether exactly-once works, if requested. If rows name their topics, the tasks ask about
+        these.
+        """
+        self._targets = find_targets(self._options, self._columns)
+        if self._options.exactly_once is not None:
+            self._turn = check_sink(
+                self._options.client, self._options.exactly_once, in_stream=self.in_stream
+            )
+
+    def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Commit rows written with exactly-once; return whether these rows were committed.
+
+        With any guarantee, raises IncompleteWrite if a task got fewer receipts than rows.
+        """
+        sink = self._options.exactly_once
+        if self._options.wait_for_receipts:
+            try:
+                check_complete(messages)
+            except IncompleteWrite as error:
+                if sink is None:
+                    raise
+                raise error.telling(f"nothing of {unit} is visible") from error
+        if sink is None:
+            return True
+        decision = Decision(
+            unit,
+            tuple(transactions_of(messages)),
+            written_by(messages),
+            text_digest("\n".join(sorted(topics_of(messages)))),
+            tuple(ends_of(messages)),
+        )
+        return commit_unit(self._options.client, sink, decision, tasks_of(messages))
+
+    def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Abort rows written with exactly-once; return whether these rows were."""
+        sink = self._options.exactly_once
+        if sink is not None:
+            # Spark makes another writer to end a micro-batch than the one that was checked.
+            driver = tasks_of(messages).driver if self._turn is None else self._turn.driver
+            abort_unit(self._options.client, sink, transactions_of(messages), driver)
+        return sink is not None
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
+        """Write the rows of a task; returns when they are acknowledged."""
+        keep_modules()
+        return write_task(
+            self._options,
+            self._columns,
+            batches,
+            self._targets,
+            in_stream=self.in_stream,
+            turn=self._turn,
+            unit=self._unit,
+        )
+
+
+class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
+    """Writes a DataFrame."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "the pulsar sink supports only mode append: a topic's messages cannot be replaced",
+                'Write with mode("append").',
+            )
+        super().__init__(options, schema)
+        sink = options.exactly_once
+        run = None if sink is None else sink.run_id
+        self._unit: Unit = Unit(job=secrets.token_hex(8), run=run)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
+        """Write the rows of a task."""
+        return self.write_batches(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the rows on the driver, if exactly-once, and log the counts."""
+        self.commit_unit(self._unit, messages)
+        total = sum_up(messages)
+        logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
+        if total.failed:
+            logger.warning(
+                "%d messages could not be written (deliveryGuarantee none)", total.failed
+            )
+        warn_of_duplicates(total)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log that the job has failed; the rows that its tasks have written stay.
+
+        With exactly-once they are aborted, unless committing them was decided.
+        """
+        if self.abort_unit(messages):
+            logger.warning("the write of %s failed", self._unit)
+            return
+        logger.warning(
+            "the write failed; %d messages of %d successful tasks, and those that the others had "
+            "sent, stay on their topics, and %s if it runs again",
+            sum_up(messages).acknowledged,
+            _ended_well(messages),
+            self.fate,
+        )
+
+
+def _ended_well(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message is not None for message in messages)
 
 
 class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
