@@ -157,17 +157,3 @@ def test_the_limit_is_told_from_what_was_measured(
 ) -> None:
     measured = module._Measurement("drain", 1000, size, 1.0, busy)
     assert module.limit(measured, round_trip, 64 << 20)[0] == limit
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["--topic", "t", "--create"], ["--topic", "t", "--size=0"], ["--topic", "t", "--size=9"]],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    status: object
-    try:
-        status = cli.main(["bench", "--service-url", "pulsar://127.0.0.1:1", *arguments])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    assert capsys.readouterr().err

@@ -964,37 +964,6 @@ def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
     assert "--py-files" in step["remedy"]
 
 
-# --- wrong usage ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--service-url", "localhost:6650"],
-        ["--service-url", "pulsar://localhost", "--option", "no-pair"],
-        ["--service-url", "pulsar://localhost", "--option", "tpoic=orders"],
-        ["--service-url", "pulsar://localhost", "--option", "topic=a", "--topic", "b"],
-        ["--service-url", "pulsar://localhost", "--topic", "a/b"],
-        ["--service-url", "pulsar://localhost", "--option", "topicsPattern=a.*"],
-        ["--service-url", "pulsar://localhost", "--token", "canary"],
-        ["--service-url", "pulsar://localhost", "--tasks", "3"],
-        ["--service-url", "pulsar://localhost", "--admin-url", "pulsar://localhost"],
-        ["--service-url", "pulsar://localhost", "--executors", "--tasks", "0"],
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    status: object
-    try:
-        status = cli.main(["doctor", *arguments])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    shown = capsys.readouterr()
-    assert shown.err
-    assert not shown.out
-
-
 # --- other ways to the brokers ----------------------------------------------------------------
 
 

@@ -418,17 +418,3 @@ def test_nothing_is_left_behind(broker: EmbeddedBroker, peek: Peek) -> None:
     assert broker.subscriptions("t") == {}
     assert broker.faults.seen("ACK") == 0
     assert not any(seen.body.durable for seen in broker.faults.log("SUBSCRIBE"))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["--topic", "t", "--count", "-1"], ["--topic", "t", "--first", "--follow"]],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    status: object
-    try:
-        status = cli.main(["peek", "--service-url", "pulsar://localhost", *arguments])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
-    assert capsys.readouterr().err

@@ -260,24 +260,6 @@ def test_checkpoints_that_spark_wrote_are_understood(folder: Path) -> None:
     assert set(offset.positions) == {f"{full(TOPIC)}-partition-{number}" for number in range(2)}
 
 
-@pytest.mark.parametrize(
-    "arguments,words",
-    [
-        ([], "--subscription"),
-        (["--subscription", "mine"], "--topic"),
-        (["--topic", "t", "--admin-url", "http://localhost", "--drop"], "--subscription"),
-        (["--topic", "t", "--subscription", "mine", "--checkpoint", "/data"], "together"),
-        (["--checkpoint", "/nowhere"], "checkpointLocation"),
-        (["--checkpoint", "s3://bucket/folder"], "Copy"),
-    ],
-)
-def test_wrong_usage_ends_with_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["subscriptions", "--service-url", "pulsar://localhost", *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_a_checkpoint_of_something_else_is_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

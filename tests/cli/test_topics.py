@@ -96,17 +96,3 @@ def test_a_web_server_that_is_not_pulsars_is_an_error(capsys: pytest.CaptureFixt
     shown = capsys.readouterr()
     assert "is not Pulsar's web service" in shown.err
     assert shown.out == ""
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--namespace", "public"],
-        ["--topic", "a", "--pattern", "b"],
-        ["--pattern", "("],
-        ["--pattern", "a", "--option", "topicsPattern=b"],
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["topics", "--service-url", "pulsar://localhost", *arguments]) == 2
-    assert capsys.readouterr().err

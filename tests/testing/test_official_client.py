@@ -72,43 +72,6 @@ def test_messages_arrive_whole_and_in_order(client: Any, batching: bool) -> None
     assert (received[0].message_id().batch_index() >= 0) is batching
 
 
-@pytest.mark.parametrize("codec", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
-@pytest.mark.parametrize("batching", [False, True])
-def test_compressed_payloads_pass_through(client: Any, codec: str, batching: bool) -> None:
-    consumer = client.subscribe("t", "sub", initial_position=EARLIEST)
-    producer = client.create_producer(
-        "t",
-        batching_enabled=batching,
-        compression_type=getattr(pulsar.CompressionType, codec),
-    )
-    bodies = [b"x" * 5000, b"1", bytes(range(256)) * 40]
-    for body in bodies:
-        producer.send_async(body, None)
-    producer.flush()
-    assert [message.data() for message in receive(consumer, 3)] == bodies
-
-
-def test_large_messages_arrive_in_chunks(client: Any) -> None:
-    consumer = client.subscribe("t", "sub", initial_position=EARLIEST)
-    producer = client.create_producer("t", batching_enabled=False, chunking_enabled=True)
-    body = bytes(range(256)) * 50_000
-    producer.send(body)
-    assert consumer.receive(RECEIVE_MS).data() == body
-
-
-def test_partitioned_topic_spreads_messages(broker: EmbeddedBroker, client: Any) -> None:
-    name = broker.create_topic("p", partitions=3)
-    assert client.get_topic_partitions("p") == [f"{name}-partition-{i}" for i in range(3)]
-    producer = client.create_producer("p", batching_enabled=False)
-    consumer = client.subscribe("p", "sub", initial_position=EARLIEST)
-    for number in range(30):
-        producer.send(f"m{number}".encode(), partition_key=f"k{number}")
-    received = receive(consumer, 30)
-    assert {m.data() for m in received} == {f"m{n}".encode() for n in range(30)}
-    assert {m.message_id().partition() for m in received} == {0, 1, 2}
-    assert sum(broker.stats(f"{name}-partition-{i}").entries for i in range(3)) == 30
-
-
 def test_auto_creation_can_make_partitioned_topics(
     start_broker: Callable[..., EmbeddedBroker], official_client: Connect
 ) -> None:
