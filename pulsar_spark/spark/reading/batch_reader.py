@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +20,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.bounded_cache import BoundedCache
-from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched, latest_schemas
+from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
@@ -236,47 +235,3 @@ class PulsarBatchReader(DataSourceReader):
             found = _Columns(sources, arrow_schema(self._schema))
             _columns.put(key, found, 1)
         return found
-
-
-class SeenVersions:
-    """The versions of schemas that a stream's messages certainly have, as far as its driver knows.
-
-    A topic that is deleted and made again counts its versions anew, but its ledgers are others. So
-    what a topic's version is, is known for messages of ledgers that were there before it was asked
-    for. It is asked for again when a partition goes on in another ledger.
-    """
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._kind: ValueType | None = None
-        # The last ledger of each topic partition that was seen, and each topic's schema.
-        self._ledgers: dict[str, int] = {}
-        self._schemas: dict[str, SchemaInfo | None] = {}
-        self.eras: dict[str, str] = {}
-        """By topic, what changes when a partition of it that was planned goes on elsewhere."""
-
-    def of(
-        self, planned: Sequence[PulsarInputPartition], kind: ValueType
-    ) -> Mapping[str, SchemaInfo | None]:
-        """Return the current schemas of the topics of tasks that were just planned."""
-        if kind.schema is None:
-            return {}
-        owners = {each.topic: topic_of(each.topic) for each in planned}
-        ends = {each.topic: each.end[0] for each in planned}
-        new = {owners[topic] for topic, end in ends.items() if self._ledgers.get(topic) != end}
-        self.eras |= {owner: secrets.token_hex(8) for owner in new}
-        if kind is not self._kind:
-            # It was asked for a moment ago.
-            self._kind, found_as = kind, kind.schema.found_as
-            if found_as is not None and found_as[0] in new:
-                self._schemas[found_as[0]] = kind.schema
-                new.discard(found_as[0])
-        if new:
-            with ClientContext.shared(self._options.client) as context:
-                found = latest_schemas(context.lookup, sorted(new))
-            self._schemas |= {
-                name: None if isinstance(schema, PulsarError) else schema
-                for name, schema in found.items()
-            }
-        self._ledgers |= ends
-        return self._schemas

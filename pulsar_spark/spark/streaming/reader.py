@@ -16,7 +16,7 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.columns import project
 from pulsar_spark.spark.options.stream import StreamOptions
-from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, SeenVersions
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
 from pulsar_spark.spark.streaming.source import StreamSource
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.spark.value_types import ValueType
@@ -44,7 +44,6 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._schema = schema
         self._tasks = PulsarBatchReader(options.read, schema, schemas)
         self._source = StreamSource(options)
-        self._versions = SeenVersions(options.read)
         self._checked: ValueType | None = None
         self._warned = self._asked = False
         # Whether the last look found nothing, and there was no micro-batch after it.
@@ -96,10 +95,10 @@ class PulsarStreamReader(DataSourceStreamReader):
             return []
         planned = self._source.plan(begin, stop)
         if planned:
-            kind = self._source.kind
-            self._check_schema(kind)
-            written = self._versions.of(planned, kind)
-            self._tasks.give(planned, kind, written, self._versions.eras)
+            schemas = self._source.schemas
+            self._check_schema(schemas.kind)
+            written = schemas.current(planned, stop.positions)
+            self._tasks.give(planned, schemas.kind, written, schemas.eras)
         return planned
 
     def _check_schema(self, kind: ValueType) -> None:

@@ -8,8 +8,9 @@ back while it exists. Only Spark's offsets hold the stream's position.
 from __future__ import annotations
 
 import math
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
@@ -34,12 +35,14 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
+from pulsar_spark.schema.registry import latest_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
 from pulsar_spark.spark.offsets import Bound, BoundKind, entry_end
+from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.options.stream import Caps, StreamOptions
 from pulsar_spark.spark.reading.data_loss import GO_ON, report_loss
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
-from pulsar_spark.spark.reading.planner import Planner, ReadRange
+from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
 from pulsar_spark.spark.streaming.admission import Admission
 from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Lag
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
@@ -111,6 +114,74 @@ class CommitWatch:
         return now - self._resting[1] >= self.settle_seconds
 
 
+class StreamSchemas:
+    """The schemas of a stream's topics. It forgets topics that are not `there` any more.
+
+    Those that decided on the type of the values are kept apart from the current ones, which
+    messages certainly have: a topic's schema has its say once, and may change after that. A topic
+    that is deleted and made again counts its versions anew, but its ledgers are others. So what a
+    topic's version is, is known for messages of ledgers that were there before it was asked for. It
+    is asked for again when a partition goes on in another ledger.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self.kind = ValueType()
+        """The type of the values of the batch that was planned last."""
+        self.decided: Mapping[str, SchemaInfo | None] | None = None
+        """Those that decided on it, by topic; None at first."""
+        self._is_new = False
+        # The last ledger of each topic partition that was seen, and each topic's schema.
+        self._ledgers: dict[str, int] = {}
+        self._current: dict[str, SchemaInfo | None] = {}
+        self.eras: dict[str, str] = {}
+        """By topic, what changes when a partition of it that was planned goes on elsewhere."""
+
+    def decide(self, planner: Planner, topics: Topics, there: Container[str]) -> None:
+        """Decide on the type of the values, now that these topics have a say as well."""
+        known = {name: each for name, each in (self.decided or {}).items() if name in there}
+        self.kind = planner.value_type(topics, known)
+        self._is_new = True
+        self.decided = _shared(planner.schemas)
+
+    def current(
+        self, planned: Sequence[PulsarInputPartition], there: Mapping[str, object]
+    ) -> Mapping[str, SchemaInfo | None]:
+        """Return the current schemas of the topics of tasks that were just planned.
+
+        `there` are topic partitions.
+        """
+        if self.kind.schema is None:
+            return {}
+        owners = {each.topic: topic_of(each.topic) for each in planned}
+        ends = {each.topic: each.end[0] for each in planned}
+        for topic in self._ledgers.keys() - there.keys():
+            del self._ledgers[topic]
+            self._current.pop(topic_of(topic), None)
+            self.eras.pop(topic_of(topic), None)
+        new = {
+            owner
+            for topic, owner in owners.items()
+            if self._ledgers.get(topic) != ends[topic] or owner not in self._current
+        }
+        self.eras |= {owner: secrets.token_hex(8) for owner in new}
+        found_as = self.kind.schema.found_as if self._is_new else None
+        self._is_new = False
+        if found_as is not None and found_as[0] in new:
+            # It was asked for a moment ago.
+            self._current[found_as[0]] = self.kind.schema
+            new.discard(found_as[0])
+        if new:
+            with ClientContext.shared(self._options.client) as context:
+                found = latest_schemas(context.lookup, sorted(new))
+            self._current |= {
+                name: None if isinstance(schema, PulsarError) else schema
+                for name, schema in found.items()
+            }
+        self._ledgers |= ends
+        return self._current
+
+
 class StreamSource:
     """Chooses the offsets of one query, in one process. Call `close` at the end.
 
@@ -134,10 +205,7 @@ class StreamSource:
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
         # When the last batch's end was chosen. The first batch does not wait for more messages.
         self._batch_at = -math.inf
-        self.kind = ValueType()
-        """The type of the values of the batch that was planned last."""
-        # Those that decided on it, by topic.
-        self._schemas: dict[str, SchemaInfo | None] | None = None
+        self.schemas = StreamSchemas(options.read)
         # Until when nothing is to be asked, unless there is news.
         self._rests_until = -math.inf
         self.commits = CommitWatch()
@@ -395,7 +463,7 @@ class StreamSource:
         if not ranges:
             return []
         ranges = self._decide_type(ranges, end)
-        planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), self.kind)
+        planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), self.schemas.kind)
         logger.info(
             "a batch of %d tasks reads %d topic partitions for the subscription %s",
             len(planned),
@@ -413,7 +481,8 @@ class StreamSource:
         """
         includes = self._options.read.includes
         owners = {each.topic: topic_of(each.topic) for each in ranges}
-        is_first = self._schemas is None
+        decided = self.schemas.decided
+        is_first = decided is None
         read = [topic for topic in (end.positions if is_first else owners) if includes(topic)]
         if is_first:
             read = read or list(end.positions)
@@ -421,13 +490,11 @@ class StreamSource:
         for topic in read:
             owner = owners.get(topic) or topic_of(topic)
             topics.setdefault(owner, []).append(topic)
-        if self._schemas is not None and topics.keys() <= self._schemas.keys():
+        if decided is not None and topics.keys() <= decided.keys():
             return ranges
-        there = set(map(topic_of, end.positions))
-        known = {name: each for name, each in (self._schemas or {}).items() if name in there}
         planner = self._planner()
-        self.kind = planner.value_type(dict(sorted(topics.items())), known)
-        self._schemas = _shared(planner.schemas)
+        there = set(map(topic_of, end.positions))
+        self.schemas.decide(planner, dict(sorted(topics.items())), there)
         lost = planner.without_messages
         for topic, owner in owners.items():
             if owner in lost:

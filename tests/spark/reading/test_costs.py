@@ -414,3 +414,18 @@ def test_a_stream_asks_for_schemas_when_it_starts_and_not_at_each_trigger(
             stream.commit(offset)
     assert asked.counts["GET_SCHEMA"] == 1
     stream.stop()
+
+
+def test_a_stream_forgets_the_schemas_of_topics_that_are_gone(broker: EmbeddedBroker) -> None:
+    topic(broker, 2)
+    columns = StructType().add("some_field_name_0", StringType())
+    stream: Any = source(broker, startingOffsets="earliest").streamReader(columns)
+    parts = stream_parts(stream)
+    schemas = stream._source.schemas
+    assert schemas.eras.keys() == {"persistent://public/default/t"}
+    assert (
+        schemas.current([], {each.topic: each.end for each in parts}).keys() == schemas.eras.keys()
+    )
+    assert not schemas.current([], {})
+    assert not schemas.eras
+    stream.stop()
