@@ -39,9 +39,6 @@ logger = get_logger(__name__)
 MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per message: with an error, or with its id."""
 
-EntryCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
-"""Called once per entry: with an error, or with the id that the broker stored it under."""
-
 Runner = Callable[[Callable[[], object], int], object]
 """Takes a function to call later, and the number of callbacks that it calls."""
 
@@ -214,7 +211,7 @@ class PendingSends:
         *,
         ends: Sequence[int] = (),
         per_entry: int = 0,
-        callback: EntryCallback | None = None,
+        callback: MessageCallback | None = None,
         callbacks: Sequence[MessageCallback | None] = (),
         chunk: int | None = None,
         encrypted: OutgoingMessages | None = None,
