@@ -41,7 +41,8 @@ class SinkPlace:
     """What a sink has committed last, as far as it decides which unit may follow; plain data.
 
     A repeated unit may have other rows than those that were committed if `first_stays`, an option
-    of the writer, or if the user has `accepted` that, once.
+    of the writer, or if the user has `accepted` that, once. A `fresh` sink has never had
+    anything committed, and was not begun anew.
     """
 
     sink_id: str
@@ -49,14 +50,18 @@ class SinkPlace:
     last: Unit | None
     first_stays: bool
     accepted: bool
+    fresh: bool = False
 
     def check(self, unit: Unit) -> None:
         """Raise SinkStateError for a unit of another query, or of a kind that has no place here.
 
-        Also for an earlier micro-batch than the last one.
+        Also for an earlier micro-batch than the last one, and for a later one than a query's first
+        if the sink is fresh.
         """
         last = self.last
         if last is None:
+            if self.fresh and unit.batch:
+                raise self._unknown(unit)
             return
         self.check_kind(in_stream=unit.batch is not None)
         if unit.batch is None or last.batch is None:
@@ -108,6 +113,17 @@ class SinkPlace:
             topic=self.topic,
         )
 
+    def _unknown(self, unit: Unit) -> SinkStateError:
+        return SinkStateError(
+            f"the sink has no records, and {unit} is not the first of its query: the query has not "
+            "written exactly once before, or the records were deleted, or the checkpoint was "
+            "moved, and the sink has its location for a name",
+            "Rows of this micro-batch can be there already: compare it with the topic. If the "
+            "checkpoint was moved, set sinkId to its former location. To write exactly once from "
+            f"this micro-batch on: {self.command('reset')}",
+            topic=self.topic,
+        )
+
     def _ways_on(self, what: str) -> str:
         return (
             f"To {what}, once: {self.command('accept')}. If it never gives the same rows twice, "
@@ -125,7 +141,7 @@ _CAUSES = (
 def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> SinkPlace:
     """Return a sink's place."""
     last = None if state.done is None else state.done.unit
-    return SinkPlace(sink_id, topic, last, first_stays, state.accepted)
+    return SinkPlace(sink_id, topic, last, first_stays, state.accepted, state.fresh)
 
 
 def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:

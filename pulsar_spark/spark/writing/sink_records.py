@@ -218,6 +218,8 @@ class SinkState:
     """The driver that started before that one; a driver starts several times."""
     number: int = 0
     based: bool = False
+    fresh: bool = False
+    """Whether no unit was ever committed, and nobody has begun anew on purpose."""
     base_at: Position = EARLIEST_POSITION
     """Where the records begin that are needed."""
     age_of_base: float = 0.0
@@ -274,7 +276,7 @@ class SinkState:
 
     def remember(self, done: Decision) -> None:
         """A decision is carried out."""
-        self.undone, self.done, self.accepted = None, done, False
+        self.undone, self.done, self.accepted, self.fresh = None, done, False, False
         if done.unit.run is not None:
             self.runs[done.unit.run] = CommittedRun(done.unit.run, done.written, done.at)
             if len(self.runs) > RUNS:
@@ -290,6 +292,7 @@ class SinkState:
         runs = [run for _, part in self._parts for run in part["runs"]]
         self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
         self.undone, self.accepted = None, record["accepted"]
+        self.fresh = record.get("fresh", False)
         self.done = None if record["done"] is None else decision_of(record["done"])
         self.attempts_from = Position(*record["attempts"])
         self._begin(self._parts[0][0], record["at"])
@@ -311,7 +314,7 @@ def records_missing(topic: str, sink_id: str | None) -> SinkStateError:
     """Return the error for a sink whose records are not all there."""
     return SinkStateError(
         "records of the sink are missing, so what is committed is not known: they expired, or were "
-        "skipped or truncated. Nothing was written",
+        "skipped, truncated or deleted. Nothing was written",
         "Compare the last micro-batch, or the last runs, with the topic. Then begin anew on "
         "purpose, which may write what was committed last once more: "
         f"{sink_command('reset', topic, sink_id)}. To keep records, give them a namespace without "
@@ -362,6 +365,7 @@ def base_records(state: SinkState) -> Iterator[dict[str, Any]]:
             "parts": parts,
             "at": time.time(),
             "accepted": state.accepted,
+            "fresh": state.fresh,
             "attempts": list(state.attempts_from[:2]),
             "done": None if state.done is None else record_of("done", state.done),
             "runs": [[run.name, run.at, *run.written] for run in some],
