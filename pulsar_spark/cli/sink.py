@@ -45,8 +45,9 @@ job: don't use them while it runs. ID is the sinkId, or the checkpoint's locatio
 transactions have timed out and none was committed, it is dropped instead, with an error.
 --abort ID aborts the transactions that killed tasks and drivers have left open, so that consumers
 need not wait until transactionTimeout has passed.
---accept ID lets the query go on that repeats a committed micro-batch with other rows: the committed
-ones stay, once.
+--accept ID lets the query go on that repeats committed micro-batches with other rows, as after its
+checkpoint was restored: they are left out, from any one on up to the last one that is committed,
+one after the other, each with the rows that come first. Or one run of a batch write is left out.
 --reset ID forgets what was committed: the next micro-batch or run is written, whatever it is.
 """
 
@@ -56,7 +57,7 @@ _USED = ("topic", "sinkStateTopic", "transactionTimeout")
 _ACTIONS = {
     "finish": "commit what this sink has decided",
     "abort": "abort what killed tasks of this sink have left open",
-    "accept": "keep what this sink has committed last, when it is repeated with other rows",
+    "accept": "keep what this sink has committed, when it is repeated with other rows, once",
     "reset": "forget what this sink has committed",
 }
 
@@ -134,7 +135,7 @@ def _change(client: ClientOptions, sink: SinkOptions, action: str) -> dict[str, 
         elif action == "reset":
             found.reset()
         else:
-            found.accept()
+            return {"accepted": found.accept()}
     return {}
 
 

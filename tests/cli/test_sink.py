@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -346,11 +347,11 @@ def left_open(sink: Sink) -> None:
         sink.write(1, task, writer)
 
 
-def write_other_rows(sink: Sink, batch: int) -> None:
+def write_other_rows(sink: Sink, batch: int, text: str = "another") -> None:
     """Commit other rows under a micro-batch's number."""
     writer = sink.writer()
     writer.check()
-    found = pa.RecordBatch.from_pydict({"value": ["another"]})
+    found = pa.RecordBatch.from_pydict({"value": [text]})
     sink.writer().commit([writer.write(iter([found]))], batch)
 
 
@@ -374,6 +375,54 @@ def test_accept_lets_a_repeated_batch_have_other_rows_once(
         write_other_rows(sink, 1)
     assert set(read(broker)) == {*whole(0), *whole(1)}
     assert len(read(broker)) == 2 * TASKS * ROWS
+
+
+@pytest.mark.fault(181)
+def test_accept_leaves_out_what_a_restored_checkpoint_repeats_once_and_in_order(
+    broker: EmbeddedBroker, run: Run
+) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    for batch in range(4):
+        sink.run(batch)
+
+    def refused(batch: int, text: str = "another") -> None:
+        with pytest.raises(SinkStateError, match="--accept orders"):
+            write_other_rows(sink, batch, text)
+
+    refused(1)
+    (row,) = run("--accept", "orders")[1]
+    assert row["accepted"] == (
+        "micro-batches up to batch 3, one after the other, with the rows that come first"
+    )
+    for batch in (1, 2):
+        # Spark may repeat it, with the same rows.
+        for _ in range(2):
+            write_other_rows(sink, batch)
+    for batch, text in ((0, "another"), (1, "another"), (2, "different")):
+        refused(batch, text)
+    write_other_rows(sink, 3)
+    refused(3, "different")
+    refused(2)
+    write_other_rows(sink, 3)
+    sink.run(4)
+    refused(3)
+    refused(4)
+    assert Counter(read(broker)) == Counter(value for batch in range(5) for value in whole(batch))
+
+
+@pytest.mark.fault(181)
+def test_what_was_accepted_last_counts(broker: EmbeddedBroker, run: Run) -> None:
+    sink = Sink(broker.service_url, "t", "orders")
+    for batch in range(3):
+        sink.run(batch)
+    assert run("--accept", "orders")[0] == 0
+    write_other_rows(sink, 1)
+    with pytest.raises(SinkStateError, match="other rows than it was left out with"):
+        write_other_rows(sink, 1, "different")
+    assert run("--accept", "orders")[0] == 0
+    write_other_rows(sink, 0, "different")
+    sink.run(3)
+    assert len(read(broker)) == 4 * TASKS * ROWS
 
 
 @pytest.mark.fault(181)

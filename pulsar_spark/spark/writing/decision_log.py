@@ -19,7 +19,7 @@ from typing import Any
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import SinkStateError, TransactionOutcomeUnknown
+from pulsar_spark.errors import SinkStateError, TopicTerminated, TransactionOutcomeUnknown
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.spark.writing.crash_points import reach
@@ -34,12 +34,15 @@ from pulsar_spark.spark.writing.sink_records import (
     READABLE,
     VERSION,
     Decision,
+    LeftOut,
     SinkState,
     base_records,
     known_as,
     one_spelling,
     record_of,
+    record_of_left_out,
     records_missing,
+    sink_command,
 )
 
 _FRESH_SECONDS = 60.0
@@ -115,7 +118,17 @@ class DecisionLog(Closing):
         """
         if beside is not None:
             begin_together([Fence(self._log, self._fence_record()), beside])
-        self._log.attach(anew=anew)
+        try:
+            self._log.attach(anew=anew)
+        except TopicTerminated as error:
+            raise TopicTerminated(
+                error.what,
+                f"{error.remedy} What is committed is not known then: compare the last "
+                "micro-batch, or the last runs, with the topic of the rows, and begin anew: "
+                f"{sink_command('reset', 'TOPIC', self._sink_ids[0])}",
+                topic=self.topic,
+                broker=error.broker,
+            ) from error
         self._fence()
         reach("records-fenced")
         if anew:
@@ -228,15 +241,19 @@ class DecisionLog(Closing):
 
     def accept(self) -> None:
         """What is committed stays when it comes again with other rows, once."""
-        self._record_acceptance("accept")
+        self._append(self._numbered({"kind": "accept"}))
+        self.state.accepted, self.state.left_out = True, None
 
-    def accepted(self) -> None:
-        """A run has come again with other rows, as was accepted: the next one is refused."""
-        self._record_acceptance("accepted")
+    def accepted(self, mine: Decision) -> None:
+        """A unit has come again with other rows, as was accepted.
 
-    def _record_acceptance(self, kind: str) -> None:
-        self._append(self._numbered({"kind": kind}))
-        self.state.accepted = kind == "accept"
+        The next run is refused. A micro-batch can be repeated, or followed by the next one.
+        """
+        batch = mine.unit.batch
+        left_out = None if batch is None else LeftOut(batch, mine.written)
+        record = {"kind": "accepted", "left_out": record_of_left_out(left_out)}
+        self._append(self._numbered(record))
+        self.state.accepted, self.state.left_out = False, left_out
 
     def reset(self) -> None:
         """Begin anew: forget what was committed."""

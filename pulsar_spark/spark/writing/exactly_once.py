@@ -398,7 +398,7 @@ class OpenSink:
                 _abort(self.context, mine.transactions)
         if verdict is not Verdict.NEW:
             if verdict is Verdict.ACCEPTED:
-                self.log.accepted()
+                self.log.accepted(mine)
             return False
         if mine.transactions:
             self._check_alive(mine, tasks)
@@ -455,8 +455,8 @@ class OpenSink:
             )
         return left
 
-    def accept(self) -> None:
-        """Let what is committed stay when it comes again with other rows, once.
+    def accept(self) -> str:
+        """Let what is committed stay when it comes again with other rows, once; return what may.
 
         Raises SinkStateError if nothing is committed that can be repeated.
         """
@@ -475,6 +475,12 @@ class OpenSink:
                 topic=self.log.topic,
             )
         self.log.accept()
+        if state.done.unit.batch is None:
+            return "one run"
+        return (
+            f"micro-batches up to {state.done.unit}, one after the other, with the rows that come "
+            "first"
+        )
 
     def reset(self) -> None:
         """Forget what was committed, and abort what was not."""

@@ -31,6 +31,7 @@ from pulsar_spark.errors import (
     QuotaExceededHold,
     SinkStateError,
     TopicNotFound,
+    TopicTerminated,
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -115,6 +116,13 @@ class FencedTopic(Closing):
             raise self._taken(error) from error
         try:
             self._producer.open()
+        except TopicTerminated as error:
+            raise TopicTerminated(
+                f"the topic of {self._what} was terminated, and takes none any more",
+                "Delete it, or set sinkStateTopic to another topic.",
+                topic=self.topic,
+                broker=error.broker,
+            ) from error
         except PulsarError as error:
             if not is_quota(error):
                 raise

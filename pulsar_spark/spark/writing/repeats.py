@@ -14,6 +14,7 @@ from pulsar_spark.errors import SinkStateError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.writing.sink_records import (
     Decision,
+    LeftOut,
     SinkState,
     Unit,
     Written,
@@ -30,10 +31,7 @@ class Verdict(Enum):
     REPEATED = auto()
     """It is committed already, so its rows must be dropped."""
     ACCEPTED = auto()
-    """A run that is repeated with other rows, which the user has accepted, once.
-
-    A micro-batch is REPEATED then: it may come several times until the next one is committed.
-    """
+    """It is repeated with other rows, which the user has accepted, once, and not noted yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,9 @@ class SinkPlace:
     """What a sink has committed last, as far as it decides which unit may follow; plain data.
 
     A repeated unit may have other rows than those that were committed if `first_stays`, an option
-    of the writer, or if the user has `accepted` that, once. A `fresh` sink has never had
-    anything committed, and was not begun anew.
+    of the writer, or if the user has `accepted` that, once: micro-batches one after the other, of
+    which the last one was `left_out`. A `fresh` sink has never had anything committed, and was not
+    begun anew.
     """
 
     sink_id: str
@@ -50,6 +49,7 @@ class SinkPlace:
     last: Unit | None
     first_stays: bool
     accepted: bool
+    left_out: LeftOut | None = None
     fresh: bool = False
 
     def check(self, unit: Unit) -> None:
@@ -67,13 +67,30 @@ class SinkPlace:
         if unit.batch is None or last.batch is None:
             return
         self.check_query(unit.query, str(unit))
-        is_known = unit.query is not None and unit.query == last.query
-        if unit.batch < last.batch and not (self.accepted or (self.first_stays and is_known)):
+        if unit.batch < last.batch and not (self.accepts(unit) or self.leaves_out(unit)):
             raise SinkStateError(
                 f"{unit} comes behind {last}, which is committed: {_CAUSES}",
                 self._ways_on(f"leave out what comes again up to {last}"),
                 topic=self.topic,
             )
+
+    def leaves_out(self, unit: Unit) -> bool:
+        """Whether a micro-batch of the sink's own query may have other rows, at any time."""
+        assert self.last is not None
+        is_known = unit.query is not None and unit.query == self.last.query
+        return self.first_stays and (is_known or unit.batch == self.last.batch)
+
+    def accepts(self, unit: Unit, mine: Written | None = None) -> bool:
+        """Whether the user has accepted that a unit has other rows; a micro-batch `mine`, if given.
+
+        The one that was left out last may come again with the same rows.
+        """
+        if self.accepted or self.left_out is None or unit.batch is None:
+            return self.accepted
+        batch, written = self.left_out
+        if unit.batch == batch:
+            return mine is None or written.is_same(mine) is not False
+        return unit.batch == batch + 1
 
     def check_query(self, query: str | None, what: str) -> None:
         """Raise SinkStateError if `what` is of another query than the last micro-batch."""
@@ -107,8 +124,11 @@ class SinkPlace:
         counts = ""
         if done.messages != mine.messages:
             counts = f" ({done.messages} then, {mine.messages} now)"
+        what = "is committed with other rows"
+        if self.left_out is not None and self.left_out.batch == unit.batch:
+            what += ", and has other rows than it was left out with"
         return SinkStateError(
-            f"{unit} is committed with other rows{counts}: {_CAUSES}",
+            f"{unit} {what}{counts}: {_CAUSES}",
             self._ways_on("keep what was committed"),
             topic=self.topic,
         )
@@ -141,7 +161,7 @@ _CAUSES = (
 def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> SinkPlace:
     """Return a sink's place."""
     last = None if state.done is None else state.done.unit
-    return SinkPlace(sink_id, topic, last, first_stays, state.accepted, state.fresh)
+    return SinkPlace(sink_id, topic, last, first_stays, state.accepted, state.left_out, state.fresh)
 
 
 def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
@@ -166,15 +186,20 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
     if unit.batch is None or done.unit.batch is None:
         return Verdict.NEW
     if unit.batch == done.unit.batch:
+        why = "by another version, or with another schema"
         if mine.topics != done.topics and mine.written.messages and done.topics:
             logger.warning(
                 "%s is committed already, to other topics than now; what was written first stays",
                 unit,
             )
-        return _repeated(place, unit, done.written, mine.written)
+            why = "to other topics"
+        return _repeated(place, unit, done.written, mine.written, why)
     if unit.batch < done.unit.batch:
+        left_out = place.left_out
+        if left_out and not (place.leaves_out(unit) or place.accepts(unit, mine.written)):
+            raise place.refused(unit, left_out.written, mine.written)
         logger.warning("%s comes behind %s, which is committed; it is left out", unit, done.unit)
-        return Verdict.REPEATED
+        return _accepted(place, unit)
     if unit.batch > done.unit.batch + 1:
         logger.warning(
             "%s follows %s: batches between them were not written to this sink exactly once",
@@ -184,26 +209,45 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
     return Verdict.NEW
 
 
-def _repeated(place: SinkPlace, unit: Unit, done: Written, mine: Written) -> Verdict:
-    """Return the verdict on a committed unit: what comes again is the same, or may be another."""
+def _accepted(place: SinkPlace, unit: Unit) -> Verdict:
+    """Return the verdict on a committed unit that comes with other rows, and may."""
+    if unit.batch is None:
+        return Verdict.REPEATED if place.first_stays else Verdict.ACCEPTED
+    left_out = place.left_out
+    # Spark may repeat the one that was left out last.
+    is_known = left_out is not None and left_out.batch == unit.batch
+    return Verdict.REPEATED if place.leaves_out(unit) or is_known else Verdict.ACCEPTED
+
+
+def _repeated(
+    place: SinkPlace,
+    unit: Unit,
+    done: Written,
+    mine: Written,
+    why: str = "by another version, to another topic, or with another schema",
+) -> Verdict:
+    """Return the verdict on a committed unit: what comes again is the same, or may be another.
+
+    `why` is how the rows were written if they cannot be compared.
+    """
     same = done.is_same(mine)
     if same:
         logger.info("%s is committed already", unit)
     elif same is None:
         logger.warning(
             "%s is committed already with as many messages as now; whether they are the same is "
-            "not known, because they were written by another version, or with another schema",
+            "not known, because they were written %s",
             unit,
+            why,
         )
-    elif place.first_stays or place.accepted:
+    elif place.first_stays or place.accepts(unit, mine):
         logger.warning(
             "%s is committed already with %d messages; what comes now, %d messages, is left out",
             unit,
             done.messages,
             mine.messages,
         )
-        if unit.run is not None and not place.first_stays:
-            return Verdict.ACCEPTED
+        return _accepted(place, unit)
     else:
         raise place.refused(unit, done, mine)
     return Verdict.REPEATED

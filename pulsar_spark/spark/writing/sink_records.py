@@ -12,9 +12,9 @@ Records are JSON objects of these kinds:
 - ``done``: all of the decision is committed. It names the messages that readers do not see yet, and
   says since when that is so.
 - ``base``: all that is known without the earlier records, in one or several parts.
-- ``accept``: what is committed stays when it comes again with other rows: the last micro-batch, or
-  one run.
-- ``accepted``: such a run has come.
+- ``accept``: what is committed stays when it comes again with other rows: micro-batches up to the
+  last one, in order, or one run.
+- ``accepted``: such a micro-batch, which it names, or such a run has come.
 
 Except for fences and markers they are numbered, so that missing ones are noticed. A reader can
 start at a base, and at a `done` that says so: where no runs are remembered, it has all.
@@ -119,6 +119,13 @@ class Written(NamedTuple):
         return self.digest.partition(":")[0]
 
 
+class LeftOut(NamedTuple):
+    """What a micro-batch has written that was left out, as the user has accepted."""
+
+    batch: int
+    written: Written
+
+
 class CommittedRun(NamedTuple):
     """A run that is committed, and when, in seconds since 1970."""
 
@@ -209,7 +216,12 @@ class SinkState:
     runs: dict[str, CommittedRun] = field(default_factory=dict)
     """What is remembered of the committed runs, in their order."""
     accepted: bool = False
-    """Whether the user has accepted that what is committed comes again with other rows, once."""
+    """Whether the user has accepted that what is committed comes again with other rows, once.
+
+    And nothing has come since.
+    """
+    left_out: LeftOut | None = None
+    """The last micro-batch that has come since; the next one may follow."""
     attempts_from: Position = EARLIEST_POSITION
     """Where the announcements begin that a driver has to read."""
     driver: str | None = None
@@ -263,7 +275,7 @@ class SinkState:
         elif kind == "done":
             self._finish(position, record)
         elif kind in ("accept", "accepted"):
-            self.accepted = kind == "accept"
+            self.accepted, self.left_out = kind == "accept", _left_out_of(record)
         elif kind == "base":
             self._add_part(position, record)
 
@@ -276,7 +288,8 @@ class SinkState:
 
     def remember(self, done: Decision) -> None:
         """A decision is carried out."""
-        self.undone, self.done, self.accepted, self.fresh = None, done, False, False
+        self.undone, self.done, self.fresh = None, done, False
+        self.accepted, self.left_out = False, None
         if done.unit.run is not None:
             self.runs[done.unit.run] = CommittedRun(done.unit.run, done.written, done.at)
             if len(self.runs) > RUNS:
@@ -292,6 +305,7 @@ class SinkState:
         runs = [run for _, part in self._parts for run in part["runs"]]
         self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
         self.undone, self.accepted = None, record["accepted"]
+        self.left_out = _left_out_of(record)
         self.fresh = record.get("fresh", False)
         self.done = None if record["done"] is None else decision_of(record["done"])
         self.attempts_from = Position(*record["attempts"])
@@ -365,11 +379,22 @@ def base_records(state: SinkState) -> Iterator[dict[str, Any]]:
             "parts": parts,
             "at": time.time(),
             "accepted": state.accepted,
+            "left_out": record_of_left_out(state.left_out),
             "fresh": state.fresh,
             "attempts": list(state.attempts_from[:2]),
             "done": None if state.done is None else record_of("done", state.done),
             "runs": [[run.name, run.at, *run.written] for run in some],
         }
+
+
+def record_of_left_out(left_out: LeftOut | None) -> list[Any] | None:
+    """Return what a record says of a micro-batch that was left out."""
+    return None if left_out is None else [left_out.batch, *left_out.written]
+
+
+def _left_out_of(record: dict[str, Any]) -> LeftOut | None:
+    batch, *written = record.get("left_out") or (None,)
+    return None if batch is None else LeftOut(batch, Written(*written))
 
 
 def _grouped(ends: Sequence[LastMessage]) -> dict[str, list[list[int]]]:

@@ -20,6 +20,7 @@ from pulsar_spark.errors import (
     PulsarError,
     SinkStateError,
     TopicNotFound,
+    TopicTerminated,
     TornBatch,
     TransactionCoordinatorNotFound,
     TransactionExpired,
@@ -545,6 +546,8 @@ def test_the_last_batch_that_comes_again_for_another_topic_is_told(
     sink.options["topic"] = "another"
     sink.run(1)
     assert "batch 1 is committed already, to other topics than now" in caplog.text
+    assert "not known, because they were written to other topics" in caplog.text
+    assert "schema" not in caplog.text
     assert seen(broker) == Counter(whole(0) + whole(1))
 
 
@@ -847,6 +850,28 @@ def test_records_that_no_broker_creates_a_topic_for_are_told_with_the_remedy() -
         broker.create_topic("records")
         sink.run(0)
         assert seen(broker) == Counter(whole(0))
+
+
+def test_records_on_a_terminated_topic_are_told_with_the_remedy(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    broker.terminate_topic(state_topic(broker).removesuffix("-attempts"))
+    with pytest.raises(TopicTerminated, match="the sink's records was terminated") as caught:
+        sink.run(1)
+    assert "sinkStateTopic" in caught.value.remedy
+    assert "sink --service-url URL" in caught.value.remedy
+    assert seen(broker) == Counter(whole(0))
+
+
+def test_announcements_on_a_terminated_topic_are_done_without(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.run(0)
+    broker.terminate_topic(state_topic(broker).removesuffix("-attempts") + "-attempts")
+    sink.run(1)
+    assert "the sink's attempts was terminated" in caplog.text
+    assert seen(broker) == Counter(whole(0) + whole(1))
 
 
 def test_records_on_several_partitions_are_an_error(broker: EmbeddedBroker, sink: Sink) -> None:

@@ -17,6 +17,7 @@ from pulsar_spark.spark.writing.sink_records import (
     CommittedRun,
     Decision,
     LastMessage,
+    LeftOut,
     SinkState,
     Unit,
     Withheld,
@@ -240,13 +241,15 @@ def test_a_decision_is_recorded_whole() -> None:
 def test_a_state_is_recorded_whole_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_records, "_RUNS_OF_A_PART", 2)
     runs = {str(run): CommittedRun(str(run), Written(run, *SAME), 1.0) for run in range(5)}
-    state = SinkState(done=decision(run="4"), accepted=True, runs=runs)
+    left_out = LeftOut(1, Written(3, *SAME))
+    state = SinkState(done=decision(run="4"), accepted=True, left_out=left_out, runs=runs)
     records = [{"n": number, **one} for number, one in enumerate(base_records(state), 4)]
     assert len(records) == 3
     found = replayed(records)
     assert found.runs == runs
     assert found.done == replace_transactions(decision(run="4"))
     assert found.accepted
+    assert found.left_out == left_out
     assert found.based
     assert found.base_at == Position(1, 0)
     assert found.number == 6
