@@ -16,7 +16,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
@@ -25,8 +25,9 @@ from typing import Any, TypeAlias
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.deadline import Deadline, at_a_time, result_within
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
+from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many, start
 from pulsar_spark.engine.retry import can_pass, retried, retrying
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
@@ -91,12 +92,16 @@ class Coordinators:
 
         No command asks a coordinator for its limits; only its refusal shows them.
         """
-        txn = self.begin(timeout)
-        run(lambda deadline: self.end_operation(txn, deadline, commit=False), self._timeout)
+        run(lambda deadline: self.check_operation(timeout, deadline), self._timeout)
 
     def begin(self, timeout: float) -> TxnId:
         """Begin a transaction; its coordinator aborts it after `timeout` seconds."""
         return run(lambda deadline: self.begin_operation(timeout, deadline), self._timeout)
+
+    def begin_to_attach(self, transactions: Iterable[TxnId], timers: Timers) -> None:
+        """Attach to the coordinators of transactions ahead; whoever asks them is told of errors."""
+        for tc_id in {txn.most_bits for txn in transactions}:
+            start(self._attempts(tc_id), self._timeout, timers)
 
     def end_all(
         self,
@@ -158,6 +163,11 @@ class Coordinators:
         return run_many([factory(txn, topic) for txn, topic in pairs], self._timeout)
 
     # --- operations ---------------------------------------------------------------------------
+
+    def check_operation(self, timeout: float, deadline: Deadline) -> Operation[None]:
+        """Return the operation that `check` runs."""
+        txn = yield from self.begin_operation(timeout, deadline)
+        yield from self.end_operation(txn, deadline, commit=False)
 
     def begin_operation(self, timeout: float, deadline: Deadline) -> Operation[TxnId]:
         """Return the operation that `begin` runs."""
@@ -480,8 +490,8 @@ class ClientTransaction:
             names = [topic for (topic,) in parts]
             return self._coordinators.add_partitions_operation(self.txn_id, names, deadline)
 
-        for start in range(0, len(topics), _ADDED_AT_ONCE):
-            self._take_part([(topic,) for topic in topics[start : start + _ADDED_AT_ONCE]], add)
+        for first in range(0, len(topics), _ADDED_AT_ONCE):
+            self._take_part([(topic,) for topic in topics[first : first + _ADDED_AT_ONCE]], add)
 
     def add_subscription(self, topic: str, subscription: str) -> None:
         """Add a topic partition's subscription; returns when the coordinator knows it."""

@@ -47,6 +47,7 @@ from pulsar_spark.spark.writing.fenced_topic import (
     Fence,
     FencedTopic,
     Found,
+    begin_together,
     exists,
     overtaken,
     packed,
@@ -202,12 +203,14 @@ class Attempts(Closing):
     def _abort(
         self, needed_from: Position, but: Collection[TxnId], spare_this_process: bool
     ) -> Announcing:
-        log, record, _ = self.fence()
+        log, record, _ = fence = self.fence(needed_from)
+        if not log.is_begun:
+            begin_together([fence])
         # Without announcements, transactions end by their timeout: no reason to refuse to write.
         log.attach(anew=True)
-        fence = log.fence(record)
+        stored = log.fence(record)
         reach("attempts-fenced")
-        found = list(_attempts_in([*log.unprotected, *log.read(needed_from, fence)]))
+        found = list(_attempts_in([*log.unprotected, *log.read(needed_from, stored)]))
         self.count = len(found)
         spared = this_process() if spare_this_process else None
         wanted = {one.txn for _, one in found if one.process != spared}.difference(but)
@@ -225,7 +228,7 @@ class Attempts(Closing):
         left = {txn for txn, error in failed.items() if not isinstance(error, unsure)}
         needed = [at for at, one in found if one.txn in left or one.process == spared]
         # With nothing left, no backlog is there that could grow old.
-        self.needed_from = min(needed, default=Position.after(fence))
+        self.needed_from = min(needed, default=Position.after(stored))
         log.acknowledge(min([at for at, one in found if one.txn in but] + [self.needed_from]))
         log.leave()
         return Announcing(self.topic, log.epoch, needed_from[:2])

@@ -106,18 +106,23 @@ class DecisionLog(Closing):
         had_attempts: Callable[[], bool],
         anew: bool = False,
         beside: Fence | None = None,
+        checked: bool = False,
     ) -> None:
         """Fence other drivers, and read what the records say; creates what is missing.
 
-        Records that are there are fenced together with the topic `beside` them, if that is given.
+        Records are fenced together with the topic `beside` them, if that is given. It was `checked`
+        a moment ago that they are as they must be, or it is now.
 
         `had_attempts` tells whether the sink was used before, so that there must be records. Raises
         SinkStateError if some are missing, or if the topic or the subscription is not as it must
         be, and TopicNotFound if brokers create no topics. To begin `anew`, which `reset` then does,
         some may be missing.
         """
-        if beside is not None:
-            begin_together([Fence(self._log, self._fence_record()), beside])
+        if not anew:
+            if not checked:
+                self._log.check_exists()
+            fence = Fence(self._log, self._fence_record())
+            begin_together([fence] if beside is None else [fence, beside])
         try:
             self._log.attach(anew=anew)
         except TopicTerminated as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,8 @@ MAX_RUN_ID = 256
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
 _ABORT_SECONDS = 10.0
 _MAX_METADATA = 10_000
+# How long a process relies on what it was told of a coordinator's limit, and of whose a sink is.
+_KNOWN_SECONDS = 600.0
 # How long to wait for an answer that a terminated topic prevents.
 _STUCK_SECONDS = 2.0
 
@@ -175,6 +177,27 @@ def check_persistent(topic: TopicName) -> None:
 # --- before and after the tasks -------------------------------------------------------------------
 
 
+class _Known:
+    """What checks of this process have found out, for a while: Spark makes one per micro-batch."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[Hashable, ...], float] = {}
+
+    def has(self, *what: Hashable) -> bool:
+        """Whether it was added lately."""
+        at = self._at.get(what)
+        return at is not None and time.monotonic() - at < _KNOWN_SECONDS
+
+    def add(self, *what: Hashable) -> None:
+        """It is so now."""
+        now = time.monotonic()
+        self._at = {one: at for one, at in self._at.items() if now - at < _KNOWN_SECONDS}
+        self._at[what] = now
+
+
+_known = _Known()
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a driver tells its tasks: who it is, and what may follow in the sink; plain data.
@@ -194,21 +217,30 @@ def opened(
     driver: str | None = None,
     *,
     anew: bool = False,
+    together: bool = False,
     read_from: Position | None = None,
+    uses: Collection[TxnId] = (),
 ) -> Iterator[OpenSink]:
     """Take a sink over: fence other drivers, and read its records; missing ones only to go on.
 
-    If announcements were read from a position on, when the sink's tasks were let write, records
-    and announcements are there, and taken over together.
+    Its announcements can be taken over `together` with the records. They are if they were read from
+    a position on, when the sink's tasks were let write: then both are there. What `uses` names are
+    transactions that will be asked for.
     """
     with ClientContext.shared(client) as context:
+        context.coordinators.begin_to_attach(uses, context.timers)
         topic = find_records(context, options)
         with (
             Attempts(context, topic) as attempts,
             DecisionLog(context, topic, options.ids, driver) as log,
         ):
-            beside = None if read_from is None else attempts.fence(read_from)
-            log.open(had_attempts=attempts.exist, anew=anew, beside=beside)
+            is_checked = read_from is not None
+            log.open(
+                had_attempts=attempts.exist,
+                anew=anew,
+                beside=attempts.fence(read_from) if together or is_checked else None,
+                checked=is_checked,
+            )
             yield OpenSink(context, options, log, attempts)
 
 
@@ -234,15 +266,23 @@ def check_sink(client: ClientOptions, options: SinkOptions, *, in_stream: bool) 
     is one without a run's name: it may be the same one, started again.
     """
     driver = secrets.token_hex(8)
-    with ClientContext.shared(client) as context:
-        _check_coordinator(context, options.transaction_timeout)
-    with opened(client, options, driver) as sink:
+    if not _known.has(client, options.transaction_timeout):
+        with ClientContext.shared(client) as context:
+            _check_coordinator(context, options.transaction_timeout)
+        _known.add(client, options.transaction_timeout)
+    query = _query_of(options.checkpoint) if in_stream else None
+    # A stranger must not fence the attempts of the sink's own query. So it is told first.
+    mine = (client, options.state_topic, options.sink_id, query)
+    with opened(client, options, driver, together=in_stream and _known.has(*mine)) as sink:
         undone = sink.log.undone
         carried_out = undone is not None and sink.carry_out(undone, again=True)
         sink.place.check_kind(in_stream=in_stream)
         if in_stream:
             # Before this driver aborts what the tasks of the sink's own query write.
-            sink.place.check_query(_query_of(options.checkpoint), "this write")
+            sink.place.check_query(query, "this write")
+            last = sink.place.last
+            if last is not None and query in (None, last.query):
+                _known.add(*mine)
         announcing = sink.abort_attempts(spare_this_process=True)
         if undone is not None and carried_out and not in_stream and options.run_id is None:
             raise SinkStateError(
@@ -302,7 +342,9 @@ def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tas
     Even then a recorded decision remains. Each error says what of the unit is visible.
     """
     try:
-        with opened(client, options, tasks.driver, read_from=tasks.read_from) as sink:
+        with opened(
+            client, options, tasks.driver, read_from=tasks.read_from, uses=mine.transactions
+        ) as sink:
             return sink.commit(mine, tasks)
     except PulsarError as error:
         if error.tells_outcome:

@@ -18,7 +18,14 @@ from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.subscription import EARLIEST, HeldSubscription, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.operations import OperationFactory, run, run_many, value_of
+from pulsar_spark.engine.operations import (
+    Operation,
+    OperationFactory,
+    run,
+    run_many,
+    start,
+    value_of,
+)
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.retry import Backoff, retried
@@ -47,6 +54,7 @@ SUBSCRIPTION = "pulsar-spark-sink"
 _QUOTA_SECONDS = 180.0
 """How long to wait for a broker to notice that a backlog is gone: it looks once a minute."""
 _QUOTA_PAUSE = 5.0
+_CLOSE_SECONDS = 5.0
 
 Found = tuple[Position, bytes]
 """A message, and its position."""
@@ -82,6 +90,15 @@ class FencedTopic(Closing):
         return TopicProducer(self._context, self.topic, options)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether `begin_together` has had it."""
+        return self._is_begun
+
+    def check_exists(self) -> None:
+        """Raise as `exists`."""
+        exists(self._context, self.topic, self._what)
+
+    @property
     def epoch(self) -> int:
         """The topic's epoch, which each driver that fences increases."""
         return self._producer.topic_epoch
@@ -90,7 +107,7 @@ class FencedTopic(Closing):
         """Leave the topic; the broker may not have noticed yet when this returns."""
         if self._reader is not None:
             self._reader.begin_close()
-        self._producer.abort()
+        start(self._producer.abort_operation, _CLOSE_SECONDS, self._context.timers)
         self._consumer.close()
 
     def attach(self, *, anew: bool = False) -> None:
@@ -99,7 +116,7 @@ class FencedTopic(Closing):
         Raises as `exists`, except to begin `anew`, and TopicNotFound if brokers create no topics.
         """
         if not anew and not self._is_begun:
-            exists(self._context, self.topic, self._what)
+            self.check_exists()
         try:
             if self._refusal is not None:
                 raise self._refusal
@@ -249,20 +266,29 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
     Raises SinkStateError if the topic has partitions, or if messages were not retained because the
     subscription is gone.
     """
-    try:
-        partitions = context.lookup.partitions(topic)
-    except TopicNotFound:
+    lookup, probe = context.lookup, Probe(context.pool)
+
+    def count(deadline: Deadline) -> Operation[int]:
+        return lookup.partitions_operation(topic, deadline)
+
+    def is_kept(deadline: Deadline) -> Operation[bool]:
+        return probe.exists_operation(topic, SUBSCRIPTION, deadline)
+
+    # Of partitions there is no subscription; both questions change nothing.
+    found, kept = run_many([retried(count), retried(is_kept)], context.options.operation_timeout)
+    if isinstance(found, TopicNotFound):
         return False
-    if partitions:
+    if value_of(found):
         raise SinkStateError(
             f"the topic of {what} has partitions: they would have no order",
             "Set sinkStateTopic to a topic without partitions.",
             topic=topic,
         )
-    (kept,) = Probe(context.pool).subscriptions_exist([(topic, SUBSCRIPTION)])
     if isinstance(kept, TopicNotFound):
         return False
-    if value_of(kept):
+    if isinstance(kept, PulsarError):
+        raise kept.with_context(topic=topic)
+    if kept:
         return True
     if context.lookup.last_message_id(topic).entry_id >= 0:
         raise SinkStateError(

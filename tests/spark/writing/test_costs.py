@@ -21,6 +21,7 @@ from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.exactly_once import opened
+from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import tasks_of, transactions_of
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.spark.topics import full, read, set_schema, values
@@ -207,6 +208,39 @@ def test_a_commit_opens_records_and_announcements_together(count: int) -> None:
             assert counts["SUBSCRIBE"] == 4
         writer.commit(messages, 1)
         assert len(values(broker, {"topic": "t"})) == 6 * count
+
+
+def test_a_micro_batch_waits_for_few_round_trips() -> None:
+    """The first one of a process tries the coordinator out, and whose the sink is."""
+    count = 20
+    rows: dict[str, list[Any]] = {"value": [b"x"] * count, "__key": list(map(str, range(count)))}
+    arrays = {name: pa.array(column, KINDS[name][1]) for name, column in rows.items()}
+    found: list[list[int]] = []
+    with EmbeddedBroker() as broker:
+        broker.create_topic("t", count)
+        for number in range(3):
+            with Asked(broker, LATE) as check:
+                writer, _ = exactly_once(broker, rows, tasks=0)
+                assert check.counts["NEW_TXN"] == (not number)
+                counts = [check.in_sequence]
+            with Asked(broker, LATE) as task:
+                done = writer.write(iter([pa.RecordBatch.from_pydict(arrays)]))
+                counts.append(task.in_sequence)
+            with Asked(broker, LATE) as commit:
+                unchecked_writer(broker).commit([done], number)
+                counts.append(commit.in_sequence)
+            found.append(counts)
+        assert len(values(broker, {"topic": "t"})) == 3 * count
+    assert found[0][0] <= 27
+    most = [12, 10, 19]
+    assert all(count <= limit for count, limit in zip(found[2], most, strict=True)), found
+
+
+def unchecked_writer(broker: EmbeddedBroker) -> ArrowStreamWriter:
+    """Return the writer that Spark makes to commit."""
+    given = {"service.url": broker.service_url, "topic": "t", **SINK}
+    schema = StructType().add("value", BinaryType()).add("__key", StringType())
+    return ArrowStreamWriter(parse_write_options(given, Scope.STREAM_WRITE), schema)
 
 
 def exactly_once(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -37,6 +40,7 @@ from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.sink_records import Unit
+from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.spark.writing.writers import PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
@@ -625,6 +629,33 @@ def test_a_stream_and_batch_writes_have_sinks_of_their_own(
     sink.run(0)
     with pytest.raises(SinkStateError, match="share a sinkId"):
         batch_write(sink, ["a"])
+
+
+def test_a_stranger_fences_no_attempts_of_the_query_whose_the_sink_is(
+    broker: EmbeddedBroker, sink: Sink, tmp_path: Path
+) -> None:
+    """Neither at first, nor when the query itself was checked in the same process."""
+
+    def checked(query: str) -> ArrowStreamWriter:
+        folder = tmp_path / query
+        folder.mkdir(exist_ok=True)
+        (folder / "metadata").write_text(json.dumps({"id": query}))
+        sink.options["checkpointLocation"] = str(folder)
+        writer = sink.writer()
+        writer.check()
+        return writer
+
+    for batch in range(3):
+        writer = checked("mine")
+        messages = [sink.write(batch, 0, writer)]
+        if batch:
+            with pytest.raises(SinkStateError, match="belongs to the query mine"):
+                checked("another")
+        # A task that begins now is let write.
+        messages.append(sink.write(batch, 1, writer))
+        sink.writer().commit([replace(one, query="mine") for one in messages], batch)
+    expected = [value for batch in range(3) for task in range(2) for value in rows(batch, task)]
+    assert seen(broker) == Counter(expected)
 
 
 def test_sinks_do_not_know_each_other(broker: EmbeddedBroker, sink: Sink) -> None:
