@@ -21,8 +21,8 @@ from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.exactly_once import opened
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import tasks_of, transactions_of
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.spark.topics import full, read, set_schema, values
 from tests.support.round_trips import Asked

@@ -40,9 +40,8 @@ from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.sink_records import Unit
-from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
-from pulsar_spark.spark.writing.writers import PulsarBatchWriter
+from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.messages import readable
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
