@@ -274,8 +274,17 @@ def no_subscription(topic: str, name: str) -> tuple[str, str]:
     )
 
 
-def no_topic(topic: str) -> tuple[str, str]:
-    """Return why a client that asks for a missing topic does not get one, and what to do."""
+def no_topic(topic: str, asked: str) -> tuple[str, str]:
+    """Return why a client that asks for a missing topic does not get one, and what to do.
+
+    `asked` is the name that it asks for: a partition's, or that of `topic` itself.
+    """
+    if asked != topic:
+        return (
+            f"{topic} may have fewer partitions, and brokers add none for a client",
+            "See how many it has (pulsar-admin topics get-partitioned-topic-metadata "
+            f"{topic}); update-partitioned-topic adds more.",
+        )
     return (
         f"the policy {AUTO_TOPIC.name} lets no client create it",
         f"Check its name, create it (pulsar-admin topics create {topic}, or "

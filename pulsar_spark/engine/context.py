@@ -283,8 +283,9 @@ class ClientContext(Closing):
         """
         found = (yield from self._asking_partitions([topic]))[topic]
         if isinstance(found, TopicNotFound):
-            name = str(TopicName.parse(topic))
-            why, remedy = no_topic(name)
+            parsed = TopicName.parse(topic)
+            name = str(parsed)
+            why, remedy = no_topic(str(parsed.partitioned), name)
             raise TopicNotFound(
                 f"{found.what}; {why}", remedy, topic=name, broker=found.broker
             ) from found

@@ -26,7 +26,7 @@ from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.schema.declared import declared_json
 from pulsar_spark.schema.table import metadata_columns
 from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES, MetadataColumn
-from pulsar_spark.schema.table.names import KEY, TOPIC
+from pulsar_spark.schema.table.names import KEY, TOPIC, VALUE
 from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
 from pulsar_spark.spark.compat import arrow_schema, spark_type
 from pulsar_spark.spark.options.read import ReadOptions
@@ -239,7 +239,7 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
         )
     metadata = column in METADATA_COLUMNS or column in POSITION_COLUMNS
     if not _fits(field.dataType, column.data_type, exactly=not metadata):
-        raise _unfit(field, column.data_type.simpleString(), value=not metadata)
+        raise _unfit(field, column.data_type.simpleString())
     if column.optional and not field.nullable:
         raise OptionError(
             f"the schema declares the column {field.name!r} as NOT NULL, but it can be null",
@@ -285,7 +285,7 @@ def _offer(name: str, known: list[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"It offers: {', '.join(known)}."
 
 
-def _unfit(field: StructField, expected: str, *, value: bool = False) -> OptionError:
+def _unfit(field: StructField, expected: str) -> OptionError:
     given = field.dataType.simpleString()
     if given == expected:
         return OptionError(
@@ -294,7 +294,13 @@ def _unfit(field: StructField, expected: str, *, value: bool = False) -> OptionE
             "Declare them nullable, and arrays and maps with containsNull.",
         )
     # With spark.sql.timestampType=TIMESTAMP_NTZ the word timestamp is timestamp_ntz.
-    remedy = f"Declare it {_TIMESTAMP.sub('timestamp_ltz', expected)}."
-    if value:
-        remedy += " The values' schema decides on it, or valueFormat=raw."
-    return OptionError(f"the schema's column {field.name!r} is {given}, not {expected}", remedy)
+    remedy = f"Declare it {_TIMESTAMP.sub('timestamp_ltz', expected)}"
+    if field.name.lower() == VALUE and isinstance(field.dataType, BinaryType):
+        remedy += ", or set valueFormat=raw to get the bytes"
+    elif field.name.lower() == VALUE and isinstance(field.dataType, StringType):
+        remedy += ", or read text with valueFormat=string" if expected == "binary" else ""
+    return OptionError(
+        f"your schema (or CREATE TABLE) says that {field.name!r} is {given}, but this read "
+        f"returns {expected}",
+        f"{remedy}.",
+    )

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
+from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName, listed
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import (
     EARLIEST,
@@ -28,9 +28,16 @@ from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
 
 logger = get_logger(__name__)
 
+START_OPTIONS = ("startingOffsets", "startingTime")
+"""Where a read starts, by position or by time."""
+END_OPTIONS = ("endingOffsets", "endingTime")
+"""Where a read ends."""
+
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
 _WHOLE_NUMBER = re.compile(r"\d{1,18}")
+# How many topic partitions a warning names.
+_SHOWN = 3
 # What streamnative/pulsar-spark writes for earliest and latest as a time.
 _JAVA_EARLIEST_TIME = -1
 _JAVA_LATEST_TIME = -2
@@ -119,12 +126,15 @@ class OffsetSpec:
                 )
         bounds: dict[str, Bound] = {}
         named: dict[str, int] = {}
+        unnamed: list[str] = []
         for topic, partitions in topics.items():
             for partition in partitions:
                 names = (partition, topic, parents.get(partition, topic))
                 name = next((name for name in names if name in given), "")
                 bound = given.get(name, self.default)
                 named[name] = named.get(name, 0) + 1
+                if not name:
+                    unnamed.append(partition)
                 bounds[partition] = bound.at(now_millis)
         for name, count in named.items():
             if name and count > 1 and given[name].kind is BoundKind.ID:
@@ -134,6 +144,14 @@ class OffsetSpec:
                     topic=name,
                     message_id=given[name].message_id,
                 )
+        # Only a stream's starts: those of a batch begin at the earliest message.
+        skips = self.option in START_OPTIONS and self.default.kind is BoundKind.LATEST
+        if given and unnamed and skips:
+            logger.warning(
+                "%s does not name %s: they begin at latest, so what they have now is not read",
+                self.option,
+                listed(unnamed, _SHOWN),
+            )
         return bounds
 
 

@@ -125,6 +125,11 @@ def test_methods_that_are_not_built_say_so(plugin: str) -> None:
         auth_options(plugin, SECRET)
     assert isinstance(caught.value, PulsarError)
     assert SECRET not in str(caught.value)
+    with pytest.raises(OptionError) as unknown:
+        auth_options("unknown", None)
+    # Both name all that is possible.
+    assert "module:Class" in caught.value.remedy
+    assert caught.value.remedy.rstrip(".") in unknown.value.remedy
 
 
 @pytest.mark.fault(96)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import in_steps
 from pulsar_spark.engine.options import ClientOptions
@@ -28,3 +29,16 @@ def test_where_topics_are_not_created_it_is_said() -> None:
         pytest.raises(TopicNotFound, match="public/default/new"),
     ):
         in_steps(context.creating_if_missing(TOPIC))
+
+
+def test_a_missing_partition_is_not_put_down_to_a_policy() -> None:
+    with EmbeddedBroker(auto_create=False) as broker, PulsarClient(broker.service_url) as client:
+        broker.create_topic("t", 2)
+        for use in (
+            lambda: client.create_producer("t-partition-5"),
+            lambda: client.subscribe("t-partition-5", "s"),
+        ):
+            with pytest.raises(TopicNotFound, match="default/t may have fewer partitions") as told:
+                use()
+            assert "autoTopicCreation" not in str(told.value)
+            assert "get-partitioned-topic-metadata persistent://public/default/t" in str(told.value)

@@ -130,9 +130,11 @@ def test_a_schema_that_does_not_fit_is_named(
 ) -> None:
     with error("a column 'valeu'", "'value'"):
         load(spark, broker, topic, schema="valeu binary").collect()
-    with error("'value' is int, not binary", "valueFormat=raw"):
+    with error("'value' is int, but this read returns binary", "Declare it binary"):
         load(spark, broker, topic, schema="value int").collect()
-    with error("'__publishTime' is bigint, not timestamp", "Declare it timestamp_ltz"):
+    with error(
+        "'__publishTime' is bigint, but this read returns timestamp", "Declare it timestamp_ltz"
+    ):
         load(spark, broker, topic, schema="value binary, __publishTime bigint").collect()
 
 

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     MapType,
@@ -121,9 +122,12 @@ def test_the_column_of_corrupt_records_is_string_or_binary() -> None:
 @pytest.mark.parametrize(
     "field,told",
     [
-        (StructField("value", StringType()), "'value' is string, not binary"),
-        (StructField("__topic", BinaryType()), "'__topic' is binary, not string"),
-        (StructField("__publishTime", LongType()), "'__publishTime' is bigint, not timestamp"),
+        (StructField("value", StringType()), "'value' is string, but this read returns binary"),
+        (StructField("__topic", BinaryType()), "'__topic' is binary, but this read returns string"),
+        (
+            StructField("__publishTime", LongType()),
+            "'__publishTime' is bigint, but this read returns timestamp",
+        ),
         (StructField("__publishTime", TimestampNTZType()), "Declare it timestamp_ltz."),
         (StructField("__publish_time", TimestampType()), "Did you mean '__publishTime'?"),
         (StructField("colour", StringType()), "It offers: value"),
@@ -141,12 +145,30 @@ def test_a_column_that_does_not_fit_is_named(field: StructField, told: str) -> N
 
 
 @pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "declared,kind,remedy",
+    [
+        (BinaryType(), TEXT, "Declare it string, or set valueFormat=raw to get the bytes."),
+        (IntegerType(), TEXT, "Declare it string."),
+        (StringType(), ValueType(), "Declare it binary, or read text with valueFormat=string."),
+    ],
+)
+def test_the_type_of_values_comes_from_the_topic_or_from_value_format(
+    declared: DataType, kind: ValueType, remedy: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        project(StructType().add("value", declared), kind, CORRUPT, FAILFAST)
+    assert caught.value.what.startswith("your schema (or CREATE TABLE) says that 'value' is ")
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.fault(99)
 def test_what_no_topic_can_offer_is_told_before_the_topics_are_known() -> None:
     unknown = StructType().add("colour", StringType()).add("__KEY", LongType())
     assert check_columns(unknown, CORRUPT, FAILFAST) == ("colour", "__key")
     with pytest.raises(OptionError, match="colour"):
         check_columns(unknown, CORRUPT, FAILFAST, ValueType())
-    with pytest.raises(OptionError, match="'__topic' is bigint, not string"):
+    with pytest.raises(OptionError, match="'__topic' is bigint, but this read returns string"):
         check_columns(StructType().add("__topic", LongType()), CORRUPT, FAILFAST)
 
 
@@ -162,7 +184,7 @@ def test_fields_of_records_come_before_the_named_columns() -> None:
     assert all(field.nullable for field in schema.fields)
     asked = StructType().add("A", IntegerType()).add("__topic", StringType())
     assert project(asked, avro("b", "a"), CORRUPT, FAILFAST) == ("a", "__topic")
-    with pytest.raises(OptionError, match="'a' is bigint, not int"):
+    with pytest.raises(OptionError, match="'a' is bigint, but this read returns int"):
         project(StructType().add("a", LongType()), avro("b", "a"), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match="'a' as NOT NULL, but it can be null"):
         project(StructType().add("a", IntegerType(), nullable=False), avro("a"), CORRUPT, FAILFAST)
@@ -226,7 +248,7 @@ def test_keys_of_pairs_have_a_type_and_structs_where_they_are_records() -> None:
     schema = read_schema(nested, include_metadata=False)
     assert fields(schema)[:2] == [("value", "string"), ("__key", "struct<a:int>")]
     assert project(schema, nested, CORRUPT, FAILFAST)[:2] == ("value", "__key")
-    with pytest.raises(OptionError, match="'__key' is binary, not string"):
+    with pytest.raises(OptionError, match="'__key' is binary, but this read returns string"):
         project(StructType().add("__key", BinaryType()), typed, CORRUPT, FAILFAST)
 
 

@@ -24,6 +24,11 @@ _PATHS = ("/", "./", "../", "~")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*", re.ASCII)
 
+_ACCEPTED = (
+    "Use token, basic, tls or oauth2, Java's class name of one of these, or a class of your own as "
+    "module:Class"
+)
+
 _METHODS = {
     name.lower(): method
     for method, java_class in (
@@ -57,8 +62,7 @@ def auth_options(plugin: str | None, params: str | None, trusted: str | None = N
         # Not shown: people put tokens here.
         raise OptionError(
             f"{_PLUGIN} names an unknown authentication plugin",
-            "Use token, basic, tls or oauth2, Java's class name, or a class of your own as "
-            f"module:Class; credentials belong in {_PARAMS}.",
+            f"{_ACCEPTED}; credentials belong in {_PARAMS}.",
         )
     if method == "keystore":
         raise OptionError(
@@ -70,7 +74,7 @@ def auth_options(plugin: str | None, params: str | None, trusted: str | None = N
     if method in _READERS:
         return _READERS[method](params)
     raise UnsupportedFeature(
-        f"{_PLUGIN}={method} is not supported by this version", "Use token, tls, oauth2 or basic."
+        f"{_PLUGIN}={method} is not supported by this version", f"{_ACCEPTED}."
     )
 
 

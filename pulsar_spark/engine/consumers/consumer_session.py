@@ -215,7 +215,7 @@ class ConsumerSession(Closing):
         if isinstance(error, SubscriptionNotFound):
             why, remedy = no_subscription(topic, self.wanted.name)
         elif isinstance(error, TopicNotFound) and self.wanted.create:
-            why, remedy = no_topic(topic)
+            why, remedy = no_topic(topic, self.wanted.topic)
         else:
             return error
         return type(error)(f"{error.what}; {why}", remedy, broker=error.broker)

@@ -179,7 +179,7 @@ class ProducerSession:
         except TopicNotFound as error:
             # PRODUCER always asks to create a missing topic.
             self.connection.remove_producer(self.producer_id)
-            why, remedy = no_topic(topic_of(identity.topic))
+            why, remedy = no_topic(topic_of(identity.topic), identity.topic)
             raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
             if self.connection.forget(request):

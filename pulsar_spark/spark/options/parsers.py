@@ -107,6 +107,12 @@ def within(
     return parse_within
 
 
+def milliseconds(low: int, high: int | None = None) -> Callable[[str], float]:
+    """Return a parser of a duration from `low` to `high` milliseconds; its values are seconds."""
+    parse = within(duration_millis, low, high, " ms")
+    return lambda value: parse(value) / 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Parses one of `words`, in any case; the value is spelled as in `words`."""

@@ -19,13 +19,15 @@ from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.table.record_batches import MAX_ROWS
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
+    END_OPTIONS,
     LATEST_BOUND,
+    START_OPTIONS,
     BoundKind,
     OffsetSpec,
     parse_offsets,
     parse_times,
 )
-from pulsar_spark.spark.options.resolve import END_OPTIONS, START_OPTIONS, Values, resolve
+from pulsar_spark.spark.options.resolve import Values, resolve
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.value_schema import given_schema
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
 from pulsar_spark.logs import get_logger
-from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
+from pulsar_spark.spark.offsets import (
+    EARLIEST_BOUND,
+    END_OPTIONS,
+    START_OPTIONS,
+    parse_offsets,
+    parse_times,
+)
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
 from pulsar_spark.spark.options.foreign import foreign_option
@@ -43,10 +49,6 @@ _SPARK_KEYS = frozenset(
 # Spark's own keys have these prefixes, for example for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
-START_OPTIONS = ("startingOffsets", "startingTime")
-"""Where a read starts, by position or by time."""
-END_OPTIONS = ("endingOffsets", "endingTime")
-"""Where a read ends."""
 # Only one option of each group may be set.
 _EXCLUSIVE = (
     ("topic", "topics", "topicsPattern", "path", "paths"),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.offsets import END_OPTIONS
 from pulsar_spark.spark.options.read import ReadOptions, read_options
-from pulsar_spark.spark.options.resolve import END_OPTIONS, Values, resolve
+from pulsar_spark.spark.options.resolve import Values, resolve
 from pulsar_spark.spark.options.table import Scope
 
 _PREFIX = "spark-pulsar"

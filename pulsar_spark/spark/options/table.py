@@ -16,6 +16,7 @@ from pulsar_spark.spark.options.parsers import (
     duration_seconds,
     integer,
     keys_by_name,
+    milliseconds,
     plain_seconds,
     size,
     text,
@@ -78,8 +79,7 @@ def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
 
 
 _COUNT = within(integer, 1, _MAX_INT)
-_MILLIS = within(duration_seconds, 0.001, unit=" second")
-_CENTURY = 100 * 365 * 24 * 3600
+_CENTURY = 100 * 365 * 24 * 3600 * 1000
 
 _CONNECT: tuple[Option, ...] = (
     Option(
@@ -180,7 +180,8 @@ _READ: tuple[Option, ...] = (
         text,
         "`earliest`, `latest` (streams), or JSON: topic or partition → `earliest`, `latest`, "
         "`ledger:entry[:partition[:batchIndex]]`, an ISO time, an age such as `-1h`, or the Scala "
-        "connector's array of bytes. Inclusive.",
+        "connector's array of bytes. Inclusive. What the JSON leaves out begins at `earliest` in "
+        "a batch, at `latest` in a stream.",
         Scope.READS,
         shown_default="batch `earliest`, stream `latest`",
     ),
@@ -196,7 +197,8 @@ _READ: tuple[Option, ...] = (
         "startingTime",
         text,
         "First publish time to read: milliseconds, ISO-8601 (UTC without a zone), an age such as "
-        "`-1h`, or JSON per topic. Not together with `startingOffsets`.",
+        "`-1h`, or JSON per topic: what that leaves out begins at `earliest` in a batch, at "
+        "`latest` in a stream. Not together with `startingOffsets`.",
         Scope.READS,
     ),
     Option(
@@ -208,7 +210,7 @@ _READ: tuple[Option, ...] = (
     ),
     Option(
         "publishTimeTolerance",
-        within(duration_seconds, 0, _CENTURY, unit=" seconds"),
+        milliseconds(0, _CENTURY),
         "How far publish times on a topic may be out of order. Searches by time extend this far "
         "beyond both ends; messages that are further out of order can be missed.",
         Scope.READS,
@@ -500,7 +502,7 @@ _TUNING: tuple[Option, ...] = (
     ),
     Option(
         "pollTimeout",
-        _MILLIS,
+        milliseconds(1),
         "How long a read waits without progress before it fails.",
         Scope.READS,
         default="120s",
@@ -540,12 +542,22 @@ _TUNING: tuple[Option, ...] = (
     ),
     _producer(
         "sendTimeoutMs",
-        _MILLIS,
-        "How long a task waits for the next receipt before it fails.",
+        milliseconds(0),
+        "How long a task waits for the next receipt before it fails; 0: for as long as it takes.",
         default="30000",
     ),
-    _client("operationTimeoutMs", _MILLIS, "Request timeout, including retries.", default="30000"),
-    _client("connectionTimeoutMs", _MILLIS, "Timeout of one attempt to connect.", default="10000"),
+    _client(
+        "operationTimeoutMs",
+        milliseconds(1),
+        "Request timeout, including retries.",
+        default="30000",
+    ),
+    _client(
+        "connectionTimeoutMs",
+        milliseconds(1),
+        "Timeout of one attempt to connect.",
+        default="10000",
+    ),
     _client(
         "keepAliveIntervalSeconds",
         within(plain_seconds, 1, 3600, " seconds"),

@@ -16,6 +16,7 @@ from pulsar_spark.spark.options.parsers import (
     duration_seconds,
     integer,
     iso_millis,
+    milliseconds,
     plain_seconds,
     size,
     text,
@@ -50,7 +51,8 @@ from pulsar_spark.spark.options.parsers import (
         (text_list, "a, b,a", ("a", "b")),
         (choice("LZ4", "NONE"), "lz4", "LZ4"),
         (within(integer, 1, 9), "9", 9),
-        (within(duration_seconds, 0.001), "1", 0.001),
+        (milliseconds(1), "1", 0.001),
+        (milliseconds(0), "0", 0.0),
     ],
 )
 def test_a_value_is_understood(parse: Callable[[str], Any], given_text: str, value: Any) -> None:
@@ -71,6 +73,8 @@ def test_a_value_is_understood(parse: Callable[[str], Any], given_text: str, val
         (within(integer, 1, 9), "0"),
         (within(integer, 1, 9), "10"),
         (within(integer, 1), "0"),
+        (milliseconds(1), "0"),
+        (milliseconds(0, 10), "1s"),
     ],
 )
 def test_other_text_is_refused(parse: Callable[[str], Any], wrong: str) -> None:

@@ -72,6 +72,10 @@ def test_options_reach_the_producer() -> None:
     assert producer.access_mode == pb.Exclusive
 
 
+def test_a_send_timeout_of_0_is_none() -> None:
+    assert parse({"pulsar.producer.sendTimeoutMs": "0"}).producer.send_timeout == 0
+
+
 def test_the_path_names_the_topic_too() -> None:
     assert parse({"path": "t"}).topic == "persistent://public/default/t"
 
@@ -90,7 +94,7 @@ def test_the_path_names_the_topic_too() -> None:
         ({"schema.name": "com.example.Order"}, "schema.name"),
         ({"schema.namespace": "com..example"}, "schema.namespace"),
         ({"deliveryGuarantee": "at-most-once"}, "deliveryGuarantee"),
-        ({"pulsar.producer.sendTimeoutMs": "0"}, "sendTimeoutMs"),
+        ({"pulsar.producer.sendTimeoutMs": "-1"}, "sendTimeoutMs"),
     ],
 )
 def test_contradictions_and_wrong_values_are_errors(given: dict[str, str], told: str) -> None:

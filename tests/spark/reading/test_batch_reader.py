@@ -126,10 +126,10 @@ def test_a_schema_that_does_not_fit_these_topics_is_told_when_planning(
     broker.create_topic("t")
     store(broker, "t", [b"x"])
     text = reader(broker, {"topic": "t"}, StructType().add("value", StringType()))
-    with pytest.raises(OptionError, match="'value' is string, not binary"):
+    with pytest.raises(OptionError, match="'value' is string, but this read returns binary"):
         text.partitions()
     set_schema(broker, "t", STRING)
-    with pytest.raises(OptionError, match="'value' is binary, not string"):
+    with pytest.raises(OptionError, match="'value' is binary, but this read returns string"):
         reader(broker, {"topic": "t"}, VALUE).partitions()
     assert values(broker, {"topic": "t"}) == ["x"]
     assert read(broker, {"topic": "t", "valueFormat": "raw"}, VALUE) == [{"value": b"x"}]
@@ -177,7 +177,7 @@ def test_values_have_the_type_of_the_schema(broker: EmbeddedBroker) -> None:
     assert infer(broker, topic="t")["value"].dataType == IntegerType()
     assert values(broker, {"topic": "t"}) == [2, None, -1]
     long = StructType().add("value", LongType())
-    with pytest.raises(OptionError, match="'value' is bigint, not int"):
+    with pytest.raises(OptionError, match="'value' is bigint, but this read returns int"):
         reader(broker, {"topic": "t"}, long).partitions()
 
 

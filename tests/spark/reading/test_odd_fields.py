@@ -136,7 +136,7 @@ def test_a_projection_has_what_it_asks_for(
         ),
     ):
         assert read(broker, options, wanted) == found
-    with pytest.raises(OptionError, match=f"is int, not {column.simpleString()}"):
+    with pytest.raises(OptionError, match=f"is int, but this read returns {column.simpleString()}"):
         read(broker, options, StructType().add("kids", IntegerType()))
 
 

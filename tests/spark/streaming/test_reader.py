@@ -162,7 +162,7 @@ def test_a_schema_that_does_not_fit_the_topics_is_refused(broker: EmbeddedBroker
     )
     reader = PulsarStreamReader(options, StructType([StructField("value", StringType())]))
     begin, end = reader.initialOffset(), reader.latestOffset()
-    with pytest.raises(OptionError, match="'value' is string, not binary"):
+    with pytest.raises(OptionError, match="'value' is string, but this read returns binary"):
         reader.partitions(begin, end)
     reader.stop()
 

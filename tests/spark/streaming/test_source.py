@@ -88,6 +88,29 @@ def test_the_subscription_is_there_before_the_first_offset(
         assert name.startswith("spark-pulsar-")
 
 
+@pytest.mark.parametrize(
+    "option,start",
+    [
+        ("startingOffsets", '{"t-partition-0": "earliest"}'),
+        ("startingTime", '{"t-partition-0": 0}'),
+    ],
+)
+def test_what_the_starts_leave_out_begins_at_latest_and_is_told_once(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture, option: str, start: str
+) -> None:
+    broker.create_topic("t", 6)
+    first = store_many(broker, "t-partition-0", 10)
+    store_many(broker, "t-partition-1", 10)
+    query = make(**{option: start})
+    assert query.batch() == first
+    (told,) = [line for line in caplog.messages if "does not name" in line]
+    assert told.startswith(f"{option} does not name {full('t-partition-1')}, ")
+    assert "and 2 more: they begin at latest" in told
+    query.restarted().batch()
+    make(startingOffsets="latest").batch()
+    assert caplog.text.count("does not name") == 1
+
+
 def test_a_start_inside_a_batch_is_exact(broker: EmbeddedBroker, make: Make) -> None:
     broker.create_topic("t")
     payloads = store_many(broker, "t", 20)
