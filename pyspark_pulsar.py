@@ -43,7 +43,12 @@ def _default_source() -> type:
         # whether it was asked for the schema.
         @cached_property
         def _source(self) -> DataSource:
-            from pulsar_spark.spark.datasource import PulsarDataSource
+            try:
+                from pulsar_spark.spark.datasource import PulsarDataSource
+            except ModuleNotFoundError as error:
+                from pulsar_spark.errors import missing_package
+
+                raise missing_package(error) or error from None
 
             return PulsarDataSource(self.options)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -295,12 +296,35 @@ class UnsupportedFeature(PulsarError):
 
 
 class MissingDependency(PulsarError, ImportError):
-    """A required optional package is not installed.
+    """A required package is not installed.
 
-    Cause: an extra such as `oauth2` is not in this Python environment.
+    Cause: a package that this one needs, or an extra such as `oauth2`, is not in this Python
+    environment.
 
-    Remedy: install the extra that the error names, on the driver and on every executor.
+    Remedy: install what the error names, on the driver and on every executor.
     """
+
+
+# Module that is missing → the package that has it, which every installation needs.
+_REQUIRED = {
+    "crc32c": "crc32c",
+    "google": "protobuf",
+    "google.protobuf": "protobuf",
+    "lz4": "lz4",
+    "pyarrow": "pyarrow",
+    "pyspark": "pyspark",
+}
+
+
+def missing_package(error: ImportError, what: str = "pulsar-spark") -> MissingDependency | None:
+    """Return the error for a package that `what` needs, None for another module."""
+    package = _REQUIRED.get(error.name or "")
+    if package is None:
+        return None
+    return MissingDependency(
+        f"{what} needs the package {package}, which is not installed for {sys.executable}",
+        f"Run: {sys.executable} -m pip install {package}",
+    )
 
 
 class InvalidRow(PulsarError, ValueError):

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"errors", "protocol", "engine", "schema", "spark"},
     "testing": {"errors", "logs", "protocol"},
     "cli": {"errors", "protocol", "engine", "schema", "client", "spark", "progress", "testing"},
-    "__main__": {"cli"},
+    "__main__": {"errors", "cli"},
     "pytest_plugin": {"testing"},
     "__init__": {
         *("errors", "protocol", "engine", "schema", "client", "spark", "progress", "testing"),

@@ -62,6 +62,32 @@ def test_looking_it_up_loads_neither_this_package_nor_arrow() -> None:
     assert result.stdout.strip() == "True []"
 
 
+@pytest.mark.parametrize(
+    "module,package", [("google.protobuf", "protobuf"), ("lz4", "lz4"), ("pyarrow", "pyarrow")]
+)
+def test_a_missing_package_is_named_when_the_source_is_used(module: str, package: str) -> None:
+    script = f"""
+import sys, pyspark_pulsar
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+from pulsar_spark.errors import MissingDependency
+try:
+    pyspark_pulsar.DefaultSource(options={{}}).schema()
+except MissingDependency as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == (
+        f"pulsar-spark needs the package {package}, which is not installed for {sys.executable}. "
+        f"Run: {sys.executable} -m pip install {package}\n"
+    )
+
+
 def test_a_spark_without_data_sources_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
     monkeypatch.delitem(vars(pyspark_pulsar), "DefaultSource", raising=False)

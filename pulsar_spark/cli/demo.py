@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with demo.service(arguments.service_url, arguments.topic) as url, demo.session() as spark:
             rows = demo.demonstrate(spark, {**options, "service.url": url}, arguments.rows)
-    except PulsarError:
+    except (PulsarError, ModuleNotFoundError):
         raise
     except Exception as error:
         # Spark's error: its text contains ours, after all the calls that led to it.

@@ -37,6 +37,7 @@ from pulsar_spark.errors import (
     InvalidTopicName,
     OptionError,
     PulsarError,
+    missing_package,
     printable,
     redact,
 )
@@ -212,6 +213,12 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
     except PulsarError as error:
         print_error(str(error))
         return Status.WRONG_USAGE if isinstance(error, _USAGE) else Status.FAILED
+    except ModuleNotFoundError as error:
+        name = getattr(chosen, "parser", top).prog.rpartition(" ")[2]
+        if (missing := missing_package(error, f"the command {name}")) is None:
+            raise
+        print_error(str(missing))
+        return Status.FAILED
     except BrokenPipeError:
         # The reader has gone, as `head` does. Python would write the rest on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

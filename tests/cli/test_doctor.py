@@ -964,6 +964,19 @@ def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
     assert "--py-files" in step["remedy"]
 
 
+def test_a_package_that_this_one_needs_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(*_: Any) -> None:
+        raise ModuleNotFoundError("no lz4", name="lz4")
+
+    take = executors.task({}, None)
+    monkeypatch.setattr(executors, "report", report)
+    (batch,) = take(iter(()))
+    (row,) = batch.to_pylist()
+    (step,) = json.loads(row["report"])["steps"]
+    assert step["detail"].startswith("pulsar-spark needs the package lz4")
+    assert step["remedy"].endswith("pip install lz4")
+
+
 # --- other ways to the brokers ----------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import platform
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -79,6 +81,55 @@ def test_an_error_of_ours_is_a_line_not_a_traceback(
     assert capsys.readouterr().err == (
         "error: nobody answers [broker 127.0.0.1:1] Start a broker.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "module,package,words",
+    [
+        ("google.protobuf", "protobuf", "--version"),
+        ("lz4", "lz4", "doctor"),
+        ("crc32c", "crc32c", "topics"),
+        *(("pyspark", "pyspark", command) for command in ("topics", "lag --checkpoint c", "demo")),
+        ("pyarrow", "pyarrow", "send t --message a"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    module: str, package: str, words: str
+) -> None:
+    script = f"""
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+from pulsar_spark.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told, _, remedy = done.stderr.partition(sys.executable)
+    command = words.split(maxsplit=1)[0]
+    who = f"the command {command}" if package in ("pyspark", "pyarrow") else "pulsar-spark"
+    assert told == f"error: {who} needs the package {package}, which is not installed for "
+    assert remedy == f". Run: {sys.executable} -m pip install {package}\n"
+    assert done.returncode == 1
+
+
+def test_another_missing_module_is_no_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise ModuleNotFoundError("no module named colours", name="colours")
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=fail)
+    monkeypatch.setattr(cli, "parser", lambda: parser)
+    with pytest.raises(ModuleNotFoundError, match="colours"):
+        cli.main([])
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:

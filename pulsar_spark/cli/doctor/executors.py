@@ -88,6 +88,7 @@ def task(
     missing = _not_begun("pulsar_spark cannot be imported", _MISSING)
 
     def take(batches: Iterator[Any]) -> Iterator[Any]:
+        import contextlib
         import json
         import os
         import socket
@@ -102,6 +103,11 @@ def task(
             found = report(options, admin_url)
         except ImportError as error:
             missing["detail"] += f": {error}"
+            with contextlib.suppress(ImportError):
+                from pulsar_spark.errors import missing_package
+
+                if (package := missing_package(error)) is not None:
+                    missing["detail"], missing["remedy"] = package.what, package.remedy
             found = {"ok": False, "steps": [missing], "environment": {}}
         # Python workers are children of a daemon; each executor has one.
         row = {"host": socket.gethostname(), "executor": os.getppid(), "report": json.dumps(found)}
