@@ -36,12 +36,12 @@ END_OPTIONS = ("endingOffsets", "endingTime")
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
 _WHOLE_NUMBER = re.compile(r"\d{1,18}")
-# How many topic partitions a warning names.
-_SHOWN = 3
 # What streamnative/pulsar-spark writes for earliest and latest as a time.
 _JAVA_EARLIEST_TIME = -1
 _JAVA_LATEST_TIME = -2
 _SHOWN = 100
+# How many topic partitions a warning names.
+_NAMED = 3
 
 
 class BoundKind(Enum):
@@ -150,7 +150,7 @@ class OffsetSpec:
             logger.warning(
                 "%s does not name %s: they begin at latest, so what they have now is not read",
                 self.option,
-                listed(unnamed, _SHOWN),
+                listed(unnamed, _NAMED),
             )
         return bounds
 

@@ -57,7 +57,7 @@ def check_a_lost_checkpoint(names: Names, own: EmbeddedBroker) -> None:
     spark = names["spark"]
     part = spark.table(ICEBERG).where("n < 3")
     part.write.format("iceberg").saveAsTable("lake.shop.part")
-    read = spark.read.format("pulsar").option("service.url", own.service_url).load("orders")
+    read = spark.read.format("pulsar").option("service.url", own.service_url).load("lake-orders")
     rest = names["not_there_yet"](read.where("n < 5"), "lake.shop.part")
     assert items(rest) == ["a lamp", "a pen"]
 

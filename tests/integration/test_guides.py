@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_spark import PulsarClient
 from pulsar_spark.cli.main import parser
+from pulsar_spark.client import MessageId
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.spark.compat import passes_read_limits
@@ -162,7 +163,7 @@ def check_getting_started(
     spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path
 ) -> None:
     with names["broker"] as broker:
-        rows = stored(spark, broker.service_url, "orders-copy")
+        rows = stored(spark, broker.service_url, "first-orders-copy")
     assert sorted(row["value"] for row in rows) == ["a book", "a lamp", "a pen"]
 
 
@@ -199,7 +200,7 @@ def check_deploying(spark: SparkSession, own: EmbeddedBroker, names: Names, fold
 
 
 def prepare_migrating(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
-    own.create_topic("orders", 2)
+    own.create_topic("orders", 3)
     for partition in range(2):
         store_many(own, f"orders-partition-{partition}", 20)
     last: dict[str, list[int]] = {}
@@ -214,6 +215,8 @@ def prepare_migrating(spark: SparkSession, own: EmbeddedBroker, folder: Path) ->
         if row["__entryId"] == 0 and (row["__partition"] == 1 or row["__batchIndex"] <= 6):
             signed = [byte - 256 if byte > 127 else byte for byte in bytes(row["__messageId"])]
             last[row["__topic"]] = signed
+    # A partition that the old query has not seen.
+    store_many(own, "orders-partition-2", 5)
     for name, lines in {
         "commits/3": ["v1", "{}"],
         "offsets/3": ["v1", "{}", json.dumps(last)],
@@ -230,8 +233,20 @@ def check_migrating(spark: SparkSession, own: EmbeddedBroker, names: Names, fold
     ]
     first = [f"orders-partition-0:{number}" for number in range(7, 20)]
     second = [f"orders-partition-1:{number}" for number in range(10, 20)]
-    assert sorted(values) == sorted(first + second)
-    assert names["orders"].count() == 40
+    third = [f"orders-partition-2:{number}" for number in range(5)]
+    assert sorted(values) == sorted(first + second + third)
+    assert names["orders"].count() == 45
+    starts = names["starting_offsets"]
+    latest = MessageId.latest.serialize()
+    for number in (9, 10):
+        (folder / "old-checkpoint" / "commits" / str(number)).write_text("v1\n{}")
+        offsets = folder / "old-checkpoint" / "offsets" / str(number)
+        offsets.write_text("v1\n{}\n" + json.dumps({"refunds": list(latest)}))
+    found = json.loads(starts(folder / "old-checkpoint", "returns"))
+    assert found == {"returns": "earliest", "refunds": "latest"}
+    (folder / "never-ran" / "commits").mkdir(parents=True)
+    with pytest.raises(ValueError, match="startingOffsets of the old query"):
+        starts(folder / "never-ran")
 
 
 def prepare_delivery(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
@@ -322,14 +337,14 @@ def check_cookbook(spark: SparkSession, own: EmbeddedBroker, names: Names, folde
 
     assert spark.read.parquet(f"{folder}/backfill").count() == 200
     assert (count("credits"), count("debits")) == (10, 190)
-    assert spark.read.parquet(f"{folder}/orders").count() == 200
-    (bad,) = stored(spark, own.service_url, "orders-dead-letter")
+    assert spark.read.parquet(f"{folder}/shop-orders").count() == 200
+    (bad,) = stored(spark, own.service_url, "shop-orders-dead-letter")
     assert bytes(bad["value"]) == b"\xff not Avro"
     assert bad["__messageProperties"]["source"] == "legacy"
     assert set(bad["__messageProperties"]) == {"source", "from", "id"}
     changed = {row["id"]: (row["op"], row["email"]) for row in names["rows"].collect()}
     assert changed == {1: ("c", "ann@example.com"), 2: ("d", None)}
-    assert count("orders-once") == 200
+    assert count("shop-orders-once") == 200
 
 
 def prepare_encryption(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
@@ -396,16 +411,18 @@ def check_scheduled_jobs(
         (folder / block.title).write_text(code.replace("2026-11-20T10:00:00+00:00", hour))
 
     def run_script(name: str) -> int:
-        bin = Path(sys.executable).parent
+        # As cron does: a variable of this process is not there unless the crontab sets it.
+        path = cron_path.replace("/opt/jobs/venv/bin", str(Path(sys.executable).parent))
+        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         done = subprocess.run(
             ["sh", folder / name],
             cwd=folder,
             env={
-                **os.environ,
-                "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
-                "PYSPARK_PYTHON": sys.executable,
+                **kept,
+                "PATH": path,
                 "PYTHONPATH": str(DOCS.parent),
                 "SPARK_CONF_DIR": str(folder),
+                "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,
             text=True,
@@ -417,6 +434,8 @@ def check_scheduled_jobs(
         return done.returncode
 
     said: list[str] = []
+    page = (DOCS / "scheduled-jobs.md").read_text("utf-8")
+    (cron_path,) = re.findall(r"^PATH=(.*)$", page, re.MULTILINE)
     (folder / "spark-defaults.conf").write_text(
         "spark.ui.enabled false\n"
         "spark.sql.codegen.wholeStage false\n"

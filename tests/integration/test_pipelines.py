@@ -38,7 +38,7 @@ pytestmark = [
 @pytest.fixture
 def own() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(auto_create=False) as running:
-        for topic in ("orders", "refunds", "long-orders"):
+        for topic in ("sql-orders", "sql-refunds", "long-orders"):
             running.create_topic(topic, 2)
         yield running
         assert running.internal_errors == ()
@@ -80,14 +80,14 @@ def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
     spark: SparkSession, connect_url: str, own: EmbeddedBroker, pipeline: Path
 ) -> None:
     command = [sys.executable, "-m", "pyspark.pipelines.cli", "run", "--spec", str(pipeline)]
-    store_many(own, "refunds-partition-0", 5)
+    store_many(own, "sql-refunds-partition-0", 5)
     for payload in (b"long" * 50, b"short"):
-        store(own, "orders-partition-1", [payload])
+        store(own, "sql-orders-partition-1", [payload])
     try:
         run(command, pipeline.parent, SPARK_REMOTE=connect_url)
         spark.catalog.refreshTable("orders")
         assert spark.table("orders").count() == 7
-        store_many(own, "orders-partition-0", 3)
+        store_many(own, "sql-orders-partition-0", 3)
         run(command, pipeline.parent, SPARK_REMOTE=connect_url)
         spark.catalog.refreshTable("orders")
         # A run continues where the last one ended.
@@ -104,7 +104,7 @@ def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
 def test_a_pipeline_is_run_from_the_command_line(own: EmbeddedBroker, pipeline: Path) -> None:
     import pyspark
 
-    store_many(own, "orders-partition-0", 3)
+    store_many(own, "sql-orders-partition-0", 3)
     home = Path(pyspark.__file__).parent
     folder = pipeline.parent
     # Spark starts a server for this run, if there is none.

@@ -33,7 +33,10 @@ def shape(text: str) -> list[list[str]]:
 
 
 def test_the_examples_run_and_print_what_the_readme_says(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     printed: list[str] = []
     with EmbeddedBroker() as broker:
@@ -47,7 +50,10 @@ def test_the_examples_run_and_print_what_the_readme_says(
             if language == "python":
                 exec(compile(example, str(README), "exec"), names)
             else:
-                program, *words = shlex.split(example)
+                export, command = example.splitlines()
+                name, _, value = export.removeprefix("export ").partition("=")
+                monkeypatch.setenv(name, value)
+                program, *words = shlex.split(command)
                 assert program == "pulsar-spark"
                 assert cli.main(words) == 0
             if shown := capsys.readouterr().out:

@@ -31,12 +31,12 @@ spark = (
     .getOrCreate()
 )
 frame = spark.sql("SELECT 1 AS id, 'a book' AS item, struct(2 AS net) AS price")
-frame.write.format("pulsar").option("service.url", "{url}").mode("append").save("orders")
+frame.write.format("pulsar").option("service.url", "{url}").mode("append").save("typed-orders")
 {example}
 print([(row["id"], row["item"], row["price"]["net"]) for row in rows.collect()])
 spark.stop()
 """
-TOPICS = ("orders", "refunds", "orders-copy")
+TOPICS = ("sql-orders", "sql-refunds", "sql-orders-copy", "typed-orders")
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ class Page:
 @pytest.fixture
 def page(spark: SparkSession, own: EmbeddedBroker, tmp_path: Path) -> Iterator[Page]:
     yield Page(spark, own, tmp_path)
+    spark.catalog.dropTempView("recent_orders")
     for name in ("orders", "refunds"):
-        spark.catalog.dropTempView(name)
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
@@ -99,43 +99,39 @@ def test_every_example_of_the_page_is_run() -> None:
     assert len(blocks) == sum(run.values())
 
 
-def test_the_examples_of_views(spark: SparkSession, own: EmbeddedBroker, page: Page) -> None:
+def test_the_page_runs_in_one_session_in_order(
+    spark: SparkSession, own: EmbeddedBroker, page: Page
+) -> None:
     view, insert = examples("sql.md", "A view of a topic", "sql")
     assert page.sql(view) == [[], []]
-    if not fills_up_with_nulls():
-        return
-    page.sql(insert)
-    assert stored(spark, own, "orders") == ["a book"]
+    expected = ["a pen"]
+    if fills_up_with_nulls():
+        page.sql(insert)
+        expected.insert(0, "a book")
+    assert stored(spark, own, "sql-orders") == expected[:-1]
 
-
-def test_the_examples_of_tables(spark: SparkSession, own: EmbeddedBroker, page: Page) -> None:
     section = "Tables, without addresses and passwords in SQL"
     tables, repeated = examples("sql.md", section, "sql")
     register, stream = examples("sql.md", section)
-    expected = sorted(value.decode() for value in store_many(own, "refunds-partition-0", 3))
+    refunds = sorted(value.decode() for value in store_many(own, "sql-refunds-partition-0", 3))
     page.python(register)
     created, inserted, ((count,),) = page.sql(tables)
-    assert (created, inserted, count) == ([], [], 1)
+    assert (created, inserted, count) == ([], [], len(expected))
     page.python(stream)
     assert page.names["query"].exception() is None
-    assert stored(spark, own, "orders-copy") == ["a pen"]
+    assert stored(spark, own, "sql-orders-copy") == expected
     _, found = page.sql(repeated)
-    assert sorted(bytes(row["value"]).decode() for row in found) == expected
+    assert sorted(bytes(row["value"]).decode() for row in found) == refunds
 
-
-def test_the_examples_of_filters(own: EmbeddedBroker, page: Page) -> None:
-    (example,) = examples("sql.md", "Filters and columns")
-    store_many(own, "orders-partition-0", 3)
-    page.python(example)
+    (filters,) = examples("sql.md", "Filters and columns")
+    page.python(filters)
     assert page.names["evening"].columns == ["value", "__publishTime"]
     assert page.names["evening"].collect() == []
 
-
-def test_the_example_of_from_json(own: EmbeddedBroker, page: Page, spark: SparkSession) -> None:
     from_json, _ = examples("sql.md", "from_json and from_avro")
     frame = spark.sql("SELECT 1 AS id, 'a book' AS item, struct(2.5 AS net) AS price")
     writer = frame.write.format("pulsar").option("service.url", own.service_url)
-    writer.option("valueFormat", "json").mode("append").save("orders")
+    writer.option("valueFormat", "json").mode("append").save("typed-orders")
     page.python(from_json)
     (row,) = page.names["rows"].collect()
     assert (row["id"], row["item"], float(row["price"]["net"])) == (1, "a book", 2.5)
@@ -181,7 +177,7 @@ def test_the_examples_of_spark_connect(
     spark: SparkSession, own: EmbeddedBroker, page: Page, connect_url: str
 ) -> None:
     (example,) = examples("sql.md", "Spark Connect")
-    expected = sorted(value.decode() for value in store_many(own, "orders-partition-0", 3))
+    expected = sorted(value.decode() for value in store_many(own, "sql-orders-partition-0", 3))
     # A process can have only one kind of session, and this one has the other kind.
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
@@ -193,4 +189,4 @@ def test_the_examples_of_spark_connect(
         page.python(example.replace(builder, "remote"))
     finally:
         remote.stop()
-    assert stored(spark, own, "orders-copy") == expected
+    assert stored(spark, own, "sql-orders-copy") == expected

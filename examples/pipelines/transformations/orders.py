@@ -11,7 +11,7 @@ def orders():
     return (
         spark.readStream.format("pulsar")
         .option("service.url", service_url)
-        .option("topics", "orders,refunds")
+        .option("topics", "sql-orders,sql-refunds")
         .option("startingOffsets", "earliest")
         .load()
     )
