@@ -99,6 +99,7 @@ def test_every_example_of_the_page_is_run() -> None:
     assert len(blocks) == sum(run.values())
 
 
+@pytest.mark.timeout(2 * SECONDS)
 def test_the_page_runs_in_one_session_in_order(
     spark: SparkSession, own: EmbeddedBroker, page: Page
 ) -> None:
