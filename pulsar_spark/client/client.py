@@ -299,8 +299,8 @@ class PulsarClient(Closing):
             )
         options, schema = reader_options(given)
         names = yield from self._asking_names(given.topic)
-        if len(names) == 1:
-            yield from self._context.creating_if_missing(names[0])
+        # What refuses it is told now: later it waits until that has passed.
+        yield from self._context.attaching_once(names, options)
         reader = PulsarReader(
             self._context,
             str(name),

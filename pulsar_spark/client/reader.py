@@ -31,6 +31,7 @@ from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Steps, in_steps, settled
 from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.engine.retry import Backoff, can_pass
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
@@ -47,6 +48,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS = 1.0
+_MAX_PAUSE = 5.0
 
 ReaderListener = Callable[["PulsarReader", Message], object]
 
@@ -73,6 +75,8 @@ class PartitionSource:
         self.topic = topic
         self.generation = 0
         self.has_more = True
+        self.ended = False
+        """Whether an error has ended it that nothing can lead past."""
         self.end: Position | None = None
         """Behind the topic partition's last message, when that was last asked."""
         self._context = context
@@ -81,6 +85,8 @@ class PartitionSource:
         self._inbox = inbox
         partition = TopicName.parse(topic).partition_index
         self._rows = RowDecoder(topic, partition, MOST_ROWS, max(budget.total, 1))
+        # Pauses after errors that can pass.
+        self._backoff = Backoff(maximum=_MAX_PAUSE)
         # Looks again though nothing came.
         self._timer: Timer | None = None
         # Since when nothing was there.
@@ -90,8 +96,8 @@ class PartitionSource:
             self._begin_again()
         inbox.put(self)
 
-    def _reader_from(self, start: Position, *, follows: bool = False) -> EntryReader:
-        drive = Drive(self._context.timers, weakly(self._on_ready), follows)
+    def _reader_from(self, start: Position) -> EntryReader:
+        drive = Drive(self._context.timers, weakly(self._on_ready))
         return EntryReader(
             self._context.pool,
             self.topic,
@@ -111,7 +117,7 @@ class PartitionSource:
             self.topic,
         )
         self._reader.begin_close()
-        self._reader = self._reader_from(EARLIEST_POSITION, follows=True)
+        self._reader = self._reader_from(EARLIEST_POSITION)
         self.end = None
         if self.generation:
             # Another thread has closed the one before.
@@ -125,17 +131,22 @@ class PartitionSource:
     def take(self) -> Delivery | None:
         """Take the next messages, None if there are none now.
 
-        Goes on behind an entry that cannot be read; raises any other error again and again.
+        Goes on behind an entry that cannot be read, and tries again after an error that can pass;
+        raises any other error again and again.
         """
         if self._empty_since is not None:
             self._reader.waited(time.monotonic() - self._empty_since)
             self._empty_since = None
         try:
             return self._take()
-        except PulsarError:
+        except PulsarError as error:
             self.has_more = self._reader.skip()
             if self.generation:
                 return None
+            self.ended = not self.has_more
+            if self.has_more and can_pass(error, lives=True):
+                self.has_more = False
+                self._look_again_in(self._backoff.next())
             raise
 
     def _take(self) -> Delivery | None:
@@ -146,6 +157,8 @@ class PartitionSource:
                 self._begin_again()
                 continue
             self.has_more = found is not None
+            if self.has_more:
+                self._backoff.reset()
             if isinstance(found, ReceivedRows):
                 return Delivery(self, found, 0, 0, found.rows, found.held)
             if found is not None:
@@ -271,15 +284,21 @@ class PulsarReader(Closing):
         return self._look(self._incoming.next)
 
     def _look(self, look: Callable[[], T]) -> T:
-        """Look for a message; an error stays until `seek`, whatever it is."""
+        """Look for a message; an error that cannot pass stays until `seek`, whatever it is."""
         self._check_open()
         if (known := self._error) is not None:
             raise known.with_context() if isinstance(known, PulsarError) else known
         try:
             return look()
         except Exception as error:
-            self._error = error
+            if not self._may_pass(error):
+                self._error = error
             raise
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether an error is raised once, and what is read then can go on."""
+        ended = any(source.ended for source in list(self._sources.values()))
+        return isinstance(error, PulsarError) and can_pass(error, lives=True) and not ended
 
     @interruptible
     def has_message_available(self) -> bool:
@@ -311,12 +330,12 @@ class PulsarReader(Closing):
                 source.end = Position.after(ends[topic])
 
     def _finds_message(self) -> bool:
-        """Whether `read_next` would return at once, be it with an error."""
+        """Whether `read_next` would return at once, be it with an error that stays."""
         try:
             return self._look(self._incoming.has_next)
-        except ClosedError:
-            raise
-        except PulsarError:
+        except PulsarError as error:
+            if isinstance(error, ClosedError) or self._may_pass(error):
+                raise
             return True
 
     @interruptible

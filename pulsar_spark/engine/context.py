@@ -28,7 +28,7 @@ from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
 from pulsar_spark.engine.lookups.lookup import Lookup, attach_once
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.operations import Operation, Steps, in_steps, value_of
-from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
@@ -311,10 +311,13 @@ class ClientContext(Closing):
             counts[topic] = found
         return counts
 
-    def creating_if_missing(self, topic: str) -> Steps[None]:
-        """Return steps that create a missing topic without partitions, if the broker allows it.
+    def attaching_once(self, topics: Iterable[str], options: ReaderOptions) -> Steps[None]:
+        """Return steps that attach to topic partitions as a reader, and leave.
 
-        They raise TopicNotFound if it does not, and other errors of the broker.
+        That may create missing ones. They raise TopicNotFound if the broker does not allow it, and
+        its other errors.
         """
-        attempt = partial(attach_once, self.lookup)
-        value_of((yield from self.lookup.asking_many([topic], attempt))[topic])
+        attempt = partial(attach_once, self.lookup, options)
+        for topic, found in (yield from self.lookup.asking_many(topics, attempt)).items():
+            if isinstance(found, PulsarError):
+                raise found.with_context(topic=topic) from found.__cause__

@@ -7,7 +7,7 @@ import pytest
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import in_steps
-from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.testing import EmbeddedBroker
 
@@ -16,8 +16,8 @@ TOPIC = "persistent://public/default/new"
 
 def test_a_missing_topic_is_created_and_no_subscription_stays() -> None:
     with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
-        in_steps(context.creating_if_missing(TOPIC))
-        in_steps(context.creating_if_missing(TOPIC))
+        in_steps(context.attaching_once([TOPIC], ReaderOptions()))
+        in_steps(context.attaching_once([TOPIC], ReaderOptions()))
         assert TOPIC in broker.topics()
         assert not broker.subscriptions(TOPIC)
 
@@ -28,7 +28,7 @@ def test_where_topics_are_not_created_it_is_said() -> None:
         ClientContext(ClientOptions(broker.service_url)) as context,
         pytest.raises(TopicNotFound, match="public/default/new"),
     ):
-        in_steps(context.creating_if_missing(TOPIC))
+        in_steps(context.attaching_once([TOPIC], ReaderOptions()))
 
 
 def test_a_missing_partition_is_not_put_down_to_a_policy() -> None:

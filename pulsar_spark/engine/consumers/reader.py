@@ -147,7 +147,8 @@ class EntryReader(Closing):
     for a non-persistent topic.
 
     With `drive` the thread has other readers, too: it calls ``next_entry(0)`` when `drive` says so,
-    or after `ready_in` seconds, and tells how long it has `waited`.
+    or after `ready_in` seconds, and tells how long it has `waited`. Then an error that can pass is
+    raised once, and another call tries again.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class EntryReader(Closing):
             drive=drive,
         )
         self._start = wait_for_end if drive is None else drive.start
+        self._lives = drive is not None
         # The current block, where its next entry starts, and the blocks after it.
         self._block: MessageBlock | None = None
         self._at = 0
@@ -338,12 +340,18 @@ class EntryReader(Closing):
         return self._consumer.close()
 
     def _fail(self, error: PulsarError) -> PulsarError:
-        """Store an error, which every further call raises, and return it."""
+        """Return an error; store it, so that every further call raises it, unless it can pass."""
         if self._consumer.closed:
             error = ClosedError("the reader is closed")
-        self._error = error.with_context(topic=self.topic)
+        error = error.with_context(topic=self.topic)
+        if not self._may_pass(error):
+            self._error = error
         self._consumer.leave()
-        return self._error
+        return error
+
+    def _may_pass(self, error: PulsarError) -> bool:
+        """Whether it is a client's reader, which goes on after such an error."""
+        return self._lives and self._consumer.can_pass(error)
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -546,6 +554,11 @@ class EntryReader(Closing):
             if entry is None and (chunk := self._decoder.last_chunk) is not None:
                 entry = self._find_message(chunk)
         except PulsarError as error:
+            if self._may_pass(error):
+                # Its chunks could not be fetched now: the entry stays the next one.
+                self._block, self._at = block, at
+                self._decoder.step_back(before)
+                raise error.with_context(topic=self.topic) from error.__cause__
             # An error that names no entry says that the id is impossible.
             is_final = error.message_id is not None and not self._consumer.can_pass(error)
             if frame is not None and is_final:

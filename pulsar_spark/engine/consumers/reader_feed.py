@@ -46,12 +46,12 @@ class Drive(NamedTuple):
     """How a reader goes on whose thread must not wait for it: it has others.
 
     What takes time is done with `timers`. `on_ready` is called, on any thread, when the reader can
-    go on. With `follows`, it takes the place of a reader that had a session.
+    go on. Whoever made it has attached to the topic, so it goes on from its first attempt as after
+    a loss.
     """
 
     timers: Timers
     on_ready: Callable[[], object]
-    follows: bool = False
 
     def start(self, factory: OperationFactory[T], seconds: float) -> Future[T]:
         """Start an operation; its end is told, too."""
@@ -99,7 +99,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
         self.max_message_size = 0
         self._options = options
         self._is_stored = is_stored
-        if drive is not None and drive.follows:
+        if lives:
             self._attachments = 1
         self._on_ready = None if drive is None else drive.on_ready
         self._start = wait_for_end if drive is None else drive.start
@@ -139,7 +139,7 @@ class ReaderFeed(Attaching["tuple[ConsumerSession, ReceiverQueue]"]):
 
         Returns false while that is under way, if it is driven. Raises permanent errors, and errors
         that lasted for the poll timeout (for the operation timeout, if there was never a session);
-        a client's reader goes on for ever once it had one.
+        a client's reader goes on for ever.
         """
         if self._asked is None:
             self._position = position

@@ -26,6 +26,7 @@ from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
 from pulsar_spark.engine.operations import Operation, Steps, asking_all, in_steps, run, value_of
+from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -232,12 +233,21 @@ class Lookup:
         return dict(zip(names, answers, strict=True))
 
 
-def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
-    """Return an operation that attaches to a topic, which may create it, and leaves.
+def attach_once(
+    lookup: Lookup, options: ReaderOptions, topic: str, deadline: Deadline
+) -> Operation[None]:
+    """Return an operation that attaches to a topic as a reader, which may create it, and leaves.
 
     The subscription is non-durable, so only the topic stays.
     """
     connection = yield from lookup.connection_operation(topic, deadline)
-    name = unique_name("pulsar-spark-visitor")
-    wanted = SubscribeRequest(topic, name, LATEST_POSITION, create=True, in_turn=True)
+    wanted = SubscribeRequest(
+        topic,
+        unique_name(options.subscription_prefix),
+        LATEST_POSITION,
+        read_compacted=options.read_compacted,
+        create=True,
+        schema=options.schema,
+        in_turn=True,
+    )
     yield from visit(connection, wanted, deadline)
