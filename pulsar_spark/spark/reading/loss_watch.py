@@ -81,6 +81,22 @@ class LossWatch:
         """Raise the error of a loss, or log it."""
         report_loss(error, fail=self._options.fail_on_data_loss)
 
+    def on_deleted(self, error: TopicNotFound) -> None:
+        """The topic is gone, as the broker says with `error`."""
+        begins = self._partition.range[0]
+        try:
+            self.lost(
+                DataLossError(
+                    f"the topic was deleted between planning and reading, or while it was read: "
+                    f"the range begins at {begins}, nothing remains ({error.what})",
+                    "Set failOnDataLoss=false to read the remaining messages of other topics.",
+                    topic=self._partition.topic,
+                    broker=error.broker,
+                )
+            )
+        except DataLossError as loss:
+            raise loss from error
+
     def _expected(self, before: Position) -> Position | None:
         """Return the position of the next entry if nothing before it was deleted.
 

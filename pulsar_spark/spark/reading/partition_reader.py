@@ -38,8 +38,8 @@ def read_partition(
 
     Connects when the first batch is requested; closes when the iterator ends, fails or is closed.
     Raises as the reader and the builder of record batches. With failOnDataLoss, raises
-    TopicNotFound for a deleted topic and DataLossError for messages deleted before they were read;
-    otherwise logs them and continues.
+    DataLossError for a topic or messages that were deleted before they were read; otherwise logs
+    them and continues.
     """
     keep_freed_memory()
     with ClientContext.shared(options.client) as context:
@@ -129,4 +129,4 @@ def _read(
                     options.reader.crypto_failure_action,
                 )
         except TopicNotFound as error:
-            watch.lost(error)
+            watch.on_deleted(error)

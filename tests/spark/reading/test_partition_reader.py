@@ -100,8 +100,10 @@ def test_a_topic_that_is_gone_fails_the_task_unless_that_is_allowed(
     store(broker, "t", [b"x"])
     part = whole(broker)
     broker.delete_topic("t")
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(DataLossError, match="the topic was deleted") as caught:
         list(read_partition(options(broker), part, SCHEMA, VALUE))
+    assert isinstance(caught.value.__cause__, TopicNotFound)
+    assert caught.value.topic == full("t")
     with caplog.at_level(logging.WARNING):
         going_on = options(broker, failOnDataLoss="false")
         assert list(read_partition(going_on, part, SCHEMA, VALUE)) == []
