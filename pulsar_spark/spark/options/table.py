@@ -406,7 +406,7 @@ _WRITE: tuple[Option, ...] = (
     ),
     Option(
         "transactionTimeout",
-        duration_seconds,
+        within(duration_seconds, 1, unit=" second"),
         "Timeout of a transaction of the exactly-once sink: how long a micro-batch may take, and "
         "how long the driver may be down.",
         Scope.WRITES,

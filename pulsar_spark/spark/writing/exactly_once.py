@@ -327,6 +327,13 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         if error.retryable:
             # It never gave an answer that depends on the timeout.
             raise
+        if isinstance(error, InvalidTxnStatus):
+            short = type(error)(
+                f"a transaction of {timeout:g} s (transactionTimeout) ended before it could be "
+                f"used: {error.what}",
+                "Raise transactionTimeout.",
+            )
+            raise short.with_context(broker=error.broker) from error
         refused = type(error)(
             f"the transaction coordinator refuses a transaction of {timeout:g} s "
             f"(transactionTimeout): {error.what}",

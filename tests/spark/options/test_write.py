@@ -95,6 +95,9 @@ def test_the_path_names_the_topic_too() -> None:
         ({"schema.namespace": "com..example"}, "schema.namespace"),
         ({"deliveryGuarantee": "at-most-once"}, "deliveryGuarantee"),
         ({"pulsar.producer.sendTimeoutMs": "-1"}, "sendTimeoutMs"),
+        ({"transactionTimeout": "0"}, "a value at least 1 second"),
+        ({"transactionTimeout": "5ms"}, "transactionTimeout"),
+        ({"transactionTimeout": "1"}, "transactionTimeout"),
     ],
 )
 def test_contradictions_and_wrong_values_are_errors(given: dict[str, str], told: str) -> None:

@@ -831,6 +831,17 @@ def test_a_time_out_that_the_coordinator_does_not_allow_is_told_before_a_row_is_
     assert broker.open_transactions() == {}
 
 
+@pytest.mark.fault(81)
+def test_a_time_out_that_has_passed_at_once_is_too_short(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    ended = broker.faults.error("END_TXN", pb.InvalidTxnStatus, times=None)
+    sink.options["transactionTimeout"] = "1s"
+    with ended, pytest.raises(PulsarError, match="ended before it could be used") as caught:
+        sink.writer().check()
+    assert caught.value.remedy == "Raise transactionTimeout."
+
+
 @pytest.mark.fault(82)
 def test_a_coordinator_that_no_broker_runs_has_nothing_to_do_with_the_time_out(
     broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
