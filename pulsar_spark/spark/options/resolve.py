@@ -76,7 +76,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     """Return the value of every option in `scope`: the given one or the default.
 
     Raises OptionError for unknown names and invalid values, UnsupportedFeature for missing
-    features. Logs ignored options in one line.
+    features. Logs ignored options in one line, once in a process for equal options.
     """
     found: dict[str, tuple[str, Any]] = {}
     elsewhere: dict[str, tuple[str, Any]] = {}
@@ -103,7 +103,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     if "admin.url" in found:
         ignored.append("admin.url")
     ignored += elsewhere
-    warn_of_ignored(ignored)
+    warn_of_ignored(_not_told(ignored, options))
     values = {
         option.key: found[option.key][1] if option.key in found else option.default_value
         for option in OPTIONS
@@ -111,6 +111,23 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     }
     lowered = {name.lower(): value for name, value in options.items()}
     return Values(values, frozenset(found), lowered.get("path"))
+
+
+_MAX_TOLD = 1000
+_told: dict[int, set[str]] = {}
+"""By the hash of a read's or write's options: which of them it was told have no effect."""
+
+
+def _not_told(keys: Sequence[str], options: Mapping[str, str]) -> list[str]:
+    """Return the keys that were not told for equal options: Spark has one read resolved twice."""
+    if not keys:
+        return []
+    if len(_told) >= _MAX_TOLD:
+        _told.clear()
+    told = _told.setdefault(hash(frozenset(options.items())), set())
+    new = [key for key in keys if key not in told]
+    told.update(new)
+    return new
 
 
 def warn_of_ignored(keys: Sequence[str]) -> None:

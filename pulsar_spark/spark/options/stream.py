@@ -52,8 +52,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
-    values = resolve(options, Scope.STREAM_READ)
     _check_endless(options)
+    values = resolve(options, Scope.STREAM_READ)
     return StreamOptions(
         read=read_options(values, options, Scope.STREAM_READ),
         subscription=values["subscription"],

@@ -148,6 +148,8 @@ def test_keys_of_java_without_meaning_pass_with_one_log_line(
     }
     with caplog.at_level(logging.INFO):
         resolve({**BASE, **{key.lower(): value for key, value in ignored.items()}}, Scope.READ)
+        # Spark asks for the schema of a read, then for its partitions.
+        resolve({**BASE, **{key.lower(): value for key, value in ignored.items()}}, Scope.READS)
     assert len(caplog.records) == 1
     message = caplog.records[0].getMessage()
     assert all(key.lower() in message.lower() for key in ignored)

@@ -41,9 +41,10 @@ def test_the_name_of_the_subscription_is_given_or_made_up() -> None:
 
 
 @pytest.mark.parametrize("key", ["endingOffsets", "ENDINGOFFSETS", "endingTime"])
-def test_an_end_is_an_error(key: str) -> None:
+def test_an_end_is_an_error(key: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(OptionError, match=r"(?i)^ending(Offsets|Time) is for batches"):
         parse(**{key: "latest" if key.lower() == "endingoffsets" else "-1h"})
+    assert not caplog.records
 
 
 def test_caps_are_parsed() -> None:
