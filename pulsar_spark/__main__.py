@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from pulsar_spark.errors import missing_package
+from pulsar_spark.errors import OptionError, PulsarError, missing_package
 
 
 def main() -> int:
-    """Run a command, or say which package is missing; return the exit status."""
+    """Run a command; return the exit status. What keeps it from being loaded is told in one line.
+
+    That can be a missing package, and the implementation that PULSAR_SPARK_IMPL chooses.
+    """
     try:
         from pulsar_spark.cli.main import main as run
     except ModuleNotFoundError as error:
@@ -16,6 +19,9 @@ def main() -> int:
             raise
         print(f"error: {missing}", file=sys.stderr)
         return 1
+    except PulsarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, OptionError) else 1
     return run()
 
 

@@ -152,7 +152,10 @@ def given_options(arguments: argparse.Namespace, cluster: Cluster | None = None)
     named = [arguments.topic, getattr(arguments, "word", None)]
     topics = [topic for topic in named if topic is not None]
     if len(topics) > 1:
-        raise OptionError("the topic is given twice", "Leave --topic out.")
+        # For `send` the word may be meant as what to send.
+        sends = hasattr(arguments, "message")
+        remedy = "Give a message as --message TEXT, or leave --topic out." if sends else None
+        raise OptionError("the topic is given twice", remedy or "Leave --topic out.")
     if topics:
         (options["topic"],) = topics
     if arguments.token_file is not None:

@@ -154,7 +154,10 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
     near = get_close_matches(f"--{word}", flags, 1, _SIMILAR)
     # A name with one slash is that of a namespace; no topic's has.
     flag = "--namespace" if _NAMESPACE.fullmatch(word) else "--topic"
-    if not near and flag in flags:
+    if "--message" in flags:
+        # The topic needs no flag there.
+        near = [f"--message {word}"]
+    elif not near and flag in flags:
         near = [f"{flag} {word}"]
     told = f"the word {word!r} belongs to no argument"
     return f"{told}; did you mean {near[0]}?" if near else told

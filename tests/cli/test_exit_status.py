@@ -48,6 +48,9 @@ TABLE = [
     ("send --service-url URL --topic t --message x", Status.DONE, "1 message sent"),
     ("send t --service-url URL --message x", Status.DONE, "1 message sent"),
     ("send missing --service-url URL --message x", Status.FAILED, "--create"),
+    ("send t hello --service-url URL", Status.WRONG_USAGE, "did you mean --message hello?"),
+    ("send t h --service-url URL", Status.WRONG_USAGE, "did you mean --message h?"),
+    ("send --topic t canary --service-url URL", Status.WRONG_USAGE, "as --message TEXT, or"),
     (
         "send t --service-url URL --property x",
         Status.WRONG_USAGE,
@@ -190,6 +193,15 @@ def test_the_page_tells_every_status() -> None:
     page = (DOCS / "command-line.md").read_text("utf-8")
     told = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
     assert [int(number) for number in told] == sorted(Status)
+
+
+def test_an_implementation_that_does_not_exist_is_a_wrong_usage() -> None:
+    command = [sys.executable, "-m", "pulsar_spark", "--version"]
+    environment = {**os.environ, "PULSAR_SPARK_IMPL": "canary"}
+    ended = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (Status.WRONG_USAGE, "")
+    assert ended.stderr.startswith("error: PULSAR_SPARK_IMPL is")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
