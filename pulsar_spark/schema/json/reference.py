@@ -255,7 +255,8 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
     """Return the converter for values of a shape.
 
     Unless `exact`, values of another kind are taken where nothing is lost: numbers and truth values
-    as text, and text as the number or truth value that it says; empty text is null.
+    as text, and text as the number or truth value that it says; empty text is null. What
+    `coerces_as_java` takes more than that.
     """
     make = _MAKERS.get(shape.rule)
     simple = _SIMPLE.get(shape.rule)
@@ -270,7 +271,9 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
         return convert
     if shape.rule is JsonRule.TEXT:
         return lambda value: convert(value if value.__class__ is str else _as_text(value))
-    says = _SAYS.get(shape.rule)
+    if shape.rule is JsonRule.BASE64 and shape.coerces_as_java:
+        return _java_bytes
+    says = (_JAVA_SAYS if shape.coerces_as_java else _SAYS).get(shape.rule) or _SAYS.get(shape.rule)
     if says is None:
         return convert
     # Java reads 1.5 as 1, but not "1.5".
@@ -279,7 +282,8 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
     def coerced(value: Any) -> Any:
         if value.__class__ is not str:
             return convert(value)
-        return of_text(says(value)) if value else None
+        found = says(value) if value else None
+        return None if found is None else of_text(found)
 
     return coerced
 
@@ -305,6 +309,52 @@ def _figure(text: str) -> Any:
         return text
     return NumberText(text) if found[2] or found[3] else _parse_integer(text)
 
+
+# What Java's `String.trim` removes.
+_JAVA_SPACES = "".join(map(chr, range(0x21)))
+_JAVA_INFINITIES = {"INF": "Infinity", "-INF": "-Infinity"}
+
+
+def _java_text(text: str) -> str | None:
+    """Return text without spaces around it; None for what is null to Java."""
+    bare = text.strip(_JAVA_SPACES)
+    return None if bare in ("", "null") else bare
+
+
+def _java_truth(text: str) -> Any:
+    bare = _java_text(text)
+    for word in ("true", "false"):
+        if bare in (word, word.capitalize(), word.upper()):
+            return word == "true"
+    return bare
+
+
+def _java_figure(text: str) -> Any:
+    bare = _java_text(text)
+    if bare is None:
+        return None
+    signless = bare.removeprefix("+")
+    if signless[:1] == "-":
+        signless = bare
+    return _figure(_JAVA_INFINITIES.get(bare, signless))
+
+
+def _java_bytes(value: Any) -> bytes:
+    """Return bytes that are base64, or an array of their numbers."""
+    if not isinstance(value, list):
+        is_blank = value.__class__ is str and not value.strip(_JAVA_SPACES)
+        return b"" if is_blank else _base64(value)
+    if all(type(item) is int and -128 <= item <= 255 for item in value):
+        return bytes(item & 0xFF for item in value)
+    raise Mismatch("it is an array, but not of bytes")
+
+
+_JAVA_SAYS: dict[JsonRule, Callable[[str], Any]] = {
+    JsonRule.BOOLEAN: _java_truth,
+    JsonRule.INTEGER: _java_figure,
+    JsonRule.FLOAT: _java_figure,
+}
+"""What text stands for to Java, where that is something else."""
 
 _SAYS: dict[JsonRule, Callable[[str], Any]] = {
     JsonRule.BOOLEAN: _truth,

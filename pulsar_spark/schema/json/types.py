@@ -199,7 +199,7 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     if pa.types.is_binary(kind):
         if dialect.is_python:
             return Shape(JsonRule.BYTES, kind)
-        return Shape(JsonRule.BASE64, kind)
+        return Shape(JsonRule.BASE64, kind, coerces_as_java=dialect.coerces_as_java)
     return Shape(_LEAVES[name or _kind_name(node)], kind, coerces_as_java=dialect.coerces_as_java)
 
 

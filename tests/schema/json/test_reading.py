@@ -259,6 +259,62 @@ def test_as_java_text_says_a_whole_number_or_none() -> None:
         assert [column[4].as_py() for column in found.columns] == [None, None]
 
 
+_INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    "kind, text, wanted",
+    [
+        *[
+            (kind, word, None)
+            for kind in ("int", "long", "float", "double", "boolean")
+            for word in ('" "', '"null"', '"\\u0000"', '" null "')
+        ],
+        *[
+            ("boolean", f'"{word}"', word.strip().lower() == "true")
+            for word in ("True", "TRUE", "False", "FALSE", " true ")
+        ],
+        *[
+            (kind, word, 5)
+            for kind in ("int", "long", "double")
+            for word in ('" 5"', '"+5"', '"5"')
+        ],
+        *[(kind, word, _INF) for kind in ("float", "double") for word in ('"INF"', '"Infinity"')],
+        *[(kind, '"-INF"', -_INF) for kind in ("float", "double")],
+        ("double", '"1e2"', 100.0),
+        ("bytes", '"AQI="', b"\1\2"),
+        ("bytes", "[1,255,-1]", b"\1\xff\xff"),
+        *[("bytes", word, b"") for word in ("[]", '" "', '"\\u0000"')],
+    ],
+)
+def test_text_is_read_as_java_reads_it(kind: str, text: str, wanted: Any) -> None:
+    schema = info(record([("a", nullable(kind))]))
+    # A value that the kernel takes is before it.
+    raw = pa.array([b'{"a":null}', f'{{"a":{text}}}'.encode()], pa.binary())
+    found = json_codec.decoder(schema, schema, ["a"], as_java=True).decode(raw)
+    assert not found.bad
+    assert found.columns[0].to_pylist() == [None, wanted]
+
+
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        *[(kind, word) for kind in ("int", "long") for word in ('"5.5"', '"INF"', '"+-5"')],
+        ("boolean", '"tRue"'),
+        ("boolean", '"1"'),
+        ("double", '"+INF"'),
+        ("double", '"+-5"'),
+        ("bytes", "[256]"),
+        ("bytes", "[true]"),
+    ],
+)
+def test_text_that_java_refuses_is_refused(kind: str, text: str) -> None:
+    schema = info(record([("a", nullable(kind))]))
+    raw = pa.array([f'{{"a":{text}}}'.encode()], pa.binary())
+    found = json_codec.decoder(schema, schema, ["a"], as_java=True).decode(raw)
+    assert [item.row for item in found.bad] == [0]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_value() -> None:
     assert decode(NUMBERS, [b'\xef\xbb\xbf{"f1":1}']).columns[1].to_pylist() == [1]
 
