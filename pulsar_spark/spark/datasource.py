@@ -22,7 +22,7 @@ from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.redaction import warn_of_shown_secrets
 from pulsar_spark.spark.options.resolve import over_defaults
 from pulsar_spark.spark.options.stream import parse_stream_options
-from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.table import NOWHERE, Scope
 from pulsar_spark.spark.options.value_schema import schema_text, with_schema
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.reading.batch_reader import (
@@ -71,6 +71,11 @@ class PulsarDataSource(DataSource):
         options = over_defaults(given, self.defaults.options)
         return options if self._value_schema is None else with_schema(options, self._value_schema)
 
+    @property
+    def _told(self) -> Scope:
+        """Where it was told which options have no effect."""
+        return Scope.READS if self._inferred else NOWHERE
+
     def schema(self) -> StructType:
         """Return the schema from the topics' schemas and the options; asks the brokers."""
         self._inferred = True
@@ -87,7 +92,8 @@ class PulsarDataSource(DataSource):
 
         Asks the brokers for the topics' schemas, unless `schema` has; raises as its `partitions`.
         """
-        options = replace(parse_read_options(self._all_options), inferred=self._inferred)
+        options = parse_read_options(self._all_options, told=self._told)
+        options = replace(options, inferred=self._inferred)
         reader = PulsarBatchReader(options, schema, self._schemas)
         if not self._inferred:
             reader.look_ahead()
@@ -107,7 +113,7 @@ class PulsarDataSource(DataSource):
         Errors in options or columns are raised when Spark asks for an offset.
         """
         try:
-            options = parse_stream_options(self._all_options)
+            options = parse_stream_options(self._all_options, self._told)
             read = replace(options.read, query=schema, inferred=self._inferred)
             return stream_reader_class()(replace(options, read=read), schema, self._schemas)
         except PulsarError as error:

@@ -28,7 +28,7 @@ from pulsar_spark.spark.offsets import (
     parse_times,
 )
 from pulsar_spark.spark.options.resolve import Values, resolve
-from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.table import NOWHERE, Scope
 from pulsar_spark.spark.options.value_schema import given_schema
 
 
@@ -78,12 +78,15 @@ class ReadOptions:
         return not {topic, topic_of(topic)}.isdisjoint(self.topics)
 
 
-def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
+def parse_read_options(
+    options: Mapping[str, str], scope: Scope = Scope.READ, told: Scope = NOWHERE
+) -> ReadOptions:
     """Parse the options of a batch read, of a stream (STREAM_READ) or of any read (READS).
 
-    Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
+    `told` is as in `resolve`. Raises OptionError, InvalidOffset or UnsupportedFeature that names
+    the option.
     """
-    return read_options(resolve(options, scope), options, scope)
+    return read_options(resolve(options, scope, told), options, scope)
 
 
 def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> ReadOptions:

@@ -22,7 +22,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
 from pulsar_spark.spark.options.foreign import foreign_option
-from pulsar_spark.spark.options.table import BY_NAME, OPTIONS, Option, Scope
+from pulsar_spark.spark.options.table import BY_NAME, NOWHERE, OPTIONS, Option, Scope
 
 logger = get_logger(__name__)
 
@@ -72,11 +72,11 @@ class Values:
         return key in self.given
 
 
-def resolve(options: Mapping[str, str], scope: Scope) -> Values:
+def resolve(options: Mapping[str, str], scope: Scope, told: Scope = NOWHERE) -> Values:
     """Return the value of every option in `scope`: the given one or the default.
 
     Raises OptionError for unknown names and invalid values, UnsupportedFeature for missing
-    features. Logs ignored options in one line, once in a process for equal options.
+    features. Logs ignored options in one line, without those that it was `told` of before.
     """
     found: dict[str, tuple[str, Any]] = {}
     elsewhere: dict[str, tuple[str, Any]] = {}
@@ -102,8 +102,10 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
             _add(found, option, name, _parse(option, value))
     if "admin.url" in found:
         ignored.append("admin.url")
-    ignored += elsewhere
-    warn_of_ignored(_not_told(ignored, options))
+    if told:
+        warn_of_ignored([key for key in elsewhere if BY_NAME[key.lower()].scope & told])
+    else:
+        warn_of_ignored([*ignored, *elsewhere])
     values = {
         option.key: found[option.key][1] if option.key in found else option.default_value
         for option in OPTIONS
@@ -111,23 +113,6 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     }
     lowered = {name.lower(): value for name, value in options.items()}
     return Values(values, frozenset(found), lowered.get("path"))
-
-
-_MAX_TOLD = 1000
-_told: dict[int, set[str]] = {}
-"""By the hash of a read's or write's options: which of them it was told have no effect."""
-
-
-def _not_told(keys: Sequence[str], options: Mapping[str, str]) -> list[str]:
-    """Return the keys that were not told for equal options: Spark has one read resolved twice."""
-    if not keys:
-        return []
-    if len(_told) >= _MAX_TOLD:
-        _told.clear()
-    told = _told.setdefault(hash(frozenset(options.items())), set())
-    new = [key for key in keys if key not in told]
-    told.update(new)
-    return new
 
 
 def warn_of_ignored(keys: Sequence[str]) -> None:

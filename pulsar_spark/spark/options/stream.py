@@ -10,7 +10,7 @@ from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.offsets import END_OPTIONS
 from pulsar_spark.spark.options.read import ReadOptions, read_options
 from pulsar_spark.spark.options.resolve import Values, resolve
-from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.table import NOWHERE, Scope
 
 _PREFIX = "spark-pulsar"
 
@@ -47,13 +47,14 @@ class StreamOptions:
         return self.subscription or f"{self.prefix}-{secrets.token_hex(8)}"
 
 
-def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+def parse_stream_options(options: Mapping[str, str], told: Scope = NOWHERE) -> StreamOptions:
     """Parse the options of a stream.
 
-    Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
+    `told` is as in `resolve`. Raises OptionError, InvalidOffset or UnsupportedFeature that names
+    the option.
     """
     _check_endless(options)
-    values = resolve(options, Scope.STREAM_READ)
+    values = resolve(options, Scope.STREAM_READ, told)
     return StreamOptions(
         read=read_options(values, options, Scope.STREAM_READ),
         subscription=values["subscription"],

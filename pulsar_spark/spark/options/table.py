@@ -41,6 +41,9 @@ class Scope(Flag):
     BOTH = READS | WRITES
 
 
+NOWHERE = Scope(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option. `default` is text for `parse`, or None if there is no default.

@@ -7,8 +7,10 @@ import logging
 import pytest
 
 from pulsar_spark.errors import InvalidOffset, OptionError, UnsupportedFeature
+from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.options.resolve import resolve
 from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.testing import EmbeddedBroker
 
 SECRET = "canary-7b1f"
 BASE = {"service.url": "pulsar://localhost:6650"}
@@ -148,12 +150,27 @@ def test_keys_of_java_without_meaning_pass_with_one_log_line(
     }
     with caplog.at_level(logging.INFO):
         resolve({**BASE, **{key.lower(): value for key, value in ignored.items()}}, Scope.READ)
-        # Spark asks for the schema of a read, then for its partitions.
-        resolve({**BASE, **{key.lower(): value for key, value in ignored.items()}}, Scope.READS)
     assert len(caplog.records) == 1
     message = caplog.records[0].getMessage()
     assert all(key.lower() in message.lower() for key in ignored)
     assert SECRET not in message
+
+
+def test_one_read_tells_once_which_options_have_no_effect(
+    caplog: pytest.LogCaptureFixture, broker: EmbeddedBroker
+) -> None:
+    broker.create_topic("t")
+    options = {"service.url": broker.service_url, "topic": "t", "admin.url": "http://localhost:1"}
+    source = PulsarDataSource({**options, "maxMessagesPerTrigger": "5"})
+    schema = source.schema()
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["admin.url"]
+    caplog.clear()
+    source.reader(schema)
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["maxMessagesPerTrigger"]
+    caplog.clear()
+    source.streamReader(schema)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
