@@ -49,7 +49,7 @@ _IS_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})").fullmatch
 def row_writer(plan: Plan) -> Callable[[Sequence[Any]], bytes]:
     """Return the function that writes rows by a plan."""
     is_alone = plan[0] == "alone"
-    write = _writer(plan[1] if is_alone else plan, "")
+    write = _writer(plan[1], plan[2]) if is_alone else _writer(plan, "")
 
     def write_row(cells: Sequence[Any]) -> bytes:
         text = write(cells[0] if is_alone else cells)

@@ -59,7 +59,7 @@ def text_plan(node: Node, columns: pa.Schema, dialect: Dialect, *, of_python: bo
     if isinstance(node, Record):
         return plans.record({field.name: field.type for field in node.fields}, columns, "")
     (column,) = columns
-    return "alone", plans.of(node, column.type, column.name)
+    return "alone", plans.of(node, column.type, column.name), column.name
 
 
 class _Plans:

@@ -116,6 +116,14 @@ def test_a_value_that_the_schema_does_not_hold_is_named_by_its_row_in_the_task()
         encode(pair, {"__key": (struct, keys), "v": (StringType(), pa.array(["x", "y"]))})
 
 
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+def test_a_value_that_is_no_record_is_named_by_its_column(kind: int) -> None:
+    enum = SchemaInfo(kind, "e", b'{"type":"enum","name":"E","symbols":["A","B"]}')
+    values = pa.array(["A", "C"])
+    with pytest.raises(InvalidRow, match=r"row 101 cannot be written: the field v: it is"):
+        encode(enum, {"v": (StringType(), values)})
+
+
 NOT_TEXT = pa.array([b"a", b"\xffA", None]).view(pa.string())
 
 
