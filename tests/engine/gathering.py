@@ -15,6 +15,9 @@ _PIECES = 64
 TRICKLED = bytes(256 * 1024)
 """What `trickle` sends."""
 
+MANY = 6 * len(TRICKLED) // _PIECES
+"""More than comes without waiting. The system says so early when its buffer is nearly full."""
+
 
 class _Peer(Protocol):
     def sendall(self, data: bytes, /) -> object: ...

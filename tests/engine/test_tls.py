@@ -37,7 +37,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.damaged_pem import damaged, shows
-from tests.engine.gathering import TRICKLED, trickle
+from tests.engine.gathering import MANY, TRICKLED, trickle
 from tests.support.asking import connection_of
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.java_server import free_ports
@@ -669,7 +669,7 @@ def test_bytes_are_gathered_with_tls_too(pair: Pair, monkeypatch: pytest.MonkeyP
     finish(sender)
     assert found is not None
     begin = bytes(found)
-    assert len(begin) > len(TRICKLED) // 2
+    assert len(begin) > MANY
     assert begin + receive_all(pair.transport, len(TRICKLED) - len(begin)) == TRICKLED
 
 
