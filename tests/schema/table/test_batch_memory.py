@@ -35,11 +35,12 @@ _SCRIPT = """
     import pyarrow as pa
 
     from pulsar_spark.engine.codecs import decompress
-        from pulsar_spark.protocol import pulsar_api_pb2 as pb
+    from pulsar_spark.protocol import pulsar_api_pb2 as pb
     from pulsar_spark.protocol.block_decoder import PythonBlockDecoder
     from pulsar_spark.protocol.blocks import FULL, BlockOptions
     from pulsar_spark.protocol.frames import encode_raw_payload_command
     from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
+    from tests import brief
     from tests.engine.topics import stored_entry
     from tests.schema.table.entries import TOPIC, batch, body, columns_of, message
 
@@ -69,7 +70,7 @@ _SCRIPT = """
             ("value", "key", "message_id", "event_time", "properties", "sequence_id")
         )
         stored = stored_entry(one * count, num_messages_in_batch=count)
-        delivery = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=2))
+        delivery = brief.message(1, pb.MessageIdData(ledgerId=1, entryId=2))
         frame = b"".join(map(bytes, encode_raw_payload_command(delivery, stored)))
         decoder = PythonBlockDecoder(
             BlockOptions(TOPIC, 3, columns, None, 10_000, 4 * 2**20, 2**26), decompress
