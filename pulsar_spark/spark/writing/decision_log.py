@@ -142,7 +142,6 @@ class DecisionLog(Closing):
         start = self._load()
         if not self.state.whole or (self.state.is_new and had_attempts()):
             raise records_missing(self.topic, self._sink_ids[0])
-        self.state.fresh |= self.state.is_new
         is_old = time.time() - self.state.age_of_base > _FRESH_SECONDS
         is_retained = start <= self.state.base_at and not self._log.unprotected
         if self.undone is None and (self.state.number == 0 or is_old or not is_retained):

@@ -40,8 +40,7 @@ class SinkPlace:
 
     A repeated unit may have other rows than those that were committed if `first_stays`, an option
     of the writer, or if the user has `accepted` that, once: micro-batches one after the other, of
-    which the last one was `left_out`. A `fresh` sink has never had anything committed, and was not
-    begun anew.
+    which the last one was `left_out`.
     """
 
     sink_id: str
@@ -50,18 +49,14 @@ class SinkPlace:
     first_stays: bool
     accepted: bool
     left_out: LeftOut | None = None
-    fresh: bool = False
 
     def check(self, unit: Unit) -> None:
         """Raise SinkStateError for a unit of another query, or of a kind that has no place here.
 
-        Also for an earlier micro-batch than the last one, and for a later one than a query's first
-        if the sink is fresh.
+        Also for an earlier micro-batch than the last one.
         """
         last = self.last
         if last is None:
-            if self.fresh and unit.batch:
-                raise self._unknown(unit)
             return
         self.check_kind(in_stream=unit.batch is not None)
         if unit.batch is None or last.batch is None:
@@ -133,17 +128,6 @@ class SinkPlace:
             topic=self.topic,
         )
 
-    def _unknown(self, unit: Unit) -> SinkStateError:
-        return SinkStateError(
-            f"the sink has no records, and {unit} is not the first of its query: the query has not "
-            "written exactly once before, or the records were deleted, or the checkpoint was "
-            "moved, and the sink has its location for a name",
-            "Rows of this micro-batch can be there already: compare it with the topic. If the "
-            "checkpoint was moved, set sinkId to its former location. To write exactly once from "
-            f"this micro-batch on: {self.command('reset')}",
-            topic=self.topic,
-        )
-
     def _ways_on(self, what: str) -> str:
         return (
             f"To {what}, once: {self.command('accept')}. If it never gives the same rows twice, "
@@ -161,7 +145,7 @@ _CAUSES = (
 def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> SinkPlace:
     """Return a sink's place."""
     last = None if state.done is None else state.done.unit
-    return SinkPlace(sink_id, topic, last, first_stays, state.accepted, state.left_out, state.fresh)
+    return SinkPlace(sink_id, topic, last, first_stays, state.accepted, state.left_out)
 
 
 def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:

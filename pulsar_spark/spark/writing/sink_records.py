@@ -230,8 +230,6 @@ class SinkState:
     """The driver that started before that one; a driver starts several times."""
     number: int = 0
     based: bool = False
-    fresh: bool = False
-    """Whether no unit was ever committed, and nobody has begun anew on purpose."""
     base_at: Position = EARLIEST_POSITION
     """Where the records begin that are needed."""
     age_of_base: float = 0.0
@@ -288,7 +286,7 @@ class SinkState:
 
     def remember(self, done: Decision) -> None:
         """A decision is carried out."""
-        self.undone, self.done, self.fresh = None, done, False
+        self.undone, self.done = None, done
         self.accepted, self.left_out = False, None
         if done.unit.run is not None:
             self.runs[done.unit.run] = CommittedRun(done.unit.run, done.written, done.at)
@@ -306,7 +304,6 @@ class SinkState:
         self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
         self.undone, self.accepted = None, record["accepted"]
         self.left_out = _left_out_of(record)
-        self.fresh = record.get("fresh", False)
         self.done = None if record["done"] is None else decision_of(record["done"])
         self.attempts_from = Position(*record["attempts"])
         self._begin(self._parts[0][0], record["at"])
@@ -380,7 +377,6 @@ def base_records(state: SinkState) -> Iterator[dict[str, Any]]:
             "at": time.time(),
             "accepted": state.accepted,
             "left_out": record_of_left_out(state.left_out),
-            "fresh": state.fresh,
             "attempts": list(state.attempts_from[:2]),
             "done": None if state.done is None else record_of("done", state.done),
             "runs": [[run.name, run.at, *run.written] for run in some],

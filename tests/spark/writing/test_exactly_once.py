@@ -39,7 +39,6 @@ from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.decision_log import DecisionLog
 from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
-from pulsar_spark.spark.writing.sink_records import Unit
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
@@ -554,23 +553,9 @@ def test_the_last_batch_that_comes_again_for_another_topic_is_told(
     assert seen(broker) == Counter(whole(0) + whole(1))
 
 
-def begin_anew(sink: Sink) -> None:
-    """Do what `sink --reset` does."""
-    options = parse_write_options(sink.options, Scope.STREAM_WRITE)
-    assert options.exactly_once is not None
-    with exactly_once.opened(options.client, options.exactly_once, anew=True) as found:
-        found.reset()
-
-
-def test_a_query_begins_to_write_exactly_once_on_purpose_and_is_told_from_when_on(
+def test_a_query_can_begin_to_write_exactly_once_and_is_told_from_when_on(
     broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(2):
-        with pytest.raises(SinkStateError, match=r"batch 7 is not the first .* --reset s"):
-            sink.run(7)
-    assert seen(broker) == Counter()
-    begin_anew(sink)
-    caplog.clear()
     sink.run(7)
     assert "batch 7 is the first one" in caplog.text
     caplog.clear()
@@ -598,16 +583,6 @@ def test_records_that_are_deleted_with_the_announcements_are_missed(
     with pytest.raises(SinkStateError, match="deleted"):
         sink.run(2)
     assert seen(broker) == Counter(whole(0) + whole(1))
-
-
-def test_records_that_are_missed_are_told_before_the_first_row(sink: Sink) -> None:
-    writer = sink.writer()
-    writer.check()
-    assert writer._turn is not None
-    place = writer._turn.place
-    place.check(Unit(batch=0))
-    with pytest.raises(SinkStateError, match="batch 1 is not the first"):
-        place.check(Unit(batch=1))
 
 
 def test_another_checkpoint_is_an_error_and_drops_nothing_in_silence(
