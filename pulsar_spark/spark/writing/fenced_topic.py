@@ -133,6 +133,11 @@ class FencedTopic(Closing):
             raise self._taken(error) from error
         try:
             self._producer.open()
+            if self._fenced_at is None and not self._producer.is_connected:
+                # It was lost while another topic was waited for. A new one is told why.
+                self._producer.abort()
+                self._producer = self._new_producer()
+                self._producer.open()
         except TopicTerminated as error:
             raise TopicTerminated(
                 f"the topic of {self._what} was terminated, and takes none any more",
