@@ -288,8 +288,8 @@ def test_over_a_quota_producers_are_closed_and_new_ones_refused(
     with closing(WireClient(port_of(tuned_broker))) as wire:
         wire.produce(topic)
         wire.subscribe(topic, "s")
-        for _ in range(20):
-            wire.publish(bytes(100))
+        # One message: the producer may be closed at any moment from then on.
+        wire.publish(bytes(2000))
         assert wire.expect("CLOSE_PRODUCER").body.producer_id == 0
         refused = wire.request("PRODUCER", topic=topic, producer_id=1)
         assert (refused.name, refused.body.error) == ("ERROR", code)
@@ -476,8 +476,9 @@ def test_a_sink_that_could_not_read_its_records_is_refused_before_the_first_row(
 ) -> None:
     records = broker.create_limited_topic(policies)
     for _ in range(2):
-        # The second time, its subscription is there already.
-        with pytest.raises(kind, match="PerTopic is reached"):
+        # The second time, its subscription is there already. If the last attempt gets no answer in
+        # time, its error names the one before.
+        with pytest.raises((kind, OperationTimeout), match="PerTopic is reached"):
             exactly_once(broker, broker.create_topic(), records, **SHORT).check()
 
 
