@@ -318,6 +318,5 @@ class ClientContext(Closing):
         its other errors.
         """
         attempt = partial(attach_once, self.lookup, options)
-        for topic, found in (yield from self.lookup.asking_many(topics, attempt)).items():
-            if isinstance(found, PulsarError):
-                raise found.with_context(topic=topic) from found.__cause__
+        for found in (yield from self.lookup.asking_many(topics, attempt)).values():
+            value_of(found)

@@ -273,14 +273,11 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
     """
     lookup, probe = context.lookup, Probe(context.pool)
 
-    def count(deadline: Deadline) -> Operation[int]:
-        return lookup.partitions_operation(topic, deadline)
-
-    def is_kept(deadline: Deadline) -> Operation[bool]:
+    def is_kept(topic: str, deadline: Deadline) -> Operation[int]:
         return probe.exists_operation(topic, SUBSCRIPTION, deadline)
 
     # Of partitions there is no subscription; both questions change nothing.
-    found, kept = run_many([retried(count), retried(is_kept)], context.options.operation_timeout)
+    found, kept = lookup.ask_each(topic, (lookup.partitions_operation, is_kept))
     if isinstance(found, TopicNotFound):
         return False
     if value_of(found):
@@ -291,9 +288,7 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
         )
     if isinstance(kept, TopicNotFound):
         return False
-    if isinstance(kept, PulsarError):
-        raise kept.with_context(topic=topic)
-    if kept:
+    if value_of(kept):
         return True
     if context.lookup.last_message_id(topic).entry_id >= 0:
         raise SinkStateError(
