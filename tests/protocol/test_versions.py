@@ -67,27 +67,18 @@ def test_several_acknowledgements_go_one_by_one_before_version_12() -> None:
 
 
 def test_nobody_asks_for_an_answer_to_an_acknowledgement_before_version_17() -> None:
-    (newer,) = for_peer(
-        commands.build(
+    def made() -> pb.BaseCommand:
+        return commands.build(
             pb.CommandAck,
             consumer_id=5,
             ack_type=pb.CommandAck.Individual,
             message_id=ids(1),
             request_id=7,
-        ),
-        17,
-    )
+        )
+
+    (newer,) = for_peer(made(), 17)
     assert newer.ack.request_id == 7
-    (older,) = for_peer(
-        commands.build(
-            pb.CommandAck,
-            consumer_id=5,
-            ack_type=pb.CommandAck.Individual,
-            message_id=ids(1),
-            request_id=7,
-        ),
-        16,
-    )
+    (older,) = for_peer(made(), 16)
     assert not older.ack.HasField("request_id")
 
 

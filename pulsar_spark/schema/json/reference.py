@@ -273,7 +273,7 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
         return lambda value: convert(value if value.__class__ is str else _as_text(value))
     if shape.rule is JsonRule.BASE64 and shape.coerces_as_java:
         return _java_bytes
-    says = (_JAVA_SAYS if shape.coerces_as_java else _SAYS).get(shape.rule) or _SAYS.get(shape.rule)
+    says = (_JAVA_SAYS if shape.coerces_as_java else _SAYS).get(shape.rule)
     if says is None:
         return convert
     # Java reads 1.5 as 1, but not "1.5".
@@ -333,10 +333,9 @@ def _java_figure(text: str) -> Any:
     bare = _java_text(text)
     if bare is None:
         return None
-    signless = bare.removeprefix("+")
-    if signless[:1] == "-":
-        signless = bare
-    return _figure(_JAVA_INFINITIES.get(bare, signless))
+    if bare in _JAVA_INFINITIES:
+        return _JAVA_INFINITIES[bare]
+    return _figure(bare if bare.startswith("+-") else bare.removeprefix("+"))
 
 
 def _java_bytes(value: Any) -> bytes:
@@ -349,13 +348,6 @@ def _java_bytes(value: Any) -> bytes:
     raise Mismatch("it is an array, but not of bytes")
 
 
-_JAVA_SAYS: dict[JsonRule, Callable[[str], Any]] = {
-    JsonRule.BOOLEAN: _java_truth,
-    JsonRule.INTEGER: _java_figure,
-    JsonRule.FLOAT: _java_figure,
-}
-"""What text stands for to Java, where that is something else."""
-
 _SAYS: dict[JsonRule, Callable[[str], Any]] = {
     JsonRule.BOOLEAN: _truth,
     JsonRule.INTEGER: _figure,
@@ -367,6 +359,13 @@ _SAYS: dict[JsonRule, Callable[[str], Any]] = {
     JsonRule.TIME: str,
 }
 """What text stands for that is not empty."""
+
+_JAVA_SAYS = _SAYS | {
+    JsonRule.BOOLEAN: _java_truth,
+    JsonRule.INTEGER: _java_figure,
+    JsonRule.FLOAT: _java_figure,
+}
+"""What it stands for to Java."""
 
 
 def count_cells(value: Any, shape: Shape) -> int:
