@@ -102,9 +102,9 @@ def description() -> str:
     if native is not None:
         return f"{NATIVE} (compiled kernel)"
     if os.environ.get(VARIABLE) == PYTHON:
-        return f"{PYTHON} (pure Python: slower, up to 3 times the CPU; {VARIABLE} asks for it)"
+        return f"{PYTHON} (pure Python: slower, up to 8 times the CPU; {VARIABLE} asks for it)"
     why, remedy = _without_kernel()
-    return f"{PYTHON} (pure Python: slower, up to 3 times the CPU; {why}. {remedy})"
+    return f"{PYTHON} (pure Python: slower, up to 8 times the CPU; {why}. {remedy})"
 
 
 def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
