@@ -21,7 +21,7 @@ use crate::wire::Unusual;
 ///
 /// ValueEncoder(kinds, plan): `kinds` are the layouts of the columns. A layout is its name, or a
 /// tuple of a name and its parts; a plan is a tuple of its format and that format's own description
-/// (the `writing.py` of each format makes them).
+/// (the `fitting.py` of each format makes them, of JSON `writing.py`).
 ///
 /// Threads can share one: they encode one after the other.
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
@@ -121,7 +121,7 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
             factor: power(fields, 1)?,
             divisor: power(fields, 2)?,
             bound: power(fields, 3)?,
-            size: at(fields, 4)?,
+            size: at(fields, 5)?,
         },
         "record" => Plan::Record(each(&fields.get_item(1)?, |step| {
             Ok(match at::<Option<usize>>(step, 0)? {
@@ -138,7 +138,7 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
             })?,
             apart: at(fields, 3)?,
         },
-        "refused" => Plan::Refused,
+        "opaque" => Plan::Refused,
         other => return Err(unknown(other)),
     })
 }
@@ -246,7 +246,7 @@ fn value_of(fields: &Bound<'_, PyTuple>) -> PyResult<protobuf::Value> {
         "message bytes" => Value::MessageBytes,
         "timestamp" => Value::Timestamp(tags()?),
         "duration" => Value::Duration(tags()?),
-        "refused" => Value::Refused,
+        "json" => Value::Refused,
         other => return Err(unknown(other)),
     })
 }

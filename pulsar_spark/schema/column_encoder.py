@@ -7,9 +7,10 @@ rows without it, the format's reference writes one by one: it knows what is wron
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,14 +34,17 @@ Raises Mismatch for a row that the schema cannot hold.
 """
 
 
-class WritingPlan(Protocol):
-    """How rows become values."""
+@dataclass(frozen=True)
+class WritingPlan:
+    """How rows become values of a format.
 
-    def writer(self) -> Write:
-        """Return the function that writes one row."""
+    The kernel takes the description (`native/src/value_encoder.rs`); `writer` makes the reference's
+    function of it.
+    """
 
-    def described(self) -> tuple[Any, ...]:
-        """Return the plan as the kernel takes it (`native/src/value_encoder.rs`)."""
+    format: str
+    description: tuple[Any, ...]
+    writer: Callable[[tuple[Any, ...]], Write]
 
 
 class ColumnEncoder:
@@ -56,7 +60,7 @@ class ColumnEncoder:
 
     @cached_property
     def _write(self) -> Write:
-        return self._plan.writer()
+        return self._plan.writer(self._plan.description)
 
     @property
     def _kernel(self) -> Any:
@@ -65,7 +69,8 @@ class ColumnEncoder:
         found = _kernels.get(self)
         if found is None:
             kinds = [layout(kind) for kind in self._given.types]
-            found = implementation.native.ValueEncoder(kinds, self._plan.described())
+            plan = self._plan.format, self._plan.description
+            found = implementation.native.ValueEncoder(kinds, plan)
             _kernels.put(self, found, len(kinds))
         return found
 

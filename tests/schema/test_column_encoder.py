@@ -14,29 +14,29 @@ import pytest
 from pulsar_spark.errors import InvalidRow
 from pulsar_spark.schema import column_encoder
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.column_encoder import ColumnEncoder, Write
+from pulsar_spark.schema.column_encoder import ColumnEncoder, Write, WritingPlan
 from tests.schema.kernel import choose
 
 COLUMNS = pa.schema([("f", pa.int32())])
 
 
-class Plan:
+SEEN: list[Any] = []
+"""The rows that the reference has written or refused."""
+
+
+def writer(_description: tuple[Any, ...]) -> Write:
     """The kernel takes numbers from 0 to 9; the reference writes others as text, but for 13."""
 
-    def __init__(self) -> None:
-        self.rows: list[int] = []
+    def write(cells: Sequence[Any]) -> bytes:
+        SEEN.extend(cells)
+        if cells[0] == 13:
+            raise Mismatch("unlucky", "f")
+        return str(cells[0]).encode()
 
-    def described(self) -> tuple[Any, ...]:
-        return "avro", ("record", [(0, ("whole", 1, 1, 10))])
+    return write
 
-    def writer(self) -> Write:
-        def write(cells: Sequence[Any]) -> bytes:
-            self.rows += cells
-            if cells[0] == 13:
-                raise Mismatch("unlucky", "f")
-            return str(cells[0]).encode()
 
-        return write
+PLAN = WritingPlan("avro", ("record", [(0, ("whole", 1, 1, 10), "f")]), writer)
 
 
 def batch(*values: int | None) -> pa.RecordBatch:
@@ -47,11 +47,11 @@ def test_what_the_kernel_refuses_is_written_by_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     choose(monkeypatch, kernel=True)
-    plan = Plan()
-    encoder = ColumnEncoder(COLUMNS, plan)
+    SEEN.clear()
+    encoder = ColumnEncoder(COLUMNS, PLAN)
     found = encoder.encode(batch(1, 10, 2, None, 3))
     assert found.to_pylist() == [b"\2", b"10", b"\4", b"None", b"\6"]
-    assert plan.rows == [10, None]
+    assert SEEN == [10, None]
     assert encoder.encode(batch(11, 12)).to_pylist() == [b"11", b"12"]
 
 
@@ -59,7 +59,7 @@ def test_an_error_names_the_row_among_all(monkeypatch: pytest.MonkeyPatch) -> No
     for kernel in (True, False):
         choose(monkeypatch, kernel=kernel)
         with pytest.raises(Mismatch) as caught:
-            ColumnEncoder(COLUMNS, Plan()).encode(batch(*[12] * 2000, 1, 13, 13))
+            ColumnEncoder(COLUMNS, PLAN).encode(batch(*[12] * 2000, 1, 13, 13))
         assert (caught.value.row, caught.value.field) == (2001, "f")
 
 
@@ -67,14 +67,14 @@ def test_values_of_more_than_an_array_holds_are_an_error(monkeypatch: pytest.Mon
     choose(monkeypatch, kernel=False)
     name = "pulsar_spark.schema.column_encoder.binaries"
     with mock.patch(name, side_effect=OverflowError), pytest.raises(InvalidRow, match="2 GiB"):
-        ColumnEncoder(COLUMNS, Plan()).encode(batch(1))
+        ColumnEncoder(COLUMNS, PLAN).encode(batch(1))
 
 
 def test_bytes_that_are_no_batch_of_the_columns_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     choose(monkeypatch, kernel=True)
-    encoder = ColumnEncoder(COLUMNS, Plan())
+    encoder = ColumnEncoder(COLUMNS, PLAN)
     kernel: Any = encoder._kernel
     whole = batch(1, 2).serialize().to_pybytes()
     assert kernel.encode(whole)[2] == []
@@ -83,13 +83,13 @@ def test_bytes_that_are_no_batch_of_the_columns_are_refused(
             kernel.encode(damaged)
     two = pa.RecordBatch.from_pydict({"f": ["a"], "g": [1]})
     with pytest.raises(ValueError, match="is not known"):
-        type(kernel)(["fixed7"], Plan().described())
+        type(kernel)(["fixed7"], (PLAN.format, PLAN.description))
     assert kernel.encode(two.serialize().to_pybytes())[2] == []
 
 
 def test_threads_can_share_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     choose(monkeypatch, kernel=True)
-    encoder = pickle.loads(pickle.dumps(ColumnEncoder(COLUMNS, Plan())))
+    encoder = pickle.loads(pickle.dumps(ColumnEncoder(COLUMNS, PLAN)))
     rows = batch(*[number % 10 for number in range(20_000)])
     wanted = encoder.encode(rows)
     found: list[bool] = []
@@ -106,7 +106,7 @@ def test_threads_can_share_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_few_of_many_encoders_keep_memory_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
     choose(monkeypatch, kernel=True)
-    encoders = [ColumnEncoder(COLUMNS, Plan()) for _ in range(200)]
+    encoders = [ColumnEncoder(COLUMNS, PLAN) for _ in range(200)]
     for _ in range(2):
         for encoder in encoders:
             assert encoder.encode(batch(1)).to_pylist() == encoders[0].encode(batch(1)).to_pylist()
@@ -115,5 +115,5 @@ def test_few_of_many_encoders_keep_memory_for_values(monkeypatch: pytest.MonkeyP
 
 def test_an_encoder_that_is_used_again_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     choose(monkeypatch, kernel=True)
-    encoder = ColumnEncoder(COLUMNS, Plan())
+    encoder = ColumnEncoder(COLUMNS, PLAN)
     assert encoder._kernel is encoder._kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ def widest_item(kind: pa.DataType) -> int:
     return 0
 
 
+_FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
+_FLOAT_BITS, _DOUBLE_BITS = Struct("<I"), Struct("<Q")
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
@@ -301,6 +304,16 @@ def _flat_cells(column: pa.Array) -> list[Any]:
     if pa.types.is_floating(kind):
         return found
     return [int.from_bytes(each, "little", signed=True) for each in found]
+
+
+def widened(data: bytes) -> bytes:
+    """Return the cell of a double, given that of a float."""
+    (bits,) = _FLOAT_BITS.unpack(data)
+    if bits & 0x7FFFFFFF <= 0x7F800000:
+        return _DOUBLE.pack(*_FLOAT.unpack(data))
+    # Processors make signalling NaNs quiet, and keep the other bits.
+    sign, payload = bits >> 31, bits & 0x007FFFFF
+    return _DOUBLE_BITS.pack(sign << 63 | 0x7FF8 << 48 | payload << 29)
 
 
 def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:

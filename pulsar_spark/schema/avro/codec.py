@@ -14,10 +14,10 @@ from pulsar_spark.schema.avro.fitting import plan_for_columns
 from pulsar_spark.schema.avro.reading import AvroPlan
 from pulsar_spark.schema.avro.resolution import losses_of, resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns, record_definition
-from pulsar_spark.schema.avro.writing import AvroWritingPlan
+from pulsar_spark.schema.avro.value_writing import value_writer
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
@@ -66,7 +66,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     nullable; `encode` raises Mismatch if it finds a null there.
     """
     plan = plan_for_columns(parse_definition(info.schema_data), columns)
-    return ColumnEncoder(columns, AvroWritingPlan(plan))
+    return ColumnEncoder(columns, WritingPlan("avro", plan, value_writer))
 
 
 def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:

@@ -7,14 +7,14 @@ columns are nullable. JSON topics have the same definitions, so that columns mat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.arrays import usual_type
+from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro.definition import (
     MAX_PRECISION,
     NO_DEFAULT,
@@ -33,88 +33,39 @@ from pulsar_spark.schema.avro.definition import (
     encode_default,
     is_null,
 )
-from pulsar_spark.schema.avro.resolution import describe
+from pulsar_spark.schema.avro.resolution import describe, units
 from pulsar_spark.schema.avro.types import (
     DURATION,
     LOCAL,
+    NANOS_PER_DAY,
     UTC,
     arrow_type,
     is_nullable,
     sole_type,
 )
 
+Plan: TypeAlias = tuple[Any, ...]
+"""How the values of a column are written as a type: a name, and what it takes.
 
-@dataclass(frozen=True, slots=True)
-class WriteNull:
-    """Writes nothing; only null fits."""
+The kernel (`native/src/value_encoder.rs`) and the reference (`avro/value_writing.py`) take it.
+"""
 
-
-@dataclass(frozen=True, slots=True)
-class WriteLeaf:
-    """Writes a type without parts from a column of the type `type`."""
-
-    node: Primitive | Fixed | Enum | Opaque
-    type: pa.DataType
+_NULL: Plan = ("null",)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRecord:
-    """Writes fields in order: name, place of the column, and how; or the bytes of a default."""
-
-    steps: Sequence[tuple[str, int, WritePlan] | bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteArray:
-    """Writes lists of items."""
-
-    node: Array
-    items: WritePlan
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMap:
-    """Writes maps whose keys are text."""
-
-    values: WritePlan
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMember:
-    """Writes one type of a union, behind its number. `null_number` is that of null, if it fits."""
-
-    null_number: int | None
-    number: int
-    plan: WritePlan
-
-
-@dataclass(frozen=True, slots=True)
-class WriteUnion:
-    """Writes structs with a member per type of a union, of which exactly one is not null."""
-
-    null_number: int | None
-    members: Sequence[tuple[int, WritePlan]]
-
-
-WritePlan: TypeAlias = (
-    WriteNull | WriteLeaf | WriteRecord | WriteArray | WriteMap | WriteMember | WriteUnion
-)
-"""How the values of a column are written as a type."""
-
-
-def plan_for_columns(node: Node, columns: pa.Schema) -> WriteRecord:
+def plan_for_columns(node: Node, columns: pa.Schema) -> Plan:
     """Return how to write rows of columns as values of a type.
 
     Raises SchemaMismatch that lists all mismatches.
     """
     columns = pa.schema([field.with_type(usual_type(field.type)) for field in columns])
     fitting = _Fitting()
-    found = WriteRecord(())
+    found = _NULL
     if isinstance(node, Record):
         found = fitting.record(node, columns, "")
     elif len(columns) == 1:
         name = columns.names[0]
-        found = WriteRecord([(name, 0, fitting.plan(node, columns.field(0).type, name))])
+        found = "record", [(0, fitting.plan(node, columns.field(0).type, name), name)]
     else:
         fitting.mismatches.append(
             f"the topic's values are {describe(node)}, not records, so that they come from "
@@ -129,41 +80,41 @@ def plan_for_columns(node: Node, columns: pa.Schema) -> WriteRecord:
     return found
 
 
-def plan_for_values(node: Node) -> WritePlan:
+def plan_for_values(node: Node) -> Plan:
     """Return how to write values of a type, in the form of the cells of its own column type."""
-    found: WritePlan
     match node:
         case Record():
-            steps = [(f.name, at, plan_for_values(f.type)) for at, f in enumerate(node.fields)]
-            found = WriteRecord(steps)
+            return "record", [
+                (at, plan_for_values(f.type), f.name) for at, f in enumerate(node.fields)
+            ]
         case Array():
-            found = WriteArray(node, plan_for_values(node.items))
+            return "array", plan_for_values(node.items)
         case Map():
-            found = WriteMap(plan_for_values(node.values))
+            return "map", plan_for_values(node.values)
         case UnionOf():
-            found = _union_of_values(node)
-        case Primitive("null"):
-            found = WriteNull()
+            return _union_of_values(node)
         case Primitive(_, Logical("decimal") as logical) | Fixed(
             _, _, Logical("decimal") as logical
         ):
             # Python has decimals of more digits than columns.
-            found = WriteLeaf(node, pa.decimal128(MAX_PRECISION, logical.scale))
-        case _:
-            assert isinstance(node, Primitive | Fixed | Enum)
-            found = WriteLeaf(node, arrow_type(node))
-    return found
+            return _leaf(node, pa.decimal128(MAX_PRECISION, logical.scale))
+    assert isinstance(node, Primitive | Fixed | Enum)
+    return _NULL if is_null(node) else _leaf(node, arrow_type(node))
 
 
-def _union_of_values(node: UnionOf) -> WritePlan:
+def _union_of_values(node: UnionOf) -> Plan:
     places, sole = _present_places(node), sole_type(node)
-    if not places:
-        return WriteMember(_null_number(node), 0, WriteNull())
-    if sole is None:
-        members = [(place, plan_for_values(node.members[place])) for place in places]
-        return WriteUnion(_null_number(node), members)
-    number = next(place for place in places if node.members[place] == sole)
-    return WriteMember(_null_number(node), number, plan_for_values(sole))
+    if sole is not None:
+        places = [next(place for place in places if node.members[place] == sole)]
+    members = {place: plan_for_values(node.members[place]) for place in places}
+    return _union(node, members, apart=sole is None)
+
+
+def _union(node: UnionOf, members: Mapping[int, Plan], *, apart: bool) -> Plan:
+    """Return how to write members by their numbers; those `apart` are a struct's columns."""
+    null = next((i for i, member in enumerate(node.members) if is_null(member)), None)
+    numbered = [(zigzag(number), plan) for number, plan in members.items()]
+    return "union", None if null is None else zigzag(null), numbered, apart
 
 
 class _Fitting:
@@ -172,19 +123,19 @@ class _Fitting:
     def __init__(self) -> None:
         self.mismatches: list[str] = []
 
-    def record(self, node: Record, given: Sequence[pa.Field], path: str) -> WriteRecord:
+    def record(self, node: Record, given: Sequence[pa.Field], path: str) -> Plan:
         """Return how to write a record's fields from columns."""
         prefix = f"{path}." if path else ""
         places = {column.name: place for place, column in enumerate(given)}
         known = {field.name for field in node.fields}
-        steps: list[tuple[str, int, WritePlan] | bytes] = []
+        steps: list[tuple[int | None, Plan | bytes, str]] = []
         for field in node.fields:
             place = places.get(field.name)
             if place is None:
-                steps.append(self._absent(field, prefix + field.name))
+                steps.append((None, self._absent(field, prefix + field.name), field.name))
                 continue
             plan = self.plan(field.type, given[place].type, prefix + field.name)
-            steps.append((field.name, place, plan))
+            steps.append((place, plan, field.name))
         self.mismatches += [
             f"{prefix}{name} is not in the topic's schema: drop it, or add it to the schema"
             for name in places
@@ -192,7 +143,7 @@ class _Fitting:
         ]
         if len(places) < len(given):
             self.mismatches.append(f"two columns {f'of {path} ' if path else ''}have the same name")
-        return WriteRecord(steps)
+        return "record", steps
 
     def _absent(self, field: RecordField, path: str) -> bytes:
         if field.default is not NO_DEFAULT:
@@ -210,52 +161,52 @@ class _Fitting:
         )
         return b""
 
-    def plan(self, node: Node, kind: pa.DataType, path: str) -> WritePlan:
+    def plan(self, node: Node, kind: pa.DataType, path: str) -> Plan:
         """Return how to write a column as a type."""
         if is_null(node):
-            return WriteNull()
+            return _NULL
         if isinstance(node, UnionOf):
             return self._union(node, kind, path)
-        found: WritePlan | None = None
+        found: Plan | None = None
         match node:
             case Record() if pa.types.is_struct(kind):
                 found = self.record(node, list(kind), path)
             case Array() if pa.types.is_list(kind):
-                found = WriteArray(node, self.plan(node.items, kind.value_type, f"{path}[]"))
+                found = "array", self.plan(node.items, kind.value_type, f"{path}[]")
             case Map() if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-                found = WriteMap(self.plan(node.values, kind.item_type, f"{path}{{}}"))
+                found = "map", self.plan(node.values, kind.item_type, f"{path}{{}}")
             case Primitive() | Fixed() | Enum() | Opaque() if _fits(node, kind):
-                found = WriteLeaf(node, kind)
+                found = _leaf(node, kind)
         if found is None:
             self.mismatches.append(
                 f"{path} is {kind}, the topic's schema has {describe(node)}: {_advice(node)}"
             )
-            return WriteNull()
+            return _NULL
         return found
 
-    def _union(self, union: UnionOf, kind: pa.DataType, path: str) -> WritePlan:
-        places, null_number = _present_places(union), _null_number(union)
-        if pa.types.is_null(kind) and null_number is not None:
-            return WriteMember(null_number, 0, WriteNull())
+    def _union(self, union: UnionOf, kind: pa.DataType, path: str) -> Plan:
+        places = _present_places(union)
+        if pa.types.is_null(kind) and is_nullable(union):
+            return _union(union, {0: _NULL}, apart=False)
         names = [f"member{number}" for number in range(len(places))]
         if pa.types.is_struct(kind) and [f.name for f in kind] == names and len(names) > 1:
-            members = [
-                (place, self.plan(union.members[place], field.type, f"{path}.{field.name}"))
+            members = {
+                place: self.plan(union.members[place], field.type, f"{path}.{field.name}")
                 for place, field in zip(places, kind, strict=True)
-            ]
-            return WriteUnion(null_number, members)
+            }
+            return _union(union, members, apart=True)
         before = len(self.mismatches)
         # A column may match a single member.
         for place in by_likeness(union, kind):
             own = self.plan(union.members[place], kind, path)
             if len(self.mismatches) == before or len(places) == 1:
-                return WriteMember(null_number, place, own)
+                return _union(union, {place: own}, apart=False)
             del self.mismatches[before:]
         self.mismatches.append(
             f"{path} is {kind}, the topic's schema has {describe(union)}: make it one of these, or "
             f"a struct of {', '.join(names)}"
         )
-        return WriteNull()
+        return _NULL
 
 
 def _present_places(union: UnionOf) -> list[int]:
@@ -278,8 +229,44 @@ def by_likeness(union: UnionOf, kind: pa.DataType) -> list[int]:
     return sorted(_present_places(union), key=is_other)
 
 
-def _null_number(union: UnionOf) -> int | None:
-    return next((i for i, member in enumerate(union.members) if is_null(member)), None)
+def _leaf(node: Primitive | Fixed | Enum | Opaque, kind: pa.DataType) -> Plan:
+    """Return how to write a type without parts from a column of a type that fits."""
+    match node:
+        case Opaque():
+            return "opaque", node.type
+        case Enum():
+            return "enum", [(symbol.encode(), zigzag(n)) for n, symbol in enumerate(node.symbols)]
+        case Fixed(_, size):
+            if node.logical is not None and node.logical.name == "decimal":
+                return _decimal(node.logical, kind, size)
+            if pa.types.is_string(kind):
+                return ("uuid",)
+            return ("duration",) if pa.types.is_struct(kind) else ("fixed", size)
+    return _primitive(node, kind) if node.logical is None else _logical(node.logical, kind)
+
+
+def _primitive(node: Primitive, kind: pa.DataType) -> Plan:
+    if node.kind in ("int", "long"):
+        return "whole", 1, 1, 0
+    if node.kind in ("float", "double"):
+        return node.kind, pa.types.is_floating(kind)
+    return ("boolean",) if node.kind == "boolean" else ("bytes",)
+
+
+def _logical(logical: Logical, kind: pa.DataType) -> Plan:
+    if logical.name == "decimal":
+        return _decimal(logical, kind, None)
+    if logical.name == "uuid":
+        return ("uuid text",)
+    if logical.name == "date":
+        return "whole", 1, 1, 0
+    factor, divisor = units(logical)
+    return "whole", divisor, factor, NANOS_PER_DAY if logical.name.startswith("time-") else 0
+
+
+def _decimal(logical: Logical, kind: pa.DataType, size: int | None) -> Plan:
+    finer = kind.scale - logical.scale
+    return "decimal", max(-finer, 0), max(finer, 0), logical.precision, logical.scale, size
 
 
 def _fits(node: Primitive | Fixed | Enum | Opaque, kind: pa.DataType) -> bool:

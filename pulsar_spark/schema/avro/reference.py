@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widened, widest_item
 from pulsar_spark.schema.avro.definition import (
     Array,
     Enum,
@@ -45,7 +45,6 @@ from pulsar_spark.schema.column_decoder import MAX_EMPTY_ITEMS
 
 _FLOAT = Struct("<f")
 _DOUBLE = Struct("<d")
-_FLOAT_BITS = Struct("<I")
 _DOUBLE_BITS = Struct("<Q")
 _DURATION = Struct("<3I")
 _LONGEST = 63
@@ -187,7 +186,7 @@ def _floating(plan: ReadNumber) -> Read:
     size = _SIZES[plan.kind]
     if size == plan.type.bit_width // 8:
         return lambda cursor: _take(cursor, size)
-    return lambda cursor: _widened(_take(cursor, size))
+    return lambda cursor: widened(_take(cursor, size))
 
 
 def _to_double(number: int) -> bytes:
@@ -205,16 +204,6 @@ def to_float(number: int) -> bytes:
             bits -= 1
         (nearest,) = _DOUBLE.unpack(_DOUBLE_BITS.pack(bits | 1))
     return _FLOAT.pack(nearest)
-
-
-def _widened(data: bytes) -> bytes:
-    """Convert a float to a double."""
-    (bits,) = _FLOAT_BITS.unpack(data)
-    if bits & 0x7FFFFFFF <= 0x7F800000:
-        return _DOUBLE.pack(*_FLOAT.unpack(data))
-    # Processors make signalling NaNs quiet, and keep the other bits.
-    sign, payload = bits >> 31, bits & 0x007FFFFF
-    return _DOUBLE_BITS.pack(sign << 63 | 0x7FF8 << 48 | payload << 29)
 
 
 def _bytes(plan: ReadBytes) -> Read:

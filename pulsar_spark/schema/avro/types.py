@@ -41,6 +41,9 @@ from pulsar_spark.schema.table.names import VALUE
 UUID_TEXT = r"\A[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 """A UUID's text, as a regular expression for Arrow."""
 
+NANOS_PER_DAY = 86_400 * 10**9
+"""The first number that is no time of day."""
+
 # What is wrong with values that cannot be written.
 NOT_A_UUID = "it is not a UUID"
 TOO_LATE = "the time is beyond what 64 bits hold in the schema's unit"

@@ -6,27 +6,16 @@ Avro 1.12 specification, Binary Encoding. Values are cells, in the form of `arra
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
 
-import pyarrow as pa
-
+from pulsar_spark.schema.arrow.arrays import widened
 from pulsar_spark.schema.arrow.varints import zigzag
-from pulsar_spark.schema.avro.definition import Enum, Fixed, Logical, Opaque, Primitive
-from pulsar_spark.schema.avro.fitting import (
-    WriteArray,
-    WriteLeaf,
-    WriteMap,
-    WriteMember,
-    WriteNull,
-    WritePlan,
-    WriteRecord,
-    WriteUnion,
-)
+from pulsar_spark.schema.avro.definition import Node
+from pulsar_spark.schema.avro.fitting import Plan
 from pulsar_spark.schema.avro.reference import check_encoding
-from pulsar_spark.schema.avro.resolution import units
 from pulsar_spark.schema.avro.types import (
     NOT_A_TIME,
     NOT_A_UUID,
@@ -46,30 +35,16 @@ from pulsar_spark.schema.codec import Mismatch
 WriteValue: TypeAlias = Callable[[Any], bytes]
 """Returns a value's bytes; raises Mismatch for one that the type cannot hold."""
 
-NANOS_PER_DAY = 86_400 * 10**9
-"""The first number that is no time of day."""
-
 _FLOAT, _DOUBLE, _DURATION = Struct("<f"), Struct("<d"), Struct("<3I")
 _IS_UUID = re.compile(UUID_TEXT.replace(r"\z", r"\Z").encode()).match
 
 
-def value_writer(plan: WritePlan) -> WriteValue:
+def value_writer(plan: Plan) -> WriteValue:
     """Return the function that writes values by a plan."""
-    match plan:
-        case WriteNull():
-            return _null
-        case WriteMember():
-            return _member(plan)
-        case WriteUnion():
-            return _union(plan)
-        case WriteRecord():
-            write = _record(plan)
-        case WriteArray():
-            write = _blocks(value_writer(plan.items), "[]")
-        case WriteMap():
-            write = _blocks(_pair(value_writer(plan.values)), "{}")
-        case WriteLeaf():
-            write = _leaf(plan)
+    name, *parts = plan
+    write = _PLAIN.get(name) or _MADE[name](*parts)
+    if name in ("null", "union"):
+        return write
     return lambda value: write(value) if value is not None else _refuse_null()
 
 
@@ -86,19 +61,19 @@ def _null(value: Any) -> bytes:
 # --- types with parts -------------------------------------------------------------------------
 
 
-def _record(plan: WriteRecord) -> WriteValue:
-    steps: list[tuple[str, int, bytes | WriteValue]] = [
-        ("", -1, step) if isinstance(step, bytes) else (step[0], step[1], value_writer(step[2]))
-        for step in plan.steps
+def _record(steps: Sequence[tuple[int | None, Any, str]]) -> WriteValue:
+    """Write fields in order: each from its column, or the bytes of its default."""
+    writers: list[tuple[int | None, Any, str]] = [
+        (place, how if place is None else value_writer(how), name) for place, how, name in steps
     ]
 
     def write(cells: Sequence[Any]) -> bytes:
         parts: list[bytes] = []
         try:
-            for _, place, step in steps:
-                parts.append(step if isinstance(step, bytes) else step(cells[place]))
+            for place, how, _ in writers:
+                parts.append(how if place is None else how(cells[place]))
         except Mismatch as mismatch:
-            raise mismatch.within(steps[len(parts)][0]) from None
+            raise mismatch.within(writers[len(parts)][2]) from None
         return b"".join(parts)
 
     return write
@@ -120,20 +95,17 @@ def _pair(write_value: WriteValue) -> WriteValue:
     return lambda pair: _sized(pair[0]) + write_value(pair[1])
 
 
-def _member(plan: WriteMember) -> WriteValue:
-    null = None if plan.null_number is None else zigzag(plan.null_number)
-    number, write = zigzag(plan.number), value_writer(plan.plan)
-
-    def write_member(value: Any) -> bytes:
-        return number + write(value) if value is not None or null is None else null
-
-    return write_member
+def _union(null: bytes | None, members: Sequence[tuple[bytes, Plan]], apart: bool) -> WriteValue:
+    """Write one type behind its number; types that are `apart` are the columns of a struct."""
+    writers = [(number, value_writer(member)) for number, member in members]
+    return _member_of(null, writers) if apart else _only(null, *writers[0])
 
 
-def _union(plan: WriteUnion) -> WriteValue:
-    null = None if plan.null_number is None else zigzag(plan.null_number)
-    writers = [(zigzag(number), value_writer(member)) for number, member in plan.members]
+def _only(null: bytes | None, number: bytes, write: WriteValue) -> WriteValue:
+    return lambda value: number + write(value) if value is not None or null is None else null
 
+
+def _member_of(null: bytes | None, writers: Sequence[tuple[bytes, WriteValue]]) -> WriteValue:
     def write(members: Sequence[Any] | None) -> bytes:
         there = [] if members is None else [at for at, m in enumerate(members) if m is not None]
         if len(there) > 1:
@@ -159,60 +131,21 @@ def _sized(data: bytes) -> bytes:
     return zigzag(len(data)) + data
 
 
-def _leaf(plan: WriteLeaf) -> WriteValue:
-    node, kind = plan.node, plan.type
-    match node:
-        case Opaque():
-            return _opaque(node)
-        case Enum():
-            return _enum(node.symbols)
-        case Fixed():
-            return _of_size(node, kind)
-    return _primitive(node, kind) if node.logical is None else _logical(node.logical, kind)
-
-
-def _of_size(node: Fixed, kind: pa.DataType) -> WriteValue:
-    logical = node.logical
-    if logical is not None and logical.name == "decimal":
-        return _decimal(logical, kind.scale, node.size)
-    if pa.types.is_string(kind):
-        return _uuid
-    return _duration if pa.types.is_struct(kind) else _fixed(node.size)
-
-
-def _logical(logical: Logical, kind: pa.DataType) -> WriteValue:
-    if logical.name == "decimal":
-        return _decimal(logical, kind.scale)
-    if logical.name == "uuid":
-        return _uuid_text
-    return zigzag if logical.name == "date" else _scaled(logical)
-
-
-def _primitive(node: Primitive, kind: pa.DataType) -> WriteValue:
-    if node.kind in ("int", "long"):
-        return zigzag
-    if node.kind in ("float", "double"):
-        if not pa.types.is_floating(kind):
-            return (_FLOAT if node.kind == "float" else _DOUBLE).pack
-        is_wider = node.kind == "double" and pa.types.is_float32(kind)
-        return _widened if is_wider else bytes
-    return _truth if node.kind == "boolean" else _sized
-
-
 def _truth(value: bool) -> bytes:
     return b"\1" if value else b"\0"
 
 
-def _widened(value: bytes) -> bytes:
-    return _DOUBLE.pack(*_FLOAT.unpack(value))
+def _double(value: bytes) -> bytes:
+    # The column may have floats.
+    return widened(value) if len(value) == _FLOAT.size else value
 
 
-def _opaque(node: Opaque) -> WriteValue:
+def _opaque(node: Node) -> WriteValue:
     """Values are encoded already."""
 
     def write(value: bytes) -> bytes:
         try:
-            check_encoding(node.type, value)
+            check_encoding(node, value)
         except Mismatch as error:
             reason = f"it is no Avro value of the field's type: {error.reason}"
             raise Mismatch(reason) from None
@@ -221,32 +154,30 @@ def _opaque(node: Opaque) -> WriteValue:
     return write
 
 
-def _enum(symbols: Sequence[str]) -> WriteValue:
-    numbers = {symbol.encode(): zigzag(number) for number, symbol in enumerate(symbols)}
+def _enum(symbols: Sequence[tuple[bytes, bytes]]) -> WriteValue:
+    numbers = dict(symbols)
 
     def write(value: bytes) -> bytes:
         found = numbers.get(value)
         if found is None:
-            raise Mismatch(unknown_symbol(symbols))
+            raise Mismatch(unknown_symbol([symbol.decode() for symbol in numbers]))
         return found
 
     return write
 
 
-def _scaled(logical: Logical) -> WriteValue:
-    """Write times in the type's unit; finer parts are rounded towards the past."""
-    factor, divisor = units(logical)
-    is_of_day = logical.name.startswith("time-")
+def _whole(factor: int, divisor: int, bound: int) -> WriteValue:
+    """Write whole numbers in the type's unit; finer parts are rounded towards the past."""
 
     def write(value: int) -> bytes:
-        if is_of_day and not 0 <= value < NANOS_PER_DAY:
+        if bound and not 0 <= value < bound:
             raise Mismatch(NOT_A_TIME)
-        scaled = value * divisor // factor
+        scaled = value * factor // divisor
         if not -(2**63) <= scaled < 2**63:
             raise Mismatch(TOO_LATE)
         return zigzag(scaled)
 
-    return write
+    return zigzag if factor == divisor and not bound else write
 
 
 def _fixed(size: int) -> WriteValue:
@@ -278,21 +209,45 @@ def _duration(value: Sequence[int | None]) -> bytes:
     return _DURATION.pack(*parts)
 
 
-def _decimal(logical: Logical, given_scale: int, size: int | None = None) -> WriteValue:
-    bound: int = 10**logical.precision
-    factor: int = 10 ** max(logical.scale - given_scale, 0)
-    divisor: int = 10 ** max(given_scale - logical.scale, 0)
+def _decimal(finer: int, coarser: int, precision: int, scale: int, size: int | None) -> WriteValue:
+    bound: int = 10**precision
+    factor: int = 10**finer
+    divisor: int = 10**coarser
 
     def write(value: int) -> bytes:
         found, rest = divmod(value * factor, divisor)
         if rest or not -bound < found < bound:
-            raise Mismatch(unfit_decimal(logical.precision, logical.scale))
+            raise Mismatch(unfit_decimal(precision, scale))
         bits = (found if found >= 0 else ~found).bit_length()
         if size is None:
             return _sized(found.to_bytes(bits // 8 + 1, "big", signed=True))
         if bits >= 8 * size:
-            fits = f"decimal({logical.precision},{logical.scale})"
+            fits = f"decimal({precision},{scale})"
             raise Mismatch(f"{fits} of {size} bytes does not hold it")
         return found.to_bytes(size, "big", signed=True)
 
     return write
+
+
+_PLAIN: Mapping[str, WriteValue] = {
+    "null": _null,
+    "boolean": _truth,
+    "bytes": _sized,
+    "uuid": _uuid,
+    "uuid text": _uuid_text,
+    "duration": _duration,
+}
+_MADE: Mapping[str, Callable[..., WriteValue]] = {
+    "whole": _whole,
+    "float": lambda of_point: bytes if of_point else _FLOAT.pack,
+    "double": lambda of_point: _double if of_point else _DOUBLE.pack,
+    "fixed": _fixed,
+    "enum": _enum,
+    "decimal": _decimal,
+    "opaque": _opaque,
+    "record": _record,
+    "array": lambda items: _blocks(value_writer(items), "[]"),
+    "map": lambda values: _blocks(_pair(value_writer(values)), "{}"),
+    "union": _union,
+}
+"""How each kind of plan makes the function that writes, of what the plan takes."""

@@ -43,11 +43,12 @@ from pulsar_spark.schema.avro.definition import (
 from pulsar_spark.schema.avro.types import arrow_columns, is_nullable, record_definition
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 from pulsar_spark.schema.json.reading import JsonPlan
 from pulsar_spark.schema.json.resolution import losses_of
 from pulsar_spark.schema.json.types import Dialect, field_shapes, is_java_map, shape_of
-from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
+from pulsar_spark.schema.json.value_writing import row_writer
+from pulsar_spark.schema.json.writing import text_plan
 from pulsar_spark.schema.table.names import VALUE
 
 _REMEDY = "Read the topic with valueFormat=raw."
@@ -99,7 +100,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     nullable; `encode` raises Mismatch if it finds a null there.
     """
     plan = text_plan(parse_json_definition(info), columns, Dialect.of(info))
-    return ColumnEncoder(columns, JsonWritingPlan(plan))
+    return ColumnEncoder(columns, WritingPlan("json", plan, row_writer))
 
 
 def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pulsar_spark.schema.arrow.arrays import build_array
 from pulsar_spark.schema.avro.types import (
+    NANOS_PER_DAY,
     NOT_A_TIME,
     NOT_A_UUID,
     NOT_NULL,
@@ -29,7 +30,6 @@ from pulsar_spark.schema.avro.types import (
     WITHOUT_MEMBER,
     WRONG_SIZE,
 )
-from pulsar_spark.schema.avro.value_writing import NANOS_PER_DAY
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.reference import check_json
 

@@ -7,7 +7,6 @@ out, if the schema allows it. A plan is a tuple of its name and its parts, as th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 
 import pyarrow as pa
@@ -28,24 +27,8 @@ from pulsar_spark.schema.avro.definition import (
 )
 from pulsar_spark.schema.avro.fitting import by_likeness, plan_for_columns
 from pulsar_spark.schema.avro.types import is_nullable, sole_type
-from pulsar_spark.schema.column_encoder import Write
 from pulsar_spark.schema.json.types import Dialect, JsonRule, Shape, is_java_map, shape_of
-from pulsar_spark.schema.json.value_writing import Plan, row_writer
-
-
-@dataclass(frozen=True)
-class JsonWritingPlan:
-    """Writes rows by a plan for all columns."""
-
-    plan: Plan
-
-    def writer(self) -> Write:
-        """Return the function that writes one row."""
-        return row_writer(self.plan)
-
-    def described(self) -> Plan:
-        """Return the plan as the kernel takes it."""
-        return "json", self.plan
+from pulsar_spark.schema.json.value_writing import Plan
 
 
 def text_plan(node: Node, columns: pa.Schema, dialect: Dialect, *, of_python: bool = False) -> Plan:

@@ -20,13 +20,13 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
 from pulsar_spark.schema.column_decoder import ColumnDecoder
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.fitting import plan_for_columns
 from pulsar_spark.schema.protobuf.reading import ProtobufPlan
 from pulsar_spark.schema.protobuf.resolution import losses_of, resolved
 from pulsar_spark.schema.protobuf.types import arrow_columns, column_type
-from pulsar_spark.schema.protobuf.writing import ProtobufWritingPlan
+from pulsar_spark.schema.protobuf.value_writing import message_writer
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
@@ -73,4 +73,4 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     lists all mismatches.
     """
     plan = plan_for_columns(parse(info), columns)
-    return ColumnEncoder(columns, ProtobufWritingPlan(plan))
+    return ColumnEncoder(columns, WritingPlan("protobuf", plan, message_writer))

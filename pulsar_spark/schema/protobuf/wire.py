@@ -22,6 +22,14 @@ def tag(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
 
+def signed(value: int) -> bytes:
+    """Return a whole number that may be negative; then it has all 64 bits, whatever its type.
+
+    Encoding, Signed Integers.
+    """
+    return varint(value & 2**64 - 1)
+
+
 def behind(head: bytes, values: pa.Array) -> pa.Array:
     """Return each value's bytes after `head`."""
     return joined([constant(head), values], len(values)) if head else values

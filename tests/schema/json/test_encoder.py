@@ -11,9 +11,10 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
+from pulsar_spark.schema.json.value_writing import row_writer
+from pulsar_spark.schema.json.writing import text_plan
 from tests.schema.json.cases import nullable, record
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("way")
 
 def encoder(definition: Any, columns: pa.Schema) -> ColumnEncoder:
     node = parse_definition(json.dumps(definition).encode())
-    return ColumnEncoder(columns, JsonWritingPlan(text_plan(node, columns, Dialect())))
+    return ColumnEncoder(
+        columns, WritingPlan("json", text_plan(node, columns, Dialect()), row_writer)
+    )
 
 
 def encode(definition: Any, batch: pa.RecordBatch) -> list[Any]:

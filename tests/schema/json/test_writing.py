@@ -21,10 +21,11 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro.definition import Record, RecordField, parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 from pulsar_spark.schema.json import codec as json_codec
 from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.writing import JsonWritingPlan, text_plan
+from pulsar_spark.schema.json.value_writing import row_writer
+from pulsar_spark.schema.json.writing import text_plan
 from pulsar_spark.schema.python_values import PythonEncoder
 from tests.schema.bits import assert_same_bits
 from tests.schema.json.cases import info, logical, nullable, record
@@ -38,7 +39,7 @@ def write(kind: Any, column: pa.Array, dialect: Dialect = JAVA) -> list[Any]:
     """Return the texts of a field, which the kernel and the reference write alike."""
     node = Record("R", (RecordField("f", parse_definition(json.dumps(kind).encode())),))
     batch = pa.RecordBatch.from_arrays([column], names=["f"])
-    plan = JsonWritingPlan(text_plan(node, batch.schema, dialect))
+    plan = WritingPlan("json", text_plan(node, batch.schema, dialect), row_writer)
     found = []
     for kernel in (True, False):
         with pytest.MonkeyPatch.context() as patch:

@@ -9,11 +9,11 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.column_encoder import ColumnEncoder
+from pulsar_spark.schema.column_encoder import ColumnEncoder, WritingPlan
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.fitting import plan_for_columns
 from pulsar_spark.schema.protobuf.types import Form, MessageField, MessageType, Type
-from pulsar_spark.schema.protobuf.writing import ProtobufWritingPlan
+from pulsar_spark.schema.protobuf.value_writing import message_writer
 from tests.schema.protobuf.cases import add, add_map, info_of, new_file
 from tests.schema.random_columns import outcome
 
@@ -161,11 +161,11 @@ def test_nulls_that_protobuf_has_not_are_refused_with_their_row(
     assert "coalesce" in raised.value.remedy
 
 
-@pytest.mark.parametrize("value", [None, [("a", None)]])
-def test_nulls_in_maps_are_refused(value: Any) -> None:
+@pytest.mark.parametrize("value, field", [(None, "a"), ([("a", None)], "a.value")])
+def test_nulls_in_maps_are_refused(value: Any, field: str) -> None:
     file = new_file()
     add_map(file.message_type.add(name="M"), "t.M", "a", 1, Type.TYPE_STRING, Type.TYPE_INT32)
-    with pytest.raises(Mismatch, match="row 2: a: it "):
+    with pytest.raises(Mismatch, match=f"row 2: {field}: it is null"):
         write(file, [[("a", 1), ("b", 2)], [], value])
 
 
@@ -189,7 +189,7 @@ def test_messages_whose_fields_are_not_known_are_checked() -> None:
         (b"\x0f", False),
     ):  # fmt: skip
         plan = plan_for_columns(MessageType("M", (field,)), columns)
-        encoder = ColumnEncoder(columns, ProtobufWritingPlan(plan))
+        encoder = ColumnEncoder(columns, WritingPlan("protobuf", plan, message_writer))
         found = outcome(encoder, pa.RecordBatch.from_arrays([pa.array([value])], schema=columns))
         good = [b"\x0a" + bytes([len(value)]) + value]
         assert found == (good if is_message else (0, "a", "it is not a protobuf message"))
