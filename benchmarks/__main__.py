@@ -51,7 +51,7 @@ PLANNED = 1_000
 RESULTS = "results.json"
 # In addition to the checked rounds: at least and at most. For many rounds JVMs compile Spark's code
 # for planning and for columns, now more and now less: up to half of the CPU of short reads.
-WARM_UPS = {"read": (4, 20), "write": (3, 10)}
+WARM_UPS = {"read": (4, 20), "write": (3, 10), "stream": (2, 6)}
 COMPILING = 0.1
 """A JVM is warm once its compilers need no more than this part of its CPU."""
 # The shapes for comparing our client with the official one.
@@ -135,6 +135,7 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
         },
         "idle": {"table": streams.idle_table(idle), **answer},
         "backlog": {"table": streams.backlog_table(backlog, workload), **asdict(backlog)},
+        "micro_batches": typed.measure_streams(bench, runs, alternate),
         "planning": {"table": planned, "seconds": seconds},
     }
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyspark
@@ -254,6 +255,17 @@ def backlog(
     return asdict(streams.measure_backlog(spark, options, expected, runs))
 
 
+def micro_batches(spark: SparkSession, *, select: str = "", options: Options) -> dict[str, Any]:
+    """Read all of a topic as a stream that ends, and measure its query."""
+    frame = spark.readStream.format("pulsar").options(**options).load()
+    frame = frame.selectExpr(*select.split("|")) if select else frame
+    wait_until_idle()
+    with TemporaryDirectory() as folder, measured() as result:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    return asdict(result)
+
+
 def guarantees(
     spark: SparkSession, *, options: Options, topics: list[str], columns: list[str], rows: int
 ) -> dict[str, Any]:
@@ -267,6 +279,6 @@ JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
     for job in (
         *(read, count, columns, ddl, sums, handed, plan, decode, write),
-        *(latency, kafka_latency, idle, backlog, guarantees),
+        *(latency, kafka_latency, idle, backlog, micro_batches, guarantees),
     )
 }

@@ -218,6 +218,10 @@ SHAPES = (
 WRITTEN_BATCH = 500
 """What is written too."""
 
+_SMALL = 100
+SMALL = tuple(Shape("click", name, 10, 30 * _SMALL) for name in ("AVRO", "JSON", "PROTOBUF_NATIVE"))
+"""What streams read in micro-batches of 100 rows."""
+
 Alternate = Callable[[str, Workload, "dict[Contender, Run]", int], "list[Result]"]
 
 
@@ -236,6 +240,18 @@ def measure(bench: Bench, runs: int, scale: float, alternate: Alternate) -> dict
             written[shape] = alternate("write", shape.workload, named, runs)
     tables = f"{table(read)}\n\n{written_table(written)}"
     return {"table": tables, "medians": _medians(read), "written": _medians(written)}
+
+
+def measure_streams(bench: Bench, runs: int, alternate: Alternate) -> dict[str, Any]:
+    """Read clicks in small micro-batches by all contenders in turn."""
+    found: dict[Shape, list[Result]] = {}
+    for shape in SMALL:
+        with temporary_topic(bench.broker, shape.workload) as topic:
+            _register(bench, shape, topic)
+            bench.any.ask("write", **_typed_write(bench, shape, topic))
+            named = _streams(bench, shape, topic)
+            found[shape] = alternate("stream", shape.workload, named, runs)
+    return {"table": stream_table(found), "medians": _medians(found)}
 
 
 def _medians(found: Mapping[Shape, Sequence[Result]]) -> dict[str, Any]:
@@ -335,14 +351,34 @@ def _readers(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
     if bench.alone:
         return found
     found[Contender(TRIVIAL)] = _floor(bench, shape, topic)
-    if decoded := _in_spark(bench, shape, typed, raw):
-        found[Contender(IN_SPARK)] = decoded
+    if select := _in_spark(bench, shape, options):
+        found[Contender(IN_SPARK)] = partial(bench.any.measure, "read", **raw, select=select)
     found[Contender(OFFICIAL, note=_LIBRARIES[shape.format])] = partial(
         _official, bench.broker.service_url, shape, topic
     )
     if bench.scala is not None and shape.format != "PROTOBUF_NATIVE":
         frame = scala_frame(bench, topic)
         found[Contender(SCALA)] = partial(bench.scala.measure, "read", **frame)
+    return found
+
+
+def _streams(bench: Bench, shape: Shape, topic: str) -> dict[Contender, Run]:
+    """Typed columns, raw values, and these with Spark's function, in micro-batches of 100 rows."""
+    options = {
+        **bench.options(topic),
+        "startingOffsets": "earliest",
+        "maxMessagesPerTrigger": str(_SMALL),
+    }
+    found: dict[Contender, Run] = {
+        Contender(OURS, implementation=name): partial(
+            process.measure, "micro_batches", options=options
+        )
+        for name, process in bench.ours.items()
+    }
+    raw = partial(bench.any.measure, "micro_batches", options={**options, "valueFormat": "raw"})
+    found[Contender(RAW)] = raw
+    if not bench.alone and (select := _in_spark(bench, shape, bench.options(topic))):
+        found[Contender(IN_SPARK)] = partial(raw, select=select)
     return found
 
 
@@ -356,28 +392,29 @@ def _floor(bench: Bench, shape: Shape, topic: str) -> Run:
     return partial(bench.any.measure, "read", **frame)
 
 
-def _in_spark(bench: Bench, shape: Shape, typed: dict[str, Any], raw: dict[str, Any]) -> Run | None:
-    """Raw values, decoded by Spark's own function; None if it is not installed."""
+def _in_spark(bench: Bench, shape: Shape, options: dict[str, str]) -> str | None:
+    """Return what selects raw values decoded by Spark's own function; None without it."""
     if shape.format == "PROTOBUF_NATIVE":
         return None
+    raw = {"source": "pulsar", "options": {**options, "valueFormat": "raw"}}
     columns = [name for name in bench.any.ask("columns", **raw) if name != "value"]
     if shape.format == "AVRO":
         function = f"from_avro(value, '{shape.definition}')"
     else:
         fields = list(_RECORDS[shape.record])
-        ddl = bench.any.ask("ddl", **typed, select="|".join(fields))
+        ddl = bench.any.ask("ddl", source="pulsar", options=options, select="|".join(fields))
         # JSON topics have times as numbers, which the function takes for text.
         ddl = ddl.replace("ts TIMESTAMP", "ts BIGINT")
         function = f"from_json(CAST(value AS STRING), '{ddl}')"
-    frame = {**raw, "select": "|".join([f"{function} AS v", *columns])}
+    select = "|".join([f"{function} AS v", *columns])
     try:
-        bench.any.measure("read", **frame)
+        bench.any.measure("read", **raw, select=select)
     except JobFailed as error:
         if "AVRO_NOT_LOADED" not in str(error):
             raise
         log.warning("left out: from_avro, which needs Spark's module spark-avro")
         return None
-    return partial(bench.any.measure, "read", **frame)
+    return select
 
 
 def table(found: Mapping[Shape, Sequence[Result]]) -> str:
@@ -389,7 +426,27 @@ def table(found: Mapping[Shape, Sequence[Result]]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     kinds = (TRIVIAL, RAW, IN_SPARK, OFFICIAL, SCALA)
-    return "\n".join([*lines, *_rows(found, kinds, lambda cpu, floor: cpu / floor, "{:.2f}")])
+    return "\n".join(
+        [*lines, *_rows(found, kinds, lambda cpu, floor: cpu / floor, "{:.2f}", _cell)]
+    )
+
+
+def stream_table(found: Mapping[Shape, Sequence[Result]]) -> str:
+    """The Markdown table of streams in small micro-batches; the dearest beside raw values first."""
+    lines = [
+        "| CPU ms a micro-batch of 100 rows (micro-batches a second) | typed, kernel "
+        "| typed, pure Python | raw | raw + Spark's function | kernel beside raw |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    kinds = (RAW, IN_SPARK)
+
+    def cell(result: Result | None) -> str:
+        if result is None:
+            return ""
+        return f"{result.cpu * _SMALL / 1e3:.1f} ({result.rows_per_second / _SMALL:.1f})"
+
+    rows = _rows(found, kinds, lambda cpu, raw: (cpu - raw) * _SMALL / 1e3, "{:+.1f} ms", cell)
+    return "\n".join([*lines, *rows])
 
 
 def written_table(found: Mapping[Shape, Sequence[Result]]) -> str:
@@ -400,7 +457,9 @@ def written_table(found: Mapping[Shape, Sequence[Result]]) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     kinds = (TRIVIAL_SINK, IN_SPARK)
-    return "\n".join([*lines, *_rows(found, kinds, lambda cpu, floor: cpu - floor, "{:+.2f} µs")])
+    return "\n".join(
+        [*lines, *_rows(found, kinds, lambda cpu, floor: cpu - floor, "{:+.2f} µs", _cell)]
+    )
 
 
 def _rows(
@@ -408,6 +467,7 @@ def _rows(
     others: Sequence[str],
     beside: Callable[[float, float], float],
     shown: str,
+    cell: Callable[[Result | None], str],
 ) -> list[str]:
     """A row for each shape, the worst first: ours, the others, and ours beside the first of them.
 
@@ -420,7 +480,7 @@ def _rows(
         named += [by_kind.get((kind, "")) for kind in others]
         ours, floor = named[0] or named[1], named[2]
         ratio = beside(ours.cpu, floor.cpu) if ours and floor else 0.0
-        cells = [shape.title, *map(_cell, named), shown.format(ratio) if floor else ""]
+        cells = [shape.title, *map(cell, named), shown.format(ratio) if floor else ""]
         rows.append((ratio, f"| {' | '.join(cells)} |"))
     return [text for _, text in sorted(rows, reverse=True)]
 

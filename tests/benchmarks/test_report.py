@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, typed
 from benchmarks.__main__ import FULL_PAGE, PAGES, RESULTS
 from benchmarks.contenders import (
     CLIENT,
@@ -276,3 +276,22 @@ def test_the_page_of_benchmarks_begins_with_its_picture_and_a_short_table() -> N
     firsts = [page.index(text) for text in ("\n![", "\n| ", "\n## ")]
     assert firsts == sorted(firsts)
     assert page.count("\n|") < 20 + page[firsts[2] :].count("\n|")
+
+
+def test_small_micro_batches_are_counted_whole_the_dearest_beside_raw_values_first() -> None:
+    found = {
+        shape: [
+            Result("stream", shape.workload, contender, [Measurement(6.0, cpu, 0)] * 3)
+            for contender, cpu in (
+                (Contender(OURS, implementation="native"), dear),
+                (Contender(typed.RAW), 0.9),
+            )
+        ]
+        for shape, dear in zip(typed.SMALL, (1.2, 1.5, 0.6), strict=True)
+    }
+    _, _, *rows = typed.stream_table(found).splitlines()
+    assert rows == [
+        "| click, JSON, batches of 10 | 50.0 (5.0) |  | 30.0 (5.0) |  | +20.0 ms |",
+        "| click, AVRO, batches of 10 | 40.0 (5.0) |  | 30.0 (5.0) |  | +10.0 ms |",
+        "| click, PROTOBUF_NATIVE, batches of 10 | 20.0 (5.0) |  | 30.0 (5.0) |  | -10.0 ms |",
+    ]
