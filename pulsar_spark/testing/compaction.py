@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
@@ -92,11 +93,7 @@ def _without_others(entry: Entry, kept: set[int]) -> Entry:
     told = metadata.SerializeToString()
     rest = b"".join([_U32.pack(len(told)), told, *parts])
     data = _CHECKSUM.pack(MAGIC_CHECKSUM, crc32c(rest)) + rest
-    changed = Entry(data, entry.messages, entry.publish_time, entry.deliver_at)
-    changed.place, changed.index = entry.place, entry.index
-    changed.broker_timestamp = entry.broker_timestamp
-    changed.broker_metadata = entry.broker_metadata
-    return changed
+    return replace(entry, data=data)
 
 
 def _opened(entry: Entry) -> tuple[pb.MessageMetadata, bytes]:

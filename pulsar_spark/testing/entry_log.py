@@ -8,59 +8,41 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 
 Place = tuple[int, int]
 
 NOWHERE: Place = (-1, -1)
+EARLIEST_PLACE: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
+LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """One stored entry: a single message or a batch, as its producer sent it.
 
     `data` is what follows the SEND command: checksum, metadata and payload. `messages` is the
     batch's size, 0 for an unbatched message. `index` is the topic's message index of the entry's
-    last message. `txn` is the entry's transaction.
+    last message. `txn` is the transaction of its SEND, which hides it while that is open,
+    `written_in` the one in its metadata, which drops it if that is aborted.
     """
 
-    __slots__ = (
-        "broker_metadata",
-        "broker_timestamp",
-        "data",
-        "deliver_at",
-        "index",
-        "messages",
-        "place",
-        "publish_time",
-        "slot",
-        "txn",
-        "written_in",
-    )
-
-    def __init__(
-        self,
-        data: Buffer,
-        messages: int,
-        publish_time: int,
-        deliver_at: int,
-        txn: TxnId | None = None,
-    ) -> None:
-        # The transaction of its SEND, which hides it while that is open, and the one in its
-        # metadata, which drops it if that is aborted.
-        self.txn = txn
-        self.written_in: TxnId | None = None
-        self.data = data
-        self.messages = messages
-        self.publish_time = publish_time
-        self.deliver_at = deliver_at
-        self.place: Place = NOWHERE
-        self.index = 0
-        self.broker_timestamp = 0
-        self.broker_metadata: bytes | None = None
-        self.slot: int | None = None
+    data: Buffer
+    messages: int
+    publish_time: int
+    deliver_at: int
+    txn: TxnId | None = None
+    written_in: TxnId | None = None
+    place: Place = NOWHERE
+    index: int = 0
+    broker_timestamp: int = 0
+    broker_metadata: bytes | None = None
+    slot: int | None = None
 
     @property
     def count(self) -> int:
@@ -73,16 +55,14 @@ class Entry:
         return self.messages - 1
 
 
+@dataclass(eq=False, slots=True)
 class Ledger:
     """A ledger: entries from id `base` on, of which `live` still exist."""
 
-    __slots__ = ("base", "entries", "ledger_id", "live")
-
-    def __init__(self, ledger_id: int) -> None:
-        self.ledger_id = ledger_id
-        self.base = 0
-        self.entries: list[Entry | None] = []
-        self.live = 0
+    ledger_id: int
+    base: int = 0
+    entries: list[Entry | None] = field(default_factory=list)
+    live: int = 0
 
     @property
     def next_id(self) -> int:
@@ -101,13 +81,11 @@ class Ledger:
         return sum(entry is not None for entry in self.entries[start:])
 
 
+@dataclass(slots=True)
 class Usage:
     """The size in bytes of all entries that a broker retains."""
 
-    __slots__ = ("stored_bytes",)
-
-    def __init__(self) -> None:
-        self.stored_bytes = 0
+    stored_bytes: int = 0
 
 
 class EntryLog:
