@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pulsar_spark.protocol.ack_sets import ack_bits
-from pulsar_spark.protocol.message_id import EARLIEST, LATEST
-from pulsar_spark.testing.entry_log import Entry, EntryLog, Place
-
-_EARLIEST: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
-_LATEST: Place = (LATEST.ledger_id, LATEST.entry_id)
+from pulsar_spark.testing.entry_log import EARLIEST_PLACE, LATEST_PLACE, Entry, EntryLog, Place
 
 
 class Cursor:
@@ -35,9 +31,9 @@ class Cursor:
 
         Before the first entry means the first one; after the last one means the end.
         """
-        if start == _EARLIEST or start < self._log.first_place():
+        if start == EARLIEST_PLACE or start < self._log.first_place():
             start = self._log.first_place()
-        elif start == _LATEST or start > self._log.place_before(self._log.end_place()):
+        elif start == LATEST_PLACE or start > self._log.place_before(self._log.end_place()):
             start = self._log.end_place()
         self.acked.clear()
         self.partial.clear()
@@ -46,9 +42,18 @@ class Cursor:
         if ack_set and self._batch_index_ack and self._log.get(start) is not None:
             self.partial[start] = ack_bits(ack_set)
 
+    @property
+    def after_acked(self) -> Place:
+        """The place after `mark_delete`."""
+        return self.mark_delete[0], self.mark_delete[1] + 1
+
+    def left(self) -> Iterator[Entry]:
+        """The entries that are not completely acknowledged, oldest first."""
+        return (e for e in self._log.walk(self.after_acked) if not self.is_acked(e.place))
+
     def rewind(self) -> None:
         """Redeliver everything that is not acknowledged."""
-        self.read_place = (self.mark_delete[0], self.mark_delete[1] + 1)
+        self.read_place = self.after_acked
 
     def is_acked(self, place: Place) -> bool:
         """Whether the whole entry at a place is acknowledged."""
@@ -93,11 +98,10 @@ class Cursor:
 
         The position moves only if everything before them is acknowledged.
         """
-        ledger_id, entry_id = self.mark_delete
         before = (place[0], place[1] - 1)
         if not place[1] or before <= self.mark_delete:
             return
-        following = self._log.next_at((ledger_id, entry_id + 1))
+        following = self._log.next_at(self.after_acked)
         if following is not None and following.place == place:
             self.mark_delete = before
 
@@ -114,8 +118,7 @@ class Cursor:
 
     def backlog(self) -> int:
         """Entries that are not completely acknowledged."""
-        ledger_id, entry_id = self.mark_delete
-        return self._log.count_from((ledger_id, entry_id + 1)) - len(self.acked)
+        return self._log.count_from(self.after_acked) - len(self.acked)
 
     def left_of(self, entry: Entry) -> int:
         """How many messages of an entry are not acknowledged."""
@@ -139,8 +142,7 @@ class Cursor:
     def _advance(self) -> None:
         if not self.acked:
             return
-        ledger_id, entry_id = self.mark_delete
-        for entry in self._log.walk((ledger_id, entry_id + 1)):
+        for entry in self._log.walk(self.after_acked):
             if entry.place not in self.acked:
                 return
             self.acked.discard(entry.place)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pulsar_spark.testing.cursor import Cursor
-from pulsar_spark.testing.entry_log import Place
 from pulsar_spark.testing.policies import BLOCKED, EVICTION, BacklogQuota
 from pulsar_spark.testing.refusals import Refusal
 
@@ -47,7 +46,7 @@ def _delete_acknowledged(topic: Topic) -> None:
     retention = topic.policies.retention
     if retention is None:
         return
-    needed = [topic.log.next_at(_after(cursor)) for cursor in _durable(topic)]
+    needed = [topic.log.next_at(cursor.after_acked) for cursor in _durable(topic)]
     first = min((entry.place for entry in needed if entry is not None), default=None)
     left, start = topic.log.size, None
     for end, size, last in topic.log.closed_ledgers():
@@ -76,7 +75,7 @@ def check_producer(topic: Topic) -> None:
 
 def backlog_bytes(topic: Topic, cursor: Cursor) -> int:
     """The size of what comes after a cursor's acknowledged beginning."""
-    return sum(len(entry.data) for entry in topic.log.walk(_after(cursor)))
+    return sum(len(entry.data) for entry in topic.log.walk(cursor.after_acked))
 
 
 def backlog_of(topic: Topic) -> int:
@@ -90,7 +89,7 @@ def _exceeded(topic: Topic) -> Iterator[BacklogQuota]:
     if size is not None and backlog_of(topic) > size.limit:
         yield size
     if age is not None:
-        oldest = [topic.log.next_at(_after(cursor)) for cursor in _durable(topic)]
+        oldest = [topic.log.next_at(cursor.after_acked) for cursor in _durable(topic)]
         before = _now() - age.limit * 1000
         if any(entry is not None and entry.publish_time < before for entry in oldest):
             yield age
@@ -100,7 +99,7 @@ def _cut(topic: Topic, cursor: Cursor, limit: float) -> None:
     """Acknowledge the oldest entries, as many as leave at least so many bytes."""
     left = backlog_bytes(topic, cursor)
     last = None
-    for entry in topic.log.walk(_after(cursor)):
+    for entry in topic.log.walk(cursor.after_acked):
         left -= len(entry.data)
         if left < limit:
             break
@@ -111,11 +110,6 @@ def _cut(topic: Topic, cursor: Cursor, limit: float) -> None:
 
 def _durable(topic: Topic) -> Iterator[Cursor]:
     return (found.cursor for found in topic.subscriptions.values() if found.durable)
-
-
-def _after(cursor: Cursor) -> Place:
-    ledger_id, entry_id = cursor.mark_delete
-    return ledger_id, entry_id + 1
 
 
 def _now() -> int:

@@ -30,12 +30,9 @@ def stored(server: Server, asked: RestRequest) -> RestAnswer:
 
 def next_of(server: Server, asked: RestRequest) -> RestAnswer:
     """The n-th entry that a subscription has not acknowledged."""
-    one = found.topic(server, asked.topic)
-    subscription = found.subscriptions(server, asked)[0]
-    cursor, number = subscription.cursor, asked.whole("number")
-    start = cursor.mark_delete[0], cursor.mark_delete[1] + 1
-    left = (entry for entry in one.log.walk(start) if not cursor.is_acked(entry.place))
-    entry = next(islice(left, max(0, number - 1), None), None)
+    found.topic(server, asked.topic)
+    left = found.subscriptions(server, asked)[0].cursor.left()
+    entry = next(islice(left, max(0, asked.whole("number") - 1), None), None)
     if entry is None:
         raise Failure(HTTPStatus.NOT_FOUND, "Message not found")
     return _shown(entry)
