@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import heapq
 import time
 import zlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pulsar_spark.errors import RemoteProtocolError
+from pulsar_spark.errors import CorruptMessage, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.hashing import sticky_slot
 from pulsar_spark.testing.consumers import Consumer, Range, ranges_of
@@ -316,16 +316,10 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
     """Return the key by which an entry is assigned to a Key_Shared consumer."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
-    if metadata.HasField("partition_key"):
-        return key_bytes(metadata.partition_key, metadata.partition_key_b64_encoded)
-    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-
-
-def key_bytes(key: str, is_base64: bool) -> bytes:
-    """Return a key's bytes; text that is marked as base64 but is not counts as text."""
-    if is_base64:
-        try:
-            return base64.b64decode(key, validate=True)
-        except ValueError:
-            pass
-    return key.encode("utf-8", "surrogatepass")
+    try:
+        key = message_key(metadata)
+    except CorruptMessage:
+        # What is marked as base64 but is not counts as text.
+        raw: str | bytes = metadata.partition_key
+        key = raw.encode() if isinstance(raw, str) else raw
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode() if key is None else key

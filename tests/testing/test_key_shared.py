@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.hashing import sticky_slot
-from pulsar_spark.testing.shared import key_bytes, sticky_key
+from pulsar_spark.testing.shared import sticky_key
 from tests.testing.wire_client import WireClient
 
 S = pb.CommandSubscribe
@@ -47,7 +47,16 @@ def join(
 def test_the_sticky_key_of_an_entry(metadata: dict[str, object], expected: bytes) -> None:
     built = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=0, **metadata)  # type: ignore[arg-type]
     assert sticky_key(built) == expected
-    assert key_bytes("k", False) == b"k"
+
+
+def test_a_key_that_is_no_text_is_a_sticky_key_too() -> None:
+    built = pb.MessageMetadata(
+        producer_name="p", sequence_id=7, publish_time=0, partition_key="KEY!"
+    )
+    for is_base64 in (False, True):
+        built.partition_key_b64_encoded = is_base64
+        sent = built.SerializeToString().replace(b"KEY!", b"\xff\xfeY!")
+        assert sticky_key(pb.MessageMetadata.FromString(sent)) == b"\xff\xfeY!"
 
 
 def test_each_key_stays_with_one_consumer_in_order(client: WireClient) -> None:
