@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import Any, NamedTuple
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.testing.avro import why_unreadable
 from pulsar_spark.testing.refusals import Refusal
 
@@ -33,14 +33,6 @@ _READ_BACKWARD = ("UNDEFINED", "BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FUL
 _NOT_STORED = frozenset((_T.AutoConsume,))
 
 MAX_VERSIONS = 10_000
-
-
-def type_name(kind: int) -> str:
-    """Return a schema type's name as brokers write it, such as ``KEY_VALUE``."""
-    if kind == _T.Bool:
-        return "BOOLEAN"
-    name = pb.Schema.Type.Name(kind)
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
 class KeptSchema(NamedTuple):
@@ -122,7 +114,7 @@ class SchemaHistory:
             raise Refusal(
                 pb.IncompatibleSchema,
                 "Failed to add schema to an active topic with empty(BYTES) schema: "
-                f"new schema type {type_name(schema.type)}",
+                f"new schema type {SchemaInfo(schema.type).type_name}",
             )
         if not _same(next(reversed(self.kept().values())).schema, schema):
             self.check(schema, "BACKWARD" if strategy in _READ_BACKWARD else strategy)
@@ -145,8 +137,8 @@ def _check_fits(old: pb.Schema, new: pb.Schema, strategy: str) -> None:
     if old.type != new.type:
         raise Refusal(
             pb.IncompatibleSchema,
-            f"Incompatible schema: exists schema type {type_name(old.type)}, "
-            f"new schema type {type_name(new.type)}",
+            f"Incompatible schema: exists schema type {SchemaInfo(old.type).type_name}, "
+            f"new schema type {SchemaInfo(new.type).type_name}",
         )
     if strategy == "ALWAYS_INCOMPATIBLE":
         raise Refusal(pb.IncompatibleSchema, "Incompatible schema: none fits with ALWAYS_…")

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.schemas import SchemaHistory, is_stored, type_name
+from pulsar_spark.testing.schemas import SchemaHistory, is_stored
 
 
 def avro(*fields: object, name: str = "R", kind: Any = pb.Schema.Avro) -> pb.Schema:
@@ -147,14 +147,6 @@ def test_readers_need_a_schema_to_read() -> None:
         history.check_reader(STRING)
     history.add(STRING)
     history.check_reader(STRING)
-
-
-def test_types_have_the_brokers_names() -> None:
-    assert type_name(pb.Schema.KeyValue) == "KEY_VALUE"
-    assert type_name(pb.Schema.Int32) == "INT32"
-    assert type_name(pb.Schema.Bool) == "BOOLEAN"
-    assert type_name(pb.Schema.LocalDateTime) == "LOCAL_DATE_TIME"
-    assert type_name(pb.Schema.ProtobufNative) == "PROTOBUF_NATIVE"
 
 
 def test_a_schema_that_stands_for_the_topics_own_is_not_stored() -> None:
