@@ -287,6 +287,6 @@ class EmbeddedBroker(TopicControl):
         # Clients see the disconnect on the loop's next turn.
         await asyncio.sleep(down_for)
         for topic in server.topics.topics.values():
-            topic.roll()
+            topic.log.roll()
             topic.forget_connections()
         await server.listen()

@@ -31,25 +31,6 @@ class Consumer:
     maps delivered places to their number of messages.
     """
 
-    __slots__ = (
-        "_average",
-        "_command",
-        "consumer_id",
-        "delivered_messages",
-        "end_reported",
-        "epoch",
-        "name",
-        "pending",
-        "permits",
-        "priority",
-        "properties",
-        "ranges",
-        "read_compacted",
-        "session",
-        "subscription",
-        "unacked",
-    )
-
     def __init__(
         self, session: Session, subscription: Subscription, body: pb.CommandSubscribe, name: str
     ) -> None:

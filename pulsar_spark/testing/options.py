@@ -53,6 +53,10 @@ class BrokerOptions:
             if not low <= value <= high:
                 raise OptionError(f"{name} is {value}", f"Give a value from {low} to {high}.")
 
+    def accepts(self, method: str, credentials: bytes) -> bool:
+        """Whether a client with these credentials may connect."""
+        return self.authenticate is None or self.authenticate(method, credentials)
+
     @property
     def rest_port(self) -> int | None:
         """The port of the admin REST: 0 for any free one, None without it."""

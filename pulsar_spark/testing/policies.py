@@ -114,8 +114,7 @@ class TopicPolicies:
     def check_subscribe(self, topic: Topic, body: pb.CommandSubscribe) -> None:
         """Raise Refusal if the topic does not allow this consumer, or its subscription."""
         existing = topic.subscriptions.get(body.subscription)
-        connected = sum(len(found.consumers) for found in topic.subscriptions.values())
-        if _is_reached(self.max_consumers, connected):
+        if _is_reached(self.max_consumers, len(topic.consumers)):
             raise Refusal(pb.ConsumerBusy, "Topic reached max consumers limit")
         if existing is None and body.durable and not self.auto_subscription_creation:
             raise Refusal(pb.SubscriptionNotFound, "Subscription does not exist")

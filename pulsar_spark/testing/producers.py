@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -18,22 +17,6 @@ class Producer:
 
     One that is `fenced` is not told: its next SEND ends its connection.
     """
-
-    __slots__ = (
-        "access_mode",
-        "epoch",
-        "fenced",
-        "name",
-        "named_by_user",
-        "producer_id",
-        "properties",
-        "ready",
-        "request_id",
-        "schema_version",
-        "session",
-        "topic",
-        "topic_epoch",
-    )
 
     def __init__(self, session: Session, topic: Topic, body: pb.CommandProducer, name: str) -> None:
         self.session = session
@@ -61,24 +44,23 @@ class Producer:
 
 
 class TopicProducers:
-    """The producers that may write to a topic.
+    """The producers that may write to a topic, and those that wait for exclusive access.
 
-    `on_ready` is called when a waiting producer gets exclusive access; `on_fenced` when a producer
-    loses its access to another.
+    One that gets it is told, and so is one that waits and loses its turn to another.
     """
 
-    def __init__(
-        self, on_ready: Callable[[Producer], None], on_fenced: Callable[[Producer], None]
-    ) -> None:
+    def __init__(self) -> None:
         self.by_name: dict[str, Producer] = {}
         self.waiting: list[Producer] = []
         self.exclusive: Producer | None = None
         self.epoch: int | None = None
-        self._on_ready = on_ready
-        self._on_fenced = on_fenced
 
     def __len__(self) -> int:
         return len(self.by_name)
+
+    def all(self) -> list[Producer]:
+        """Those that may write, and those that wait."""
+        return [*self.by_name.values(), *self.waiting]
 
     def holder(self, name: str) -> Producer | None:
         """Return the connected producer of this name."""
@@ -97,9 +79,9 @@ class TopicProducers:
             self._take_exclusive(producer)
         elif mode == pb.ExclusiveWithFencing:
             self._check_epoch(producer)
-            for other in [*self.by_name.values(), *self.waiting]:
+            for other in self.all():
                 self.remove(other, promote=False)
-                self._on_fenced(other)
+                other.session.fence_producer(other)
             self._take_exclusive(producer)
         elif self.by_name:
             producer.ready = False
@@ -124,7 +106,7 @@ class TopicProducers:
             self._take_exclusive(heir)
             self.by_name[heir.name] = heir
             heir.ready = True
-            self._on_ready(heir)
+            heir.session.announce_producer(heir)
 
     def _take_exclusive(self, producer: Producer) -> None:
         self._check_epoch(producer)

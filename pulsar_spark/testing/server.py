@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Coroutine
+from itertools import count
 from typing import Any
 
 from pulsar_spark.errors import ConnectError
@@ -18,7 +19,6 @@ from pulsar_spark.testing.options import HOST, BrokerOptions
 from pulsar_spark.testing.quotas import enforce
 from pulsar_spark.testing.rest.connection import RestConnection
 from pulsar_spark.testing.session import Session
-from pulsar_spark.testing.topic import Clock
 from pulsar_spark.testing.topic_store import TopicStore
 from pulsar_spark.testing.transactions import Coordinator
 
@@ -48,9 +48,8 @@ class Server:
         self.options = options
         self.loop = loop
         self.faults = faults
-        clock = Clock(loop.call_soon, loop.call_later)
-        self.topics = TopicStore(options, clock)
-        self.coordinator = Coordinator(clock, self.topics.topics.get)
+        self.topics = TopicStore(options, loop)
+        self.coordinator = Coordinator(loop, self.topics.topics.get)
         self.sessions: set[Session] = set()
         self.rest_connections: set[RestConnection] = set()
         self.reading = True
@@ -60,8 +59,9 @@ class Server:
         self._listeners: list[asyncio.Server | None] = []
         self._tasks: set[asyncio.Task[None]] = set()
         loop.set_exception_handler(self._on_loop_error)
-        self._sessions_made = 0
-        self._producers_named = 0
+        # The numbers of connections, and those in the names of producers that bring none.
+        self.session_numbers = count(1)
+        self._producer_numbers = count()
 
     # --- listening ---
 
@@ -144,17 +144,10 @@ class Server:
     def listener_of(self, address: str, default: int) -> int:
         """The number of the broker at ``host:port``."""
         port = address.rpartition(":")[2]
-        for number, known in enumerate(self.ports):
-            if port == str(known):
-                return number
-        return default
+        numbers = (number for number, known in enumerate(self.ports) if port == str(known))
+        return next(numbers, default)
 
     # --- sessions ---
-
-    def next_session_number(self) -> int:
-        """The number of a new connection, from 1."""
-        self._sessions_made += 1
-        return self._sessions_made
 
     def session_opened(self, session: Session) -> None:
         """Register a connection."""
@@ -163,14 +156,9 @@ class Server:
             # The transport only starts reading after this, so it cannot be paused yet.
             self.loop.call_soon(lambda: session.set_reading(self.reading))
 
-    def session_closed(self, session: Session) -> None:
-        """Remove a connection."""
-        self.sessions.discard(session)
-
     def new_producer_name(self) -> str:
         """Return a name for a producer without one."""
-        self._producers_named += 1
-        return f"{self.options.name}-0-{self._producers_named - 1}"
+        return f"{self.options.name}-0-{next(self._producer_numbers)}"
 
     def set_reading(self, reading: bool) -> None:
         """Read from all connections, or from none."""

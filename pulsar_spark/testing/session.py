@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import Message
+
 from pulsar_spark.errors import InvalidTopicName
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -60,7 +62,7 @@ class Session(Wire):
         super().__init__(server.loop)
         self.server = server
         self.listener = listener
-        self.number = server.next_session_number()
+        self.number = next(server.session_numbers)
         self.core = Connection(Role.BROKER, server.options.max_message_size)
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
@@ -104,7 +106,7 @@ class Session(Wire):
             stop()
         self.watchers.clear()
         self._input.clear()
-        self.server.session_closed(self)
+        self.server.sessions.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Read bytes, and handle the commands that they complete."""
@@ -179,7 +181,8 @@ class Session(Wire):
         try:
             if handler is None:
                 raise Refusal(pb.NotAllowedError, f"{NAMES[command.kind]} is not supported here")
-            task = handler(self, command)
+            payload = () if command.payload is None else (command.payload,)
+            task = handler(self, command.body, *payload)
         except Refusal as error:
             self.refuse(command.kind, command.body, error.code, error.message)
         except Exception as error:
@@ -228,6 +231,12 @@ class Session(Wire):
 
     # --- commands out ---
 
+    def answer(
+        self, asked: Any, kind: Callable[..., Message], topic: str | None = None, /, **fields: Any
+    ) -> None:
+        """Send a command with the request id of what was asked, as `send`."""
+        self.send(commands.build(kind, request_id=asked.request_id, **fields), topic)
+
     def send(self, command: pb.BaseCommand, topic: str | None = None) -> None:
         """Send a command, unless a fault applies or its producer or consumer is gone."""
         if not self.open or self.muted:
@@ -238,42 +247,39 @@ class Session(Wire):
                 self.disconnect()
             return
         action = self._outgoing_action(kind, getattr(command, BODY_FIELDS[kind]), topic)
-        if action is None:
-            self.core.send(command)
-            self._schedule_flush()
-            return
-        self.flush()
         self.core.send(command)
-        self._act(action)
+        self._pass_on(action)
 
     def deliver(self, command: pb.BaseCommand, entry: Entry, topic: str) -> None:
         """Send an entry as it is stored."""
         if not self.open or self.muted:
             return
         action = self._outgoing_action(_T.MESSAGE, command.message, topic)
-        if action is not None:
-            self.flush()
         metadata = entry.broker_metadata if self.exposes_metadata else None
         self.core.send_raw_payload(command, entry.data, metadata)
-        if action is None:
-            self._schedule_flush()
-        else:
-            self._act(action)
+        self._pass_on(action)
 
     def _outgoing_action(
         self, kind: int, body: Any, topic: str | None
     ) -> tuple[Seen, Action] | None:
+        """Return what a fault does to a command, which then is the first one to be sent."""
         name = NAMES[kind]
         matched = self.server.faults.match_rule(OUTGOING, name, topic, body, self.number)
         if self._answer_actions and (key := _answer_key(kind, body)) in self._answer_actions:
             seen, action = self._answer_actions.pop(key)
-            return Seen(time.monotonic(), self.number, OUTGOING, name, seen.topic, body), action
-        return None if matched is None else (matched[0], matched[1].action)
+            seen = Seen(time.monotonic(), self.number, OUTGOING, name, seen.topic, body)
+        elif matched is not None:
+            seen, action = matched[0], matched[1].action
+        else:
+            return None
+        self.flush()
+        return seen, action
 
-    def _act(self, action: tuple[Seen, Action]) -> None:
-        seen, what = action
-        frame = b"".join(self.core.data_to_send())
-        if frame:
+    def _pass_on(self, action: tuple[Seen, Action] | None) -> None:
+        if action is None:
+            self._schedule_flush()
+        elif frame := b"".join(self.core.data_to_send()):
+            seen, what = action
             what.on_frame(self, frame, seen)
 
     def _answer_ping(self) -> None:
@@ -296,7 +302,8 @@ class Session(Wire):
         self._flush_scheduled = False
         buffers = self.core.data_to_send()
         if buffers:
-            self.write_all(buffers)
+            # Not with writelines: some versions of asyncio do not call pause_writing after it.
+            self.transmit(b"".join(buffers))
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -305,18 +312,40 @@ class Session(Wire):
 
     # --- producers and consumers ---
 
+    def check_owns(self, topic: str) -> None:
+        """Raise Refusal (ServiceNotReady) if the client's broker is not the topic's owner."""
+        if not self.owns(topic):
+            raise Refusal(
+                pb.ServiceNotReady,
+                f"Namespace bundle for topic ({topic}) not served by this instance. "
+                "Please redo the lookup.",
+            )
+
+    def owns(self, topic: str) -> bool:
+        """Whether the client's broker serves a topic.
+
+        With CONNECT.proxy_to_broker_url, the client's broker is the one named there.
+        """
+        broker = self.listener
+        if self.connect is not None and self.connect.proxy_to_broker_url:
+            broker = self.server.listener_of(self.connect.proxy_to_broker_url, default=broker)
+        return self.server.topics.owner(topic) == broker
+
     def announce_producer(self, producer: Producer) -> None:
-        """Tell a producer that it may write."""
-        answer = commands.build(
+        """Tell a producer that it is registered, and whether it may write."""
+        topic = producer.topic
+        self.answer(
+            producer,
             pb.CommandProducerSuccess,
-            request_id=producer.request_id,
+            topic.name,
             producer_name=producer.name,
-            last_sequence_id=-1,
+            last_sequence_id=topic.sequence_ids.get(producer.name, -1)
+            if topic.deduplicates
+            else -1,
             schema_version=producer.schema_version,
-            topic_epoch=producer.topic_epoch,
+            topic_epoch=producer.topic_epoch if producer.ready else None,
             producer_ready=producer.ready,
         )
-        self.send(answer, producer.topic.name)
 
     def close_producer(self, producer: Producer, assigned_broker_url: str | None = None) -> None:
         """Close a producer that was removed from its topic."""
@@ -336,13 +365,13 @@ class Session(Wire):
             producer.fenced = True
         elif self.producers.pop(producer.producer_id, None) is producer:
             text = "org.apache.pulsar.broker.service.BrokerServiceException$ProducerFencedException"
-            answer = commands.build(
+            self.answer(
+                producer,
                 pb.CommandError,
-                request_id=producer.request_id,
+                producer.topic.name,
                 error=pb.ProducerFenced,
                 message=f"{text}: Fenced out",
             )
-            self.send(answer, producer.topic.name)
 
     def close_consumer(self, consumer: Consumer, assigned_broker_url: str | None = None) -> None:
         """Close a consumer."""

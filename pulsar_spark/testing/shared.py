@@ -97,7 +97,7 @@ class SharedSubscription(Subscription):
         heapq.heappush(self._replay, place)
 
     def _is_blocked(self, consumer: Consumer) -> bool:
-        return len(consumer.pending) >= self.topic.max_unacked_messages
+        return len(consumer.pending) >= self.topic.options.max_unacked_messages
 
     def _takes(self, consumer: Consumer) -> bool:
         return consumer.can_take and not self._is_blocked(consumer)
@@ -164,7 +164,7 @@ class SharedSubscription(Subscription):
         if not entry.deliver_at or entry.deliver_at <= time.time() * 1000:
             return False
         heapq.heappush(self._delayed, (entry.deliver_at, entry.place))
-        self.later(entry.deliver_at / 1000 - time.time(), self.wake)
+        self.topic.loop.call_later(entry.deliver_at / 1000 - time.time(), self.wake)
         return True
 
     def _replay_due(self) -> None:

@@ -17,8 +17,6 @@ from pulsar_spark.testing.entry_log import Entry, Place
 from pulsar_spark.testing.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pulsar_spark.testing.topic import Topic
 
 # Maximum number of entries per pass, so that connections take turns, as in a real broker.
@@ -86,11 +84,7 @@ class Subscription:
         """Schedule a delivery."""
         if not self._scheduled and self.consumers:
             self._scheduled = True
-            self.topic.call_soon(self._run)
-
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function on the broker's thread after some time."""
-        self.topic.call_later(seconds, function)
+            self.topic.loop.call_soon(self._run)
 
     def _run(self) -> None:
         self._scheduled = False
@@ -114,7 +108,7 @@ class Subscription:
     def ack(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
         """Acknowledge one entry, or some of its messages."""
         # Whether acknowledgements are kept with those of transactions, as in a real broker.
-        keeps = not self.ordered and self.topic.has_transactions
+        keeps = not self.ordered and self.topic.options.transactions
         entry = self.topic.log.get(place)
         before = 1 if entry is None else self.cursor.left_of(entry)
         if self.cursor.ack(place, ack_set, keeps=keeps):
@@ -229,8 +223,9 @@ class SingleSubscription(Subscription):
         self.cursor.rewind()
         if best is None:
             return
-        if self.kind == pb.CommandSubscribe.Failover and self.topic.failover_delay:
-            self.later(self.topic.failover_delay, lambda: self._activate(best))
+        delay = self.topic.options.failover_delay
+        if self.kind == pb.CommandSubscribe.Failover and delay:
+            self.topic.loop.call_later(delay, lambda: self._activate(best))
         else:
             self._activate(best)
 
@@ -265,7 +260,7 @@ class SingleSubscription(Subscription):
         consumer = self.active
         if consumer is None or not self._activated or not consumer.can_take:
             return False
-        left = consumer.entries_wanted(MAX_READ_ENTRIES, precise=self.topic.precise_flow)
+        left = consumer.entries_wanted(MAX_READ_ENTRIES, precise=self.topic.options.precise_flow)
         size = 0
         entries = self.topic.walk(self.cursor.read_place, compacted=consumer.read_compacted)
         for entry in entries:

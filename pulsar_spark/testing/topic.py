@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -11,14 +12,20 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.compaction import CompactedLog, compact
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
-from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
+from pulsar_spark.testing.entry_log import (
+    EARLIEST_PLACE,
+    LATEST_PLACE,
+    Entry,
+    EntryLog,
+    Place,
+    Usage,
+)
 from pulsar_spark.testing.policies import TopicPolicies
-from pulsar_spark.testing.producers import Producer, TopicProducers
+from pulsar_spark.testing.producers import TopicProducers
 from pulsar_spark.testing.quotas import COMPACTION
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
@@ -42,21 +49,6 @@ _NO_MORE = (
     "Managed ledger was already terminated"
 )
 
-EARLIEST_PLACE: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
-LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
-
-
-class Clock:
-    """Schedules a topic's work, soon or later, on the broker's thread."""
-
-    def __init__(
-        self,
-        call_soon: Callable[[Callable[[], None]], object],
-        call_later: Callable[[float, Callable[[], None]], object],
-    ) -> None:
-        self.call_soon = call_soon
-        self.call_later = call_later
-
 
 class Topic:
     """A topic's entries, producers and subscriptions. Lives on the broker's thread."""
@@ -65,7 +57,7 @@ class Topic:
         self,
         name: TopicName,
         options: BrokerOptions,
-        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
         schemas: SchemaHistory,
         new_ledger_id: Callable[[], int],
         usage: Usage,
@@ -75,7 +67,7 @@ class Topic:
         self.persistent = name.is_persistent
         self.schemas = schemas
         self.log = EntryLog(new_ledger_id, options.max_entries_per_ledger, usage)
-        self.producers = TopicProducers(self._announce_ready, self._fence_producer)
+        self.producers = TopicProducers()
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions = TransactionBuffer()
         self.compacted = CompactedLog()
@@ -83,15 +75,8 @@ class Topic:
         self.policies = TopicPolicies()
         # The highest stored sequence id per producer name, with deduplication.
         self.sequence_ids: dict[str, int] = {}
-        self.precise_flow = options.precise_flow
-        self.failover_delay = options.failover_delay
-        self.max_unacked_messages = options.max_unacked_messages
-        self.call_soon = clock.call_soon
-        self.call_later = clock.call_later
-        self._expose = options.expose_entry_metadata
-        self.has_transactions = options.transactions
-        self._batch_index_ack = options.batch_index_ack
-        self._deduplication = options.deduplication
+        self.options = options
+        self.loop = loop
 
     # --- entries ---
 
@@ -107,7 +92,7 @@ class Topic:
             return self._pass_through(entry)
         self.log.append(entry)
         self.transactions.add(entry)
-        if self._expose:
+        if self.options.expose_entry_metadata:
             entry.broker_timestamp = time.time_ns() // 1_000_000
             entry.broker_metadata = pb.BrokerEntryMetadata(
                 broker_timestamp=entry.broker_timestamp, index=entry.index
@@ -153,12 +138,9 @@ class Topic:
         entries = self.walk(EARLIEST_PLACE, compacted=True)
         self.compacted = compact(entry for entry in entries if self.transactions.shows(entry))
         # As in a real broker, this subscription keeps what is not compacted.
-        held = self.subscriptions.get(COMPACTION)
-        if held is None:
-            cursor = Cursor(self.log, EARLIEST_PLACE, batch_index_ack=False)
-            held = SingleSubscription(self, COMPACTION, _S.Exclusive, cursor, True)
-            self.subscriptions[COMPACTION] = held
-        held.cursor.ack_cumulative(self.compacted.horizon)
+        self.add_subscription(COMPACTION)
+        if (held := self.subscriptions.get(COMPACTION)) is not None:
+            held.cursor.ack_cumulative(self.compacted.horizon)
 
     def walk(self, place: Place, *, compacted: bool) -> Iterator[Entry]:
         """The entries at and after a place, oldest first, compacted or not."""
@@ -174,8 +156,7 @@ class Topic:
         Raises Refusal if there is no such subscription.
         """
         cursor = self._subscription(subscription).cursor
-        ledger_id, entry_id = cursor.mark_delete
-        for entry in self.log.walk((ledger_id, entry_id + 1)):
+        for entry in self.log.walk(cursor.after_acked):
             if entry.publish_time >= before:
                 break
             cursor.ack_cumulative(entry.place)
@@ -192,9 +173,7 @@ class Topic:
         if count is None or count >= cursor.backlog():
             cursor.ack_cumulative(self.log.end_place())
             return
-        ledger_id, entry_id = cursor.mark_delete
-        left = (e for e in self.log.walk((ledger_id, entry_id + 1)) if not cursor.is_acked(e.place))
-        for entry in list(islice(left, count)):
+        for entry in list(islice(cursor.left(), count)):
             cursor.ack(entry.place)
 
     def reset(self, subscription: str, start: Place, ack_set: Sequence[int] = ()) -> None:
@@ -214,16 +193,11 @@ class Topic:
             reader.cursor.ack_cumulative(self.log.end_place())
         return len(readers)
 
-    def trim(self, before: Place) -> int:
-        """Drop the entries before a place; returns the freed bytes."""
-        freed = self.log.trim(before)
+    def trim(self, before: Place) -> None:
+        """Drop the entries before a place."""
+        self.log.trim(before)
         for subscription in self.subscriptions.values():
             subscription.cursor.forget_trimmed()
-        return freed
-
-    def roll(self) -> None:
-        """Continue in a new ledger."""
-        self.log.roll()
 
     def reload(self) -> None:
         """Continue in a new ledger, as after the topic was loaded again."""
@@ -234,22 +208,9 @@ class Topic:
     def terminate(self) -> None:
         """Accept no more messages; consumers are told once they have acknowledged all."""
         self.terminated = True
-        for producer in [*self.producers.by_name.values(), *self.producers.waiting]:
-            self._close_producer(producer)
-            self.producers.remove(producer, promote=False)
+        self.close_producers()
         for subscription in self.subscriptions.values():
             subscription.report_end()
-
-    # --- producers ---
-
-    def _announce_ready(self, producer: Producer) -> None:
-        producer.session.announce_producer(producer)
-
-    def _close_producer(self, producer: Producer) -> None:
-        producer.session.close_producer(producer)
-
-    def _fence_producer(self, producer: Producer) -> None:
-        producer.session.fence_producer(producer)
 
     # --- subscriptions ---
 
@@ -264,7 +225,7 @@ class Topic:
             raise Refusal(pb.NotAllowedError, f"unknown subscription type {kind}")
         durable = body.durable and self.persistent
         if subscription is None:
-            cursor = Cursor(self.log, self._start(body), batch_index_ack=self._batch_index_ack)
+            cursor = self._cursor(self._start(body))
             if body.read_compacted and cursor.read_place == self.log.first_place():
                 # Entries that were trimmed are still in the compacted topic.
                 cursor.read_place, cursor.mark_delete = EARLIEST_PLACE, EARLIEST_PLACE
@@ -287,9 +248,11 @@ class Topic:
     def add_subscription(self, name: str, start: Place = EARLIEST_PLACE) -> None:
         """Create a durable subscription that has no consumer yet, unless it exists."""
         if self.persistent and name not in self.subscriptions:
-            cursor = Cursor(self.log, start, batch_index_ack=self._batch_index_ack)
-            kind = _S.Exclusive
-            self.subscriptions[name] = _KINDS[kind](self, name, kind, cursor, True)
+            cursor = self._cursor(start)
+            self.subscriptions[name] = SingleSubscription(self, name, _S.Exclusive, cursor, True)
+
+    def _cursor(self, start: Place) -> Cursor:
+        return Cursor(self.log, start, batch_index_ack=self.options.batch_index_ack)
 
     def _start(self, body: pb.CommandSubscribe) -> Place:
         if not body.durable and body.HasField("start_message_id"):
@@ -314,28 +277,27 @@ class Topic:
         ):
             del self.subscriptions[subscription.name]
 
-    def drop_subscription(self, name: str) -> None:
-        """Forget a subscription and its cursor."""
-        self.subscriptions.pop(name, None)
+    def remove_subscription(self, name: str) -> None:
+        """Forget a subscription with its cursor, if there is one, and close its consumers."""
+        if (found := self.subscriptions.pop(name, None)) is None:
+            return
+        gone, found.consumers = found.consumers, []
+        for consumer in gone:
+            consumer.session.close_consumer(consumer)
 
     # --- connections ---
 
     def close_producers(self, assigned_broker_url: str | None = None) -> int:
         """Close all producers, as a broker does when it unloads the topic."""
-        gone = [*self.producers.by_name.values(), *self.producers.waiting]
+        gone = self.producers.all()
         for producer in gone:
             self.producers.remove(producer, promote=False)
-        for producer in gone:
             producer.session.close_producer(producer, assigned_broker_url)
         return len(gone)
 
     def close_consumers(self, assigned_broker_url: str | None = None) -> int:
         """Close all consumers; only durable subscriptions stay."""
-        gone = [
-            consumer
-            for subscription in self.subscriptions.values()
-            for consumer in subscription.consumers
-        ]
+        gone = self.consumers
         for consumer in gone:
             consumer.session.close_consumer(consumer, assigned_broker_url)
             self.release(consumer)
@@ -345,11 +307,10 @@ class Topic:
         """Tell all clients that the topic moved to another cluster; returns how many."""
         clients = [
             (producer.session, producer.producer_id, pb.CommandTopicMigrated.Producer)
-            for producer in [*self.producers.by_name.values(), *self.producers.waiting]
+            for producer in self.producers.all()
         ] + [
             (consumer.session, consumer.consumer_id, pb.CommandTopicMigrated.Consumer)
-            for subscription in self.subscriptions.values()
-            for consumer in subscription.consumers
+            for consumer in self.consumers
         ]
         for session, number, kind in clients:
             command = commands.build(
@@ -369,10 +330,15 @@ class Topic:
                 del self.subscriptions[subscription.name]
 
     @property
+    def consumers(self) -> list[Consumer]:
+        """The connected consumers of all subscriptions."""
+        return [one for found in self.subscriptions.values() for one in found.consumers]
+
+    @property
     def deduplicates(self) -> bool:
         """Whether messages with sequence ids that were stored are dropped."""
         own = self.policies.deduplication
-        return self._deduplication if own is None else own
+        return self.options.deduplication if own is None else own
 
     @property
     def is_inactive(self) -> bool:

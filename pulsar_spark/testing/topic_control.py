@@ -124,7 +124,7 @@ class TopicControl(ABC):
 
     def roll_ledger(self, name: str) -> None:
         """Close a topic's ledger: the next entry has id 0 in a new one."""
-        self._for_each(name, lambda topic: topic.roll())
+        self._for_each(name, lambda topic: topic.log.roll())
 
     def skip_entries(self, name: str, count: int = 1) -> None:
         """Use up entry ids without messages, as transaction markers do."""
@@ -155,14 +155,13 @@ class TopicControl(ABC):
         """
         before = int((time.time() - older_than) * 1000)
 
-        def expire(server: Server) -> None:
-            for topic in self._topics_of(server, name):
-                if subscription is None:
-                    topic.expire_all(before)
-                else:
-                    topic.expire(subscription, before)
+        def expire(topic: Topic) -> None:
+            if subscription is None:
+                topic.expire_all(before)
+            else:
+                topic.expire(subscription, before)
 
-        self._call(lambda server: translated(expire, server))
+        self._for_each(name, expire)
 
     def create_subscription(
         self, name: str, subscription: str, start: MessageIdAdv = EARLIEST
@@ -230,18 +229,7 @@ class TopicControl(ABC):
 
     def remove_subscription(self, name: str, subscription: str) -> None:
         """Remove a subscription of a topic or all its partitions, even with connected consumers."""
-
-        def remove(topic: Topic) -> None:
-            found = topic.subscriptions.get(subscription)
-            if found is None:
-                return
-            gone = list(found.consumers)
-            found.consumers.clear()
-            topic.drop_subscription(subscription)
-            for consumer in gone:
-                consumer.session.close_consumer(consumer)
-
-        self._for_each(name, remove)
+        self._for_each(name, lambda topic: topic.remove_subscription(subscription))
 
     def subscriptions(self, name: str) -> dict[str, SubscriptionView]:
         """The subscriptions of a plain topic or one partition, by name."""

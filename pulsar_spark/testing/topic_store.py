@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pulsar_spark.errors import InvalidTopicName
@@ -15,7 +17,7 @@ from pulsar_spark.testing.namespaces import Namespaces
 from pulsar_spark.testing.options import BrokerOptions
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
-from pulsar_spark.testing.topic import Clock, Topic
+from pulsar_spark.testing.topic import Topic
 
 MAX_PATTERN = 50
 """Maximum length of a pattern by which a broker filters topics."""
@@ -29,23 +31,21 @@ def topic_name(text: str) -> TopicName:
     return TopicName.parse(text)
 
 
+@dataclass(eq=False)
 class Watcher:
     """A client's watch for topics that appear in or disappear from a namespace."""
 
-    def __init__(
-        self, namespace: str, pattern: str, notify: Callable[[list[str], list[str], str], None]
-    ) -> None:
-        self.namespace = namespace
-        self.pattern = pattern
-        self.notify = notify
+    namespace: str
+    pattern: str
+    notify: Callable[[list[str], list[str], str], None]
 
 
 class TopicStore:
     """The topics of a broker, by full name, and the schemas that partitions share."""
 
-    def __init__(self, options: BrokerOptions, clock: Clock) -> None:
+    def __init__(self, options: BrokerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self._options = options
-        self._clock = clock
+        self._loop = loop
         self._last_ledger_id = 0
         self.usage = Usage()
         self.namespaces = Namespaces(options)
@@ -141,8 +141,8 @@ class TopicStore:
             if str(name.partition(index)) not in self.topics:
                 self._add(name.partition(index))
 
-    def delete(self, name: TopicName) -> list[Topic]:
-        """Remove a topic with its partitions and schemas; returns its parts."""
+    def delete(self, name: TopicName) -> None:
+        """Remove a topic with its partitions and schemas."""
         gone = self.parts(name)
         self.partitioned.pop(str(name), None)
         for topic in gone:
@@ -153,13 +153,12 @@ class TopicStore:
             self._schemas.pop(str(name.partitioned), None)
             self.namespaces.of_topics.pop(str(name.partitioned), None)
         self._announce([], [topic.name for topic in gone])
-        return gone
 
     def _add(self, name: TopicName) -> Topic:
         topic = Topic(
             name,
             self._options,
-            self._clock,
+            self._loop,
             self.schemas(name),
             self._new_ledger_id,
             self.usage,

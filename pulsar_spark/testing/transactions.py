@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -11,7 +13,7 @@ from pulsar_spark.testing.entry_log import Entry, Place
 from pulsar_spark.testing.refusals import Refusal
 
 if TYPE_CHECKING:
-    from pulsar_spark.testing.topic import Clock, Topic
+    from pulsar_spark.testing.topic import Topic
 
 COORDINATOR_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
 COORDINATOR = f"{COORDINATOR_TOPIC}-partition-0"
@@ -54,15 +56,13 @@ class TransactionBuffer:
         return not self.holds(entry.place) and not self.is_aborted(entry)
 
 
+@dataclass(slots=True)
 class OpenTransaction:
     """An open transaction: the names of its participants. `commits` is set when it has to end."""
 
-    __slots__ = ("commits", "partitions", "subscriptions")
-
-    def __init__(self) -> None:
-        self.commits: bool | None = None
-        self.partitions: dict[str, None] = {}
-        self.subscriptions: dict[tuple[str, str], None] = {}
+    commits: bool | None = None
+    partitions: dict[str, None] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -71,9 +71,11 @@ class Coordinator:
     `find` returns the topic of a full name, if there is one.
     """
 
-    def __init__(self, clock: Clock, find: Callable[[str], Topic | None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, find: Callable[[str], Topic | None]
+    ) -> None:
         self.open: dict[TxnId, OpenTransaction] = {}
-        self._clock = clock
+        self._loop = loop
         self._find = find
         self._begun = 0
 
@@ -82,7 +84,7 @@ class Coordinator:
         txn = TxnId(0, self._begun)
         self._begun += 1
         self.open[txn] = OpenTransaction()
-        self._clock.call_later(max(ttl_millis / 1000, _LEAST_SECONDS), lambda: self._expire(txn))
+        self._loop.call_later(max(ttl_millis / 1000, _LEAST_SECONDS), lambda: self._expire(txn))
         return txn
 
     def add_partitions(self, txn: TxnId, names: Iterable[str]) -> None:

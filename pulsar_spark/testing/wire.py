@@ -9,8 +9,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from pulsar_spark.protocol.blocks import Buffer
-
 _NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 
 # Delivery stops at the first mark and continues below a quarter of it. At the second, no more
@@ -73,11 +71,6 @@ class Wire(asyncio.Protocol):
         self.writable = self.open
 
     # --- writing ---
-
-    def write_all(self, buffers: list[Buffer]) -> None:
-        """Write frames after held-back ones."""
-        # Not with writelines: some versions of asyncio do not call pause_writing after it.
-        self.transmit(b"".join(buffers))
 
     def transmit(self, data: bytes) -> None:
         """Write bytes after held-back ones."""

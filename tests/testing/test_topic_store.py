@@ -10,7 +10,6 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.options import BrokerOptions
 from pulsar_spark.testing.refusals import Refusal
-from pulsar_spark.testing.topic import Clock
 from pulsar_spark.testing.topic_store import (
     TopicStore,
     Watcher,
@@ -21,12 +20,9 @@ from pulsar_spark.testing.topic_store import (
 _MODE = pb.CommandGetTopicsOfNamespace
 
 
-def never(*_: object) -> None:
-    raise AssertionError("nothing is to be scheduled here")
-
-
 def store(**options: object) -> TopicStore:
-    return TopicStore(BrokerOptions(**options), Clock(never, never))  # type: ignore[arg-type]
+    # Nothing is to be scheduled here.
+    return TopicStore(BrokerOptions(**options), None)  # type: ignore[arg-type]
 
 
 def name(text: str) -> TopicName:

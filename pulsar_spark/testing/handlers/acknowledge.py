@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.handlers.transact import check_enabled, transaction_of
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.subscription import PendingAck, Subscription
@@ -16,9 +14,8 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
 
 
-def ack(session: Session, command: Incoming) -> None:
+def ack(session: Session, body: pb.CommandAck) -> None:
     """Acknowledge entries one by one or cumulatively, whole or by batch index."""
-    body: pb.CommandAck = command.body
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
         if body.HasField("request_id"):
@@ -37,10 +34,8 @@ def ack(session: Session, command: Incoming) -> None:
         for one in body.message_id:
             subscription.ack(consumer, place_of(one), list(one.ack_set))
     if body.HasField("request_id"):
-        answer = commands.build(
-            pb.CommandAckResponse, consumer_id=consumer.consumer_id, request_id=body.request_id
-        )
-        session.send(answer, subscription.topic.name)
+        topic, consumer_id = subscription.topic.name, consumer.consumer_id
+        session.answer(body, pb.CommandAckResponse, topic, consumer_id=consumer_id)
     subscription.report_end()
 
 
@@ -51,9 +46,8 @@ def _acks(subscription: Subscription, body: pb.CommandAck) -> list[PendingAck]:
     return [PendingAck(place_of(one), list(one.ack_set), cumulative) for one in body.message_id]
 
 
-def redeliver(session: Session, command: Incoming) -> None:
+def redeliver(session: Session, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
     """Redeliver what a consumer has not acknowledged."""
-    body: pb.CommandRedeliverUnacknowledgedMessages = command.body
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
         return

@@ -17,7 +17,10 @@ Refuse = Callable[[Any, int, str], pb.BaseCommand | None]
 def _by(answer: Callable[..., Message], *repeated: str, **fields: Any) -> Refuse:
     """Return how to refuse a command by an answer, which repeats some fields of the command."""
 
-    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
+    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand | None:
+        if "request_id" in repeated and not body.HasField("request_id"):
+            # An ACK that asks for no answer.
+            return None
         same = {name: getattr(body, name) for name in repeated if body.HasField(name)}
         return commands.build(answer, error=code, message=message, **same, **fields)
 
@@ -32,18 +35,6 @@ def _by_code(answer: Callable[..., Message]) -> Refuse:
     """Return how to refuse by an answer whose fields for errors have longer names."""
     return lambda body, code, message: commands.build(
         answer, request_id=body.request_id, error_code=code, error_message=message
-    )
-
-
-def _ack(body: Any, code: int, message: str) -> pb.BaseCommand | None:
-    if not body.HasField("request_id"):
-        return None
-    return commands.build(
-        pb.CommandAckResponse,
-        consumer_id=body.consumer_id,
-        request_id=body.request_id,
-        error=code,
-        message=message,
     )
 
 
@@ -68,7 +59,7 @@ _REFUSALS: dict[int, Refuse] = {
         response=pb.CommandPartitionedTopicMetadataResponse.Failed,
     ),
     _T.SEND: _by(pb.CommandSendError, "producer_id", "sequence_id"),
-    _T.ACK: _ack,
+    _T.ACK: _by(pb.CommandAckResponse, "consumer_id", "request_id"),
     _T.GET_SCHEMA: _by_code(pb.CommandGetSchemaResponse),
     _T.GET_OR_CREATE_SCHEMA: _by_code(pb.CommandGetOrCreateSchemaResponse),
     _T.CONSUMER_STATS: _by_code(pb.CommandConsumerStatsResponse),

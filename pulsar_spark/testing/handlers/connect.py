@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -24,11 +23,9 @@ FEATURES = pb.FeatureFlags(
 )
 
 
-def connect(session: Session, command: Incoming) -> None:
+def connect(session: Session, body: pb.CommandConnect) -> None:
     """Agree on a protocol version, and accept the client if it may connect."""
-    body: pb.CommandConnect = command.body
-    authenticate = session.server.options.authenticate
-    if authenticate is not None and not authenticate(body.auth_method_name, body.auth_data):
+    if not session.server.options.accepts(body.auth_method_name, body.auth_data):
         raise Refusal(pb.AuthenticationError, "Failed to authenticate")
     session.connect = body
     own_version = session.server.options.protocol_version
@@ -47,10 +44,9 @@ def connect(session: Session, command: Incoming) -> None:
     session.send(answer)
 
 
-def auth_response(session: Session, command: Incoming) -> None:
+def auth_response(session: Session, body: pb.CommandAuthResponse) -> None:
     """Check fresh credentials, or close the connection of a client without any."""
-    authenticate = session.server.options.authenticate
-    data = command.body.response
-    if authenticate is not None and not authenticate(data.auth_method_name, data.auth_data):
+    data = body.response
+    if not session.server.options.accepts(data.auth_method_name, data.auth_data):
         session.server.note(f"connection {session.number}: credentials refused")
         session.disconnect()

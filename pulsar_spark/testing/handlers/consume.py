@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.states import State
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.entry_log import NOWHERE
-from pulsar_spark.testing.handlers import owned
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import is_stored
-from pulsar_spark.testing.subscription import Subscription
 from pulsar_spark.testing.topic import Topic, message_id, place_of
 from pulsar_spark.testing.topic_store import parse_topic
 
@@ -27,11 +23,10 @@ _UNKNOWN_CONSUMER = "Consumer not found"
 _MAX_PERMITS = 2**31 - 1
 
 
-def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] | None:
+def subscribe(session: Session, body: pb.CommandSubscribe) -> Coroutine[Any, Any, None] | None:
     """Connect a consumer to a subscription, created if it does not exist."""
-    body: pb.CommandSubscribe = command.body
     name = parse_topic(body.topic)
-    owned.check(session, str(name))
+    session.check_owns(str(name))
     if not body.subscription.strip():
         raise Refusal(pb.ProducerBusy, "Empty subscription name")
     if body.read_compacted and (
@@ -74,14 +69,14 @@ def _connect(session: Session, topic: Topic, body: pb.CommandSubscribe) -> None:
         topic.release(consumer)
         raise
     session.consumers[consumer.consumer_id] = consumer
-    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
+    session.answer(body, pb.CommandSuccess, topic.name)
     subscription.started(consumer)
 
 
 def _check_schema(topic: Topic, schema: pb.Schema) -> None:
     """Register a consumer's schema on an unused topic, otherwise check its compatibility."""
     idle = not len(topic.schemas) and not topic.log.messages and not len(topic.producers)
-    if idle and not any(sub.consumers for sub in topic.subscriptions.values()):
+    if idle and not topic.consumers:
         topic.policies.add_schema(topic.schemas, schema)
     else:
         topic.schemas.check_reader(schema, topic.policies.schema_compatibility)
@@ -94,9 +89,8 @@ def _consumer(session: Session, consumer_id: int) -> Consumer:
     return consumer
 
 
-def flow(session: Session, command: Incoming) -> None:
+def flow(session: Session, body: pb.CommandFlow) -> None:
     """Grant permits, counted in messages."""
-    body: pb.CommandFlow = command.body
     if not body.messagePermits:
         session.server.note(f"connection {session.number}: FLOW without permits")
         session.disconnect()
@@ -107,9 +101,8 @@ def flow(session: Session, command: Incoming) -> None:
         consumer.subscription.wake()
 
 
-def seek(session: Session, command: Incoming) -> None:
+def seek(session: Session, body: pb.CommandSeek) -> None:
     """Move a subscription: close its consumers, then answer."""
-    body: pb.CommandSeek = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription
     topic = subscription.topic
@@ -122,44 +115,40 @@ def seek(session: Session, command: Incoming) -> None:
     else:
         raise Refusal(pb.MetadataError, "Message id and message publish time were not present")
     topic.reset(subscription.name, start, ack_set)
-    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
+    session.answer(body, pb.CommandSuccess, topic.name)
 
 
-def last_message_id(session: Session, command: Incoming) -> None:
+def last_message_id(session: Session, body: pb.CommandGetLastMessageId) -> None:
     """Return the topic's last message, and the subscription's mark-delete position."""
-    body: pb.CommandGetLastMessageId = command.body
     consumer = _consumer(session, body.consumer_id)
     topic = consumer.subscription.topic
     if not topic.persistent:
         raise Refusal(pb.UnknownError, "A non-persistent topic has no last message")
-    place, batch_index = topic.last_message(compacted=consumer.read_compacted) or (
-        NOWHERE,
-        -1,
-    )
+    place, batch_index = topic.last_message(compacted=consumer.read_compacted) or (NOWHERE, -1)
     last = message_id(place)
     last.partition = topic.partition
     last.batch_index = batch_index
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandGetLastMessageIdResponse,
-        request_id=body.request_id,
+        topic.name,
         last_message_id=last,
         consumer_mark_delete_position=message_id(consumer.subscription.cursor.mark_delete),
     )
-    session.send(answer, topic.name)
 
 
-def stats(session: Session, command: Incoming) -> None:
+def stats(session: Session, body: pb.CommandConsumerStats) -> None:
     """Return a consumer's statistics; for an unknown one, end the connection as a broker does."""
-    body: pb.CommandConsumerStats = command.body
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
         session.server.note(f"connection {session.number}: CONSUMER_STATS of an unknown consumer")
         session.disconnect()
         return
     subscription = consumer.subscription
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandConsumerStatsResponse,
-        request_id=body.request_id,
+        subscription.topic.name,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
         unackedMessages=consumer.unacked,
@@ -168,37 +157,24 @@ def stats(session: Session, command: Incoming) -> None:
         type=_S.SubType.Name(subscription.kind),
         msgBacklog=subscription.cursor.backlog(),
     )
-    session.send(answer, subscription.topic.name)
 
 
-def close_consumer(session: Session, command: Incoming) -> None:
+def close_consumer(session: Session, body: pb.CommandCloseConsumer) -> None:
     """Remove a consumer; its unacknowledged messages go to others."""
-    body: pb.CommandCloseConsumer = command.body
     consumer = session.consumers.pop(body.consumer_id, None)
     topic = None if consumer is None else consumer.subscription.topic
     if consumer is not None:
         consumer.subscription.topic.release(consumer)
-    session.send(
-        commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name if topic else None
-    )
+    session.answer(body, pb.CommandSuccess, None if topic is None else topic.name)
 
 
-def unsubscribe(session: Session, command: Incoming) -> None:
+def unsubscribe(session: Session, body: pb.CommandUnsubscribe) -> None:
     """Close a consumer, and remove its subscription if it was the only one."""
-    body: pb.CommandUnsubscribe = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription
     topic = subscription.topic
-    others = [other for other in subscription.consumers if other is not consumer]
-    if others and not body.force:
+    if len(subscription.consumers) > 1 and not body.force:
         raise Refusal(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
     del session.consumers[body.consumer_id]
-    _end(subscription, others)
-    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id), topic.name)
-
-
-def _end(subscription: Subscription, others: list[Consumer]) -> None:
-    for other in others:
-        other.session.close_consumer(other)
-    subscription.consumers.clear()
-    subscription.topic.drop_subscription(subscription.name)
+    topic.remove_subscription(subscription.name)
+    session.answer(body, pb.CommandSuccess, topic.name)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import topics_hash
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic_store import MAX_PATTERN, Watcher, filter_by_pattern, parse_topic
 from pulsar_spark.testing.transactions import COORDINATOR_TOPIC
@@ -16,13 +15,12 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
 
 
-def lookup(session: Session, command: Incoming) -> None:
+def lookup(session: Session, body: pb.CommandLookupTopic) -> None:
     """Return the broker that serves a topic.
 
     A single broker answers like a standalone one: itself, at the service URL. Of several, each
     names the owner. Brokers redirect only about topics that none has loaded yet.
     """
-    body: pb.CommandLookupTopic = command.body
     server = session.server
     parsed = parse_topic(body.topic)
     server.topics.namespaces.check(parsed)
@@ -32,59 +30,55 @@ def lookup(session: Session, command: Incoming) -> None:
         raise Refusal(pb.ServiceNotReady, f"the broker do not have {listener} listener")
     owner = server.topics.owner(name)
     url, tls = server.service_url(owner), server.options.tls is not None
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandLookupTopicResponse,
-        request_id=body.request_id,
+        name,
         response=pb.CommandLookupTopicResponse.Connect,
         brokerServiceUrl=None if tls else url,
         brokerServiceUrlTls=url if tls else None,
         authoritative=True,
         proxy_through_service_url=server.options.brokers == 1,
     )
-    session.send(answer, name)
 
 
-def partitioned_metadata(session: Session, command: Incoming) -> None:
+def partitioned_metadata(session: Session, body: pb.CommandPartitionedTopicMetadata) -> None:
     """Return a topic's number of partitions."""
-    body: pb.CommandPartitionedTopicMetadata = command.body
     name = parse_topic(body.topic)
     create = body.metadata_auto_creation_enabled
     if str(name) == COORDINATOR_TOPIC and session.server.options.transactions:
         partitions = 1
     else:
         partitions = session.server.topics.partitions(name, auto_create=create)
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandPartitionedTopicMetadataResponse,
-        request_id=body.request_id,
+        str(name),
         response=pb.CommandPartitionedTopicMetadataResponse.Success,
         partitions=partitions,
     )
-    session.send(answer, str(name))
 
 
-def topics_of_namespace(session: Session, command: Incoming) -> None:
+def topics_of_namespace(session: Session, body: pb.CommandGetTopicsOfNamespace) -> None:
     """List a namespace's topics, filtered by a pattern if it is short enough."""
-    body: pb.CommandGetTopicsOfNamespace = command.body
     names = session.server.topics.of_namespace(body.namespace, body.mode)
     filtered = body.HasField("topics_pattern") and len(body.topics_pattern) <= MAX_PATTERN
     if filtered:
         names = filter_by_pattern(names, body.topics_pattern)
     digest = topics_hash(names)
     changed = not body.HasField("topics_hash") or body.topics_hash != digest
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandGetTopicsOfNamespaceResponse,
-        request_id=body.request_id,
         topics=names if changed else [],
         filtered=filtered,
         topics_hash=digest,
         changed=changed,
     )
-    session.send(answer)
 
 
-def watch_topics(session: Session, command: Incoming) -> None:
+def watch_topics(session: Session, body: pb.CommandWatchTopicList) -> None:
     """From now on, report topics that appear and disappear."""
-    body: pb.CommandWatchTopicList = command.body
     if len(body.topics_pattern) > MAX_PATTERN:
         raise Refusal(pb.NotAllowedError, f"The pattern has more than {MAX_PATTERN} characters")
 
@@ -106,20 +100,18 @@ def watch_topics(session: Session, command: Incoming) -> None:
         session.watchers.pop(body.watcher_id)()
     store.watchers.append(watcher)
     session.watchers[body.watcher_id] = lambda: store.watchers.remove(watcher)
-    answer = commands.build(
+    session.answer(
+        body,
         pb.CommandWatchTopicListSuccess,
-        request_id=body.request_id,
         watcher_id=body.watcher_id,
         topic=names if body.topics_hash != digest else [],
         topics_hash=digest,
     )
-    session.send(answer)
 
 
-def unwatch_topics(session: Session, command: Incoming) -> None:
+def unwatch_topics(session: Session, body: pb.CommandWatchTopicListClose) -> None:
     """Stop reporting."""
-    body: pb.CommandWatchTopicListClose = command.body
     stop = session.watchers.pop(body.watcher_id, None)
     if stop is not None:
         stop()
-    session.send(commands.build(pb.CommandSuccess, request_id=body.request_id))
+    session.answer(body, pb.CommandSuccess)

@@ -12,9 +12,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frame_parts import parse_payload
 from pulsar_spark.protocol.states import State
 from pulsar_spark.testing import quotas
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.entry_log import NOWHERE
-from pulsar_spark.testing.handlers import owned
 from pulsar_spark.testing.handlers.transact import check_enabled, transaction_of
 from pulsar_spark.testing.producers import Producer
 from pulsar_spark.testing.refusals import Refusal
@@ -28,12 +26,11 @@ _NONE = 2**64 - 1
 _PACKAGE = "org.apache.pulsar.broker.service.BrokerServiceException"
 
 
-def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] | None:
+def producer(session: Session, body: pb.CommandProducer) -> Coroutine[Any, Any, None] | None:
     """Register a producer, under its own name or a new one."""
-    body: pb.CommandProducer = command.body
     server = session.server
     name = parse_topic(body.topic)
-    owned.check(session, str(name))
+    session.check_owns(str(name))
     topic = server.topics.open(name, create=True)
     if topic.terminated:
         text = f"{_PACKAGE}$TopicTerminatedException: Topic was already terminated"
@@ -83,24 +80,13 @@ def _admit(created: Producer) -> None:
         former.topic.producers.remove(former)
     topic.producers.add(created)
     session.producers[created.producer_id] = created
-    answer = commands.build(
-        pb.CommandProducerSuccess,
-        request_id=created.request_id,
-        producer_name=created.name,
-        last_sequence_id=topic.sequence_ids.get(created.name, -1) if topic.deduplicates else -1,
-        schema_version=created.schema_version,
-        topic_epoch=created.topic_epoch if created.ready else None,
-        producer_ready=created.ready,
-    )
-    session.send(answer, topic.name)
+    session.announce_producer(created)
 
 
-def send(session: Session, command: Incoming) -> None:
+def send(session: Session, body: pb.CommandSend, payload: memoryview) -> None:
     """Store an entry as it is, and send its receipt."""
-    body: pb.CommandSend = command.body
     owner = session.producers.get(body.producer_id)
-    payload = command.payload
-    if owner is None or not owner.ready or payload is None:
+    if owner is None or not owner.ready:
         return
     topic = owner.topic
     if owner.fenced:
@@ -162,13 +148,9 @@ def _kept(payload: memoryview) -> Buffer:
     return bytes(payload)
 
 
-def close_producer(session: Session, command: Incoming) -> None:
+def close_producer(session: Session, body: pb.CommandCloseProducer) -> None:
     """Close a producer."""
-    body: pb.CommandCloseProducer = command.body
     owner = session.producers.pop(body.producer_id, None)
-    session.send(
-        commands.build(pb.CommandSuccess, request_id=body.request_id),
-        owner.topic.name if owner else None,
-    )
+    session.answer(body, pb.CommandSuccess, owner.topic.name if owner else None)
     if owner is not None:
         owner.topic.producers.remove(owner)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic_store import parse_topic
 
@@ -14,9 +12,8 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
 
 
-def get_schema(session: Session, command: Incoming) -> None:
+def get_schema(session: Session, body: pb.CommandGetSchema) -> None:
     """Return one version of a topic's schema, or the latest."""
-    body: pb.CommandGetSchema = command.body
     name = parse_topic(body.topic)
     version = body.schema_version if body.HasField("schema_version") else None
     history = session.server.topics.schemas_if_any(name)
@@ -26,24 +23,16 @@ def get_schema(session: Session, command: Incoming) -> None:
     schema = pb.Schema()
     schema.CopyFrom(found[0])
     schema.name = f"{name.partitioned.namespace_name}/{name.partitioned.local_name}"
-    answer = commands.build(
-        pb.CommandGetSchemaResponse,
-        request_id=body.request_id,
-        schema=schema,
-        schema_version=found[1],
+    session.answer(
+        body, pb.CommandGetSchemaResponse, str(name), schema=schema, schema_version=found[1]
     )
-    session.send(answer, str(name))
 
 
-def get_or_create_schema(session: Session, command: Incoming) -> None:
+def get_or_create_schema(session: Session, body: pb.CommandGetOrCreateSchema) -> None:
     """Register a schema, and return its version."""
-    body: pb.CommandGetOrCreateSchema = command.body
     name = parse_topic(body.topic)
     store = session.server.topics
     if not store.parts(name):
         raise Refusal(pb.TopicNotFound, f"Topic not found {name}")
     version = store.namespaces.policies(name).add_schema(store.schemas(name), body.schema)
-    answer = commands.build(
-        pb.CommandGetOrCreateSchemaResponse, request_id=body.request_id, schema_version=version
-    )
-    session.send(answer, str(name))
+    session.answer(body, pb.CommandGetOrCreateSchemaResponse, str(name), schema_version=version)

@@ -1,16 +1,15 @@
 """The table of commands: type → handler function.
 
-A handler gets the session and the command, and answers through the session. It raises Refusal to
-refuse the command, and returns a coroutine if it must wait.
+A handler gets the session and the command's body, and the payload of a SEND; it answers through the
+session. It raises Refusal to refuse the command, and returns a coroutine if it must wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.handlers import (
     acknowledge,
     connect,
@@ -21,10 +20,7 @@ from pulsar_spark.testing.handlers import (
     transact,
 )
 
-if TYPE_CHECKING:
-    from pulsar_spark.testing.session import Session
-
-Handler = Callable[["Session", Incoming], Coroutine[Any, Any, None] | None]
+Handler = Callable[..., Coroutine[Any, Any, None] | None]
 
 _T = pb.BaseCommand
 

@@ -67,12 +67,10 @@ def tenants(server: Server, asked: RestRequest) -> list[str]:
     return sorted(server.topics.namespaces.tenants)
 
 
-def tenant(server: Server, asked: RestRequest) -> dict[str, Any]:
+def tenant(
+    server: Server, asked: RestRequest, missing: str = "Tenant does not exist"
+) -> dict[str, Any]:
     """A tenant's roles and clusters."""
-    return _tenant(server, asked, "Tenant does not exist")
-
-
-def _tenant(server: Server, asked: RestRequest, missing: str) -> dict[str, Any]:
     found = server.topics.namespaces.tenants.get(asked.named["tenant"])
     if found is None:
         raise Failure(HTTPStatus.NOT_FOUND, missing)
@@ -93,7 +91,7 @@ def create_tenant(server: Server, asked: RestRequest) -> None:
 def change_tenant(server: Server, asked: RestRequest) -> None:
     """Change a tenant."""
     _check_info(server, asked)
-    _tenant(server, asked, f"Tenant {asked.named['tenant']} not found")
+    tenant(server, asked, f"Tenant {asked.named['tenant']} not found")
     _set(server, asked)
 
 
@@ -120,7 +118,7 @@ def _set(server: Server, asked: RestRequest) -> None:
 
 def delete_tenant(server: Server, asked: RestRequest) -> None:
     """Delete a tenant that has no namespaces."""
-    _tenant(server, asked, "Tenant doesn't exist")
+    tenant(server, asked, "Tenant doesn't exist")
     name = asked.named["tenant"]
     if server.topics.namespaces.of_tenant(name, map(topic_name, server.topics.topics)):
         raise Failure(HTTPStatus.CONFLICT, "The tenant still has active namespaces")

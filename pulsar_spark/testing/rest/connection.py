@@ -82,9 +82,8 @@ class RestConnection(Wire):
             self.disconnect()
 
     def _answer(self, asked: RestRequest) -> RestAnswer:
-        authenticate = self._server.options.authenticate
         try:
-            if authenticate is not None and not authenticate(*asked.credentials):
+            if not self._server.options.accepts(*asked.credentials):
                 return _refused(HTTPStatus.UNAUTHORIZED, "Authentication required")
             handler, request = handler_of(asked)
             return RestAnswer.of(handler(self._server, request))

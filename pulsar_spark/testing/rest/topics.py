@@ -106,7 +106,7 @@ def delete_partitioned(server: Server, asked: RestRequest) -> None:
 
 def _delete(server: Server, asked: RestRequest) -> None:
     for one in server.topics.parts(asked.topic):
-        clients = _clients(one)
+        clients = len(one.producers) + len(one.consumers)
         if clients and not asked.flag("force"):
             text = f"Topic has {clients} connected producers/consumers"
             raise Failure(HTTPStatus.PRECONDITION_FAILED, text)
@@ -115,11 +115,6 @@ def _delete(server: Server, asked: RestRequest) -> None:
         found.Control(server).delete_topic(str(asked.topic))
     else:
         server.topics.delete(asked.topic)
-
-
-def _clients(topic: Topic) -> int:
-    consumers = sum(len(one.consumers) for one in topic.subscriptions.values())
-    return len(topic.producers) + consumers
 
 
 def unload(server: Server, asked: RestRequest) -> None:
@@ -133,7 +128,7 @@ def truncate(server: Server, asked: RestRequest) -> None:
     for one in found.parts(server, asked.topic):
         for name in one.subscriptions:
             one.skip(name)
-        one.roll()
+        one.log.roll()
         one.trim(one.log.end_place())
 
 
