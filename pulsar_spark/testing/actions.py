@@ -10,54 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
 from pulsar_spark.testing.refusals import server_error
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.rules import Seen
+    from pulsar_spark.testing.session import Session
 
 _U16 = Struct(">H")
 _U32 = Struct(">I")
-
-
-class ActionTarget(Protocol):
-    """The connection that an action applies to; everything is on the broker's thread."""
-
-    def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
-        """Answer a command with an error."""
-
-    def send(self, command: pb.BaseCommand, topic: str | None = None) -> None:
-        """Send a command, in order with all others."""
-
-    def transmit(self, data: bytes) -> None:
-        """Write bytes after delayed ones."""
-
-    def write(self, data: bytes) -> None:
-        """Write bytes now, before held-back ones."""
-
-    def disconnect(self, *, reset: bool = False) -> None:
-        """Close the connection, normally or by a TCP reset."""
-
-    def mute(self) -> None:
-        """Answer nothing any more, and ignore what is received."""
-
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after some time, if the connection is still open."""
-
-    @property
-    def output_held(self) -> bool:
-        """Whether frames wait."""
-
-    def hold_input(self, seconds: float) -> None:
-        """Delay the commands of this connection for some time, in order."""
-
-    def hold_output(self, seconds: float) -> None:
-        """Delay the frames to this connection for some time, in order."""
 
 
 @dataclass(slots=True)
@@ -71,30 +36,34 @@ class Incoming:
 
 
 class Action:
-    """What happens instead; the base class changes nothing."""
+    """What happens instead; the base class changes nothing.
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    The session is the connection that it applies to; everything is on the broker's thread.
+    """
+
+    wants_answer: ClassVar[bool] = False
+    """Whether the action, set on a request, applies to its answer.
+
+    Requests have no payload to damage, and are neither cut nor repeated.
+    """
+
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Handle a client's command; only `command.carry_out` carries it out."""
         command.carry_out(command)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Handle a frame to a client; only `target.transmit` sends it."""
         target.transmit(frame)
-
-    @property
-    def wants_answer(self) -> bool:
-        """Whether the action, set on a request, applies to its answer."""
-        return False
 
 
 @dataclass(frozen=True)
 class Drop(Action):
     """The command is lost: not carried out, or not sent."""
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Lose it."""
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Lose it."""
 
 
@@ -109,7 +78,7 @@ class Delay(Action):
     seconds: float
     hold: bool | None = None
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Carry it out later."""
         hold = not hasattr(command.body, "request_id") if self.hold is None else self.hold
         target.later(self.seconds, lambda: command.carry_out(command))
@@ -117,7 +86,7 @@ class Delay(Action):
             # After the line above, so that this command continues first.
             target.hold_input(self.seconds)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send it later."""
         hold = not hasattr(seen.body, "request_id") if self.hold is None else self.hold
         if hold:
@@ -140,7 +109,7 @@ class Error(Action):
         except ValueError:
             raise OptionError(f"{self.code!r} is no ServerError") from None
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Answer with the error."""
         target.refuse(command.kind, command.body, server_error(self.code), self.message)
 
@@ -151,11 +120,11 @@ class Close(Action):
 
     reset: bool = False
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Close without carrying it out."""
         target.disconnect(reset=self.reset)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Close without sending it."""
         target.disconnect(reset=self.reset)
 
@@ -164,11 +133,11 @@ class Close(Action):
 class BlackHole(Action):
     """The connection stays open, but the broker falls silent: a half-open peer."""
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Fall silent."""
         target.mute()
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Fall silent."""
         target.mute()
 
@@ -181,17 +150,17 @@ class Redirect(Action):
     url_tls: str | None = None
     authoritative: bool = False
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Answer with the redirect."""
-        response = commands.build(
+        target.answer(
+            command.body,
             pb.CommandLookupTopicResponse,
-            request_id=command.body.request_id,
+            seen.topic,
             response=pb.CommandLookupTopicResponse.Redirect,
             brokerServiceUrl=self.url,
             brokerServiceUrlTls=self.url_tls,
             authoritative=self.authoritative,
         )
-        target.send(response, seen.topic)
 
 
 @dataclass(frozen=True)
@@ -201,22 +170,19 @@ class Rewrite(Action):
     For SEND, the function gets what follows the command; for other requests the answer.
     """
 
+    wants_answer = True
+
     function: Callable[[bytes], bytes]
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Carry it out with other bytes."""
         if command.payload is not None:
             command.payload = memoryview(self.function(bytes(command.payload)))
         command.carry_out(command)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send other bytes."""
         target.transmit(self.function(frame))
-
-    @property
-    def wants_answer(self) -> bool:
-        """Requests have no payload to damage."""
-        return True
 
 
 CORRUPTIBLE = ("payload", "checksum", "metadata", "metadata_size", "magic", "command", "size")
@@ -229,13 +195,15 @@ class Corrupt(Action):
     In frames without a payload the command is damaged, for every part except "size".
     """
 
+    wants_answer = True
+
     part: str = "payload"
 
     def __post_init__(self) -> None:
         if self.part not in CORRUPTIBLE:
             raise OptionError(f"{self.part!r} is no part of a frame", f"One of {CORRUPTIBLE}.")
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Carry out a SEND as if it had been damaged on the way."""
         if command.payload is not None:
             data = bytearray(command.payload)
@@ -243,7 +211,7 @@ class Corrupt(Action):
             command.payload = memoryview(bytes(data))
         command.carry_out(command)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send the damaged frame."""
         data = bytearray(frame)
         command_end = 2 * _U32.size + _U32.unpack_from(data, _U32.size)[0]
@@ -255,11 +223,6 @@ class Corrupt(Action):
         else:
             data[_position(data, command_end, self.part)] ^= 0x01
         target.transmit(bytes(data))
-
-    @property
-    def wants_answer(self) -> bool:
-        """Requests have no payload to damage."""
-        return True
 
 
 def _position(data: bytearray, start: int, part: str) -> int:
@@ -285,44 +248,40 @@ def _position(data: bytearray, start: int, part: str) -> int:
 class Truncate(Action):
     """Only the first `size` bytes of the frame are sent, then the connection is closed."""
 
+    wants_answer = True
+
     size: int = 6
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send the beginning, then close."""
         target.transmit(frame[: self.size])
         target.disconnect()
-
-    @property
-    def wants_answer(self) -> bool:
-        """Only frames from the broker can be truncated."""
-        return True
 
 
 @dataclass(frozen=True)
 class Duplicate(Action):
     """The frame is sent more than once: `copies` times in all."""
 
+    wants_answer = True
+
     copies: int = 2
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send it again and again."""
         for _ in range(self.copies):
             target.transmit(frame)
-
-    @property
-    def wants_answer(self) -> bool:
-        """A request is carried out once; its answer is sent several times."""
-        return True
 
 
 @dataclass(frozen=True)
 class Trickle(Action):
     """The frame is sent in pieces of `size` bytes, one every `seconds`."""
 
+    wants_answer = True
+
     size: int = 1
     seconds: float = 0.001
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Send the first piece now and the others later, and everything else after them."""
         if target.output_held:
             target.transmit(frame)
@@ -331,11 +290,6 @@ class Trickle(Action):
         for number, piece in enumerate(pieces):
             target.later(number * self.seconds, partial(target.write, piece))
         target.hold_output(len(pieces) * self.seconds)
-
-    @property
-    def wants_answer(self) -> bool:
-        """Only frames from the broker can be sent in pieces."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -347,12 +301,12 @@ class Call(Action):
 
     function: Callable[[Seen], object]
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         """Call, then carry it out."""
         self.function(seen)
         command.carry_out(command)
 
-    def on_frame(self, target: ActionTarget, frame: bytes, seen: Seen) -> None:
+    def on_frame(self, target: Session, frame: bytes, seen: Seen) -> None:
         """Call, then send it."""
         self.function(seen)
         target.transmit(frame)

@@ -93,7 +93,7 @@ class Faults:
             when=when,
             answer=answer or (is_request and action.wants_answer),
             direction=direction,
-            remove=self._remove,
+            removed_by=self._remove,
         )
         with self._lock:
             self._rules = {**self._rules, command: (*self._rules.get(command, ()), rule)}

@@ -40,33 +40,21 @@ class Seen:
     body: Any
 
 
+@dataclass(eq=False)
 class Rule:
     """A fault that was set; `hits` counts its uses. A context manager that removes it."""
 
-    def __init__(
-        self,
-        command: str,
-        action: Action,
-        *,
-        times: int | None,
-        after: int,
-        topic: str | None,
-        when: Callable[[Seen], bool] | None,
-        answer: bool,
-        direction: str,
-        remove: Callable[[Rule], None],
-    ) -> None:
-        self.command = command
-        self.action = action
-        self.times = times
-        self.after = after
-        self.topic = topic
-        self.when = when
-        self.answer = answer
-        self.direction = direction
-        self.hits = 0
-        self._passed = 0
-        self._remove = remove
+    command: str
+    action: Action
+    times: int | None
+    after: int
+    topic: str | None
+    when: Callable[[Seen], bool] | None
+    answer: bool
+    direction: str
+    removed_by: Callable[[Rule], None]
+    hits: int = 0
+    passed: int = 0
 
     def applies_to(self, seen: Seen) -> bool:
         """Whether the rule applies to a command; counts it if so."""
@@ -76,15 +64,15 @@ class Rule:
             return False
         if self.when is not None and not self.when(seen):
             return False
-        self._passed += 1
-        if self._passed <= self.after:
+        self.passed += 1
+        if self.passed <= self.after:
             return False
         self.hits += 1
         return True
 
     def remove(self) -> None:
         """Remove the rule."""
-        self._remove(self)
+        self.removed_by(self)
 
     def __enter__(self) -> Rule:
         return self

@@ -17,9 +17,10 @@ from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
-from pulsar_spark.testing.actions import Action, ActionTarget, Drop, Incoming
+from pulsar_spark.testing.actions import Action, Drop, Incoming
 from pulsar_spark.testing.rules import Rule, Seen
 from pulsar_spark.testing.server import Server
+from pulsar_spark.testing.session import Session
 from tests import brief
 
 NOW = 1_700_000_000_000
@@ -118,7 +119,7 @@ def fill(broker: EmbeddedBroker, topic: str, entries: int, batch: int = 3) -> li
 class _NoTopic(Action):
     """Answer that the topic is empty, as brokers do to a consumer without a topic."""
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         target.send(brief.last_id_response(command.body.request_id, EARLIEST.to_pb()))
 
 
@@ -128,7 +129,7 @@ class _Nowhere(Action):
     def __init__(self) -> None:
         self.lost: set[int] = set()
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         self.lost.add(command.body.consumer_id)
         target.send(commands.build(pb.CommandSuccess, request_id=command.body.request_id))
 
@@ -136,7 +137,7 @@ class _Nowhere(Action):
 class _Answered(Action):
     """Answer a request without doing anything."""
 
-    def on_command(self, target: ActionTarget, command: Incoming, seen: Seen) -> None:
+    def on_command(self, target: Session, command: Incoming, seen: Seen) -> None:
         target.send(commands.build(pb.CommandSuccess, request_id=command.body.request_id))
 
 
