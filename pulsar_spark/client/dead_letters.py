@@ -70,9 +70,8 @@ class LetterProducer:
         )
         self._worker = CallbackThread("pulsar-spark-letters")
         self._lock = threading.Lock()
-        # The following are guarded by _lock.
+        # Guarded by _lock.
         self._closed = False
-        self._used = False
         # Used by the worker only.
         self._left = False
         self._writers: OrderedDict[_Writing, PartitionedProducer] = OrderedDict()
@@ -84,8 +83,6 @@ class LetterProducer:
 
         It is delivered at the time `deliver_at` in milliseconds if that is given.
         """
-        with self._lock:
-            self._used = True
         self._worker.run(partial(self._send, topic, message, more, done, deliver_at))
 
     def _send(
@@ -137,8 +134,9 @@ class LetterProducer:
         with self._lock:
             if self._closed:
                 return
-            self._closed, used = True, self._used
-        if used:
+            self._closed = True
+        # Otherwise nothing was ever sent.
+        if self._worker.reached() is not None:
             self._worker.run(self._leave)
             try:
                 yield from settled([self._worker.reached()], _CLOSE_SECONDS)

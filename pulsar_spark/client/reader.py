@@ -29,7 +29,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
-from pulsar_spark.engine.operations import Steps, in_steps, settled
+from pulsar_spark.engine.operations import Steps, in_steps, settled, value_of
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Backoff, can_pass
 from pulsar_spark.engine.timers import Timer
@@ -466,21 +466,15 @@ class PulsarReader(Closing):
         ends = (yield from self._asking_last_ids()) if None in answers else {}
         positions: dict[str, Position] = {}
         for topic, answer in zip(self._partitions, answers, strict=True):
-            if isinstance(answer, PulsarError):
-                raise answer
-            positions[topic] = Position.after(ends[topic]) if answer is None else answer.start
+            found = value_of(answer)
+            positions[topic] = Position.after(ends[topic]) if found is None else found.start
         return positions
 
     def _asking_last_ids(self) -> Steps[dict[str, MessageIdAdv]]:
-        found: dict[str, MessageIdAdv] = {}
         answers = yield from self._context.lookup.asking_last_message_ids(
             self._partitions, read_compacted=self._options.read_compacted
         )
-        for topic, answer in answers.items():
-            if isinstance(answer, PulsarError):
-                raise answer
-            found[topic] = answer
-        return found
+        return {topic: value_of(answer) for topic, answer in answers.items()}
 
 
 # The official client's name.

@@ -209,8 +209,10 @@ class RecordSchema(DefinedSchema):
     method returns the definition, and values are objects of the class.
     """
 
-    def __init__(self, kind: int, record_cls: Any, schema_definition: Any) -> None:
-        name = SchemaInfo(kind).type_name
+    _kind: int
+
+    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
+        name = SchemaInfo(self._kind).type_name
         if record_cls is not None and not callable(getattr(record_cls, "schema", None)):
             raise OptionError(
                 f"record_cls is {record_cls!r}, which has no method schema()",
@@ -218,7 +220,7 @@ class RecordSchema(DefinedSchema):
             )
         definition = schema_definition if record_cls is None else record_cls.schema()
         self._record_cls = record_cls
-        super().__init__(SchemaInfo(kind, name, self._text(definition, name)))
+        super().__init__(SchemaInfo(self._kind, name, self._text(definition, name)))
         from pulsar_spark.schema.python_values import definition_of
 
         # Fails here, where the user passes the definition, if it is invalid.
@@ -291,15 +293,13 @@ def _as_given(field: Any, value: Any) -> Any:
 class JsonSchema(RecordSchema):
     """Values are dicts, sent as JSON. Raises SchemaMismatch if the definition is invalid."""
 
-    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
-        super().__init__(pb.Schema.Json, record_cls, schema_definition)
+    _kind = pb.Schema.Json
 
 
 class AvroSchema(RecordSchema):
     """Values are dicts, sent as Avro. Raises SchemaMismatch if the definition is invalid."""
 
-    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
-        super().__init__(pb.Schema.Avro, record_cls, schema_definition)
+    _kind = pb.Schema.Avro
 
 
 class KeyValueSchema(DefinedSchema):
@@ -413,9 +413,7 @@ class AutoConsumeSchema(Schema):
 
     def encode(self, obj: Any) -> bytes:
         """Raise UnsupportedFeature."""
-        raise UnsupportedFeature(
-            "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
-        )
+        raise _for_reading()
 
     def decode(self, data: bytes) -> bytes:
         """Return `data`, whose schema is unknown."""
@@ -458,6 +456,12 @@ def undecodable(found: Any, info: SchemaInfo, version: str = "") -> CorruptMessa
     )
 
 
+def _for_reading() -> UnsupportedFeature:
+    return UnsupportedFeature(
+        "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
+    )
+
+
 def check_schema(schema: Any, *, writing: bool = False) -> Schema:
     """Check a user's schema; None becomes BytesSchema.
 
@@ -466,9 +470,7 @@ def check_schema(schema: Any, *, writing: bool = False) -> Schema:
     if schema is None:
         return BytesSchema()
     if writing and isinstance(schema, AutoConsumeSchema):
-        raise UnsupportedFeature(
-            "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
-        )
+        raise _for_reading()
     if not isinstance(schema, Schema):
         raise OptionError(
             f"a schema is an object of the class {type(schema).__module__}."

@@ -7,7 +7,7 @@ because each call of a decoder has a fixed cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.client.schema import AutoConsumeSchema, DefinedSchema, Schema, undecodable
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -18,8 +18,12 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
 
 if TYPE_CHECKING:
+    from pulsar_spark.client.message import Message
     from pulsar_spark.schema.python_values import PythonDecoder, PythonPairDecoder
     from pulsar_spark.schema.registry import SchemaVersions
+
+    # What decodes values, the schema that they are read with, and the version's number.
+    _Decoder = tuple[PythonDecoder | PythonPairDecoder, SchemaInfo, str]
 
 _MAX_DECODERS = 100
 
@@ -27,17 +31,6 @@ Keys = Callable[[], Sequence[bytes | None]]
 """Returns the keys of messages, for schemas that separate them from payloads."""
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
-
-
-class _Received(Protocol):
-    """What is asked of a message, see `message.Message`."""
-
-    def data(self) -> bytes: ...
-    def has_null_value(self) -> bool: ...
-    def topic_name(self) -> str: ...
-    def version_bytes(self) -> bytes: ...
-    def fields(self) -> AnyMetadata: ...
-    def message_id(self) -> object: ...
 
 
 class MessageValues:
@@ -54,7 +47,7 @@ class MessageValues:
         self._versions: dict[str, SchemaVersions] = {}
         self._decoders: dict[tuple[str, bytes], _Decoder] = {}
 
-    def of(self, message: _Received) -> Any:
+    def of(self, message: Message) -> Any:
         """Return a message's value; None for a null value, unless it is a pair with a key.
 
         Raises CorruptMessage that names the field, SchemaMismatch for a version that cannot be
@@ -70,7 +63,7 @@ class MessageValues:
         except PulsarError as error:
             raise error.with_context(topic=topic, message_id=message.message_id()) from None
 
-    def written_with(self, message: _Received) -> SchemaInfo | None:
+    def written_with(self, message: Message) -> SchemaInfo | None:
         """Return the schema that a message was written with, None for bytes.
 
         May ask a broker, and raises its error.
@@ -87,8 +80,24 @@ class MessageValues:
         self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
     ) -> list[Any]:
         """Decode messages of one topic and version; an invalid one gives its error instead."""
-        decoder = self._decoder(topic, version)
-        return list(payloads) if decoder is None else decoder.decode(payloads, keys, self.schema)
+        from pulsar_spark.schema.arrow.arrays import binaries
+        from pulsar_spark.schema.codec import Undecodable
+
+        known = self._decoder(topic, version)
+        if known is None:
+            return list(payloads)
+        decoder, reader, number = known
+        found = decoder.decode(binaries(payloads), binaries(keys()) if decoder.separated else None)
+
+        def made(value: Any, payload: bytes | None) -> Any:
+            if isinstance(value, Undecodable):
+                return undecodable(value, reader, number)
+            try:
+                return self.schema.made(value, payload)
+            except CorruptMessage as error:
+                return error
+
+        return list(map(made, found, payloads))
 
     def _decoder(self, topic: str, version: bytes) -> _Decoder | None:
         """Return the decoder of a version of a topic, None if values are bytes."""
@@ -104,6 +113,7 @@ class MessageValues:
 
     def _made(self, owner: str, version: bytes) -> _Decoder | None:
         from pulsar_spark.schema.codec import is_decoded
+        from pulsar_spark.schema.python_values import decoder_between
         from pulsar_spark.schema.registry import version_number
 
         reader = self.schema.registered()
@@ -115,7 +125,7 @@ class MessageValues:
                 return None
             reader = writer
         try:
-            return _Decoder(writer or reader, reader, number)
+            return decoder_between(writer or reader, reader), reader, number
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"version {number} of the topic's schema: {error.what}" if number else error.what,
@@ -131,37 +141,6 @@ class MessageValues:
         if owner not in self._versions:
             self._versions[owner] = SchemaVersions(self._lookup, owner)
         return self._versions[owner](version)
-
-
-class _Decoder:
-    """Decodes values written with one version."""
-
-    def __init__(self, writer: SchemaInfo, reader: SchemaInfo, number: str) -> None:
-        from pulsar_spark.schema.python_values import decoder_between
-
-        self._decoder: PythonDecoder | PythonPairDecoder = decoder_between(writer, reader)
-        self._separated = self._decoder.separated
-        self._reader = reader
-        self._number = number
-
-    def decode(self, payloads: Sequence[bytes | None], keys: Keys, schema: Schema) -> list[Any]:
-        """Return a value or an error for each payload."""
-        from pulsar_spark.schema.arrow.arrays import binaries
-        from pulsar_spark.schema.codec import Undecodable
-
-        found = self._decoder.decode(
-            binaries(payloads), binaries(keys()) if self._separated else None
-        )
-
-        def made(value: Any, payload: bytes | None) -> Any:
-            if isinstance(value, Undecodable):
-                return undecodable(value, self._reader, self._number)
-            try:
-                return schema.made(value, payload)
-            except CorruptMessage as error:
-                return error
-
-        return list(map(made, found, payloads))
 
 
 def key_of(fields: AnyMetadata) -> bytes | None:
