@@ -8,48 +8,17 @@ from enum import IntEnum
 from types import NoneType, SimpleNamespace
 from typing import Any
 
-from pulsar_spark.client.authentication import Authentication
-from pulsar_spark.client.consumer_policies import (
-    ConsumerBatchReceivePolicy,
-    ConsumerDeadLetterPolicy,
-    ConsumerKeySharedPolicy,
-    MultiplierRedeliveryBackoff,
-)
-from pulsar_spark.client.enums import (
-    BatchingType,
-    CompressionType,
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    InitialPosition,
-    PartitionsRoutingMode,
-    ProducerAccessMode,
-    RegexSubscriptionMode,
-    choice,
-)
-from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
-from pulsar_spark.client.message import MessageId
+from pulsar_spark.client import authentication, consumer_policies, enums, loggers, message
 from pulsar_spark.errors import OptionError
 
 TIME = (int, float)
 
-_CLASSES = (
-    Authentication,
-    BatchingType,
-    CompressionType,
-    ConsoleLogger,
-    ConsumerBatchReceivePolicy,
-    ConsumerCryptoFailureAction,
-    ConsumerDeadLetterPolicy,
-    ConsumerKeySharedPolicy,
-    ConsumerType,
-    FileLogger,
-    InitialPosition,
-    MessageId,
-    MultiplierRedeliveryBackoff,
-    PartitionsRoutingMode,
-    ProducerAccessMode,
-    RegexSubscriptionMode,
-)
+_OWN = {
+    kind.__name__: (kind,)
+    for module in (authentication, consumer_policies, enums, loggers, message)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and kind.__module__ == module.__name__
+}
 # What annotations say, and what arguments may be.
 _KINDS: Mapping[str, tuple[Any, ...]] = {
     "None": (NoneType,),
@@ -61,28 +30,27 @@ _KINDS: Mapping[str, tuple[Any, ...]] = {
     "Sequence[str]": (list, tuple),
     "logging.Logger": (logging.Logger,),
     **dict.fromkeys(("MessageListener", "MessageRouter", "ReaderListener"), (Callable,)),
-    **{kind.__name__: (kind,) for kind in _CLASSES},
+    **_OWN,
 }
 
 
 def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) -> SimpleNamespace:
     """Return the arguments that a function was given, checked by its annotations.
 
-    Raises OptionError.
-
-    Enums may also be numbers, or those of the official client. Arguments of other types than those
-    of this module are checked by whoever takes them.
+    Raises OptionError. Enums may be given as numbers, or as those of the official client. Arguments
+    of other types than those of this module are checked by whoever takes them.
     """
+    checked = SimpleNamespace(**given)
     for name, annotation in function.__annotations__.items():
         choices = annotation.split(" | ")
         if name == "return" or not _KINDS.keys() >= set(choices):
             continue
         kinds = tuple(kind for each in choices for kind in _KINDS[each])
         if issubclass(kinds[0], IntEnum):
-            choice(kinds[0], given[name], name)
+            setattr(checked, name, enums.choice(kinds[0], given[name], name))
         else:
             check_type(kinds, given[name], name)
-    return SimpleNamespace(**given)
+    return checked
 
 
 def check_type(kinds: Any, value: object, name: str) -> None:

@@ -207,7 +207,7 @@ class AsyncProducer:
         Raises the error of the first one that could not be delivered.
         """
         with _told():
-            self._producer._flush_soon()
+            self._producer._writer.flush_batches_soon()
         await self._settle()
 
     async def _settle(self) -> None:
@@ -226,7 +226,7 @@ class AsyncProducer:
         """
         try:
             with contextlib.suppress(ClosedError):
-                self._producer._flush_soon()
+                self._producer._writer.flush_batches_soon()
             await self._settle()
         except BaseException:
             await self._core.finish(self._producer._aborting())

@@ -54,9 +54,8 @@ from pulsar_spark.client.parameters import (
     consumer_options,
     producer_options,
     reader_options,
-    receiving_rules,
 )
-from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
+from pulsar_spark.client.producer import MessageRouter, PulsarProducer
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schema import BytesSchema, check_schema
 from pulsar_spark.client.service_info import (
@@ -64,7 +63,6 @@ from pulsar_spark.client.service_info import (
     Failover,
     ServiceInfo,
     ServiceInfoProvider,
-    provider_of,
 )
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
@@ -141,7 +139,11 @@ class PulsarClient(Closing):
                 raise OptionError(
                     "authentication and tls_trust_certs_file_path belong to each ServiceInfo here"
                 )
-            self._provider = provider_of(service_url, connection_timeout_ms / 1000)
+            self._provider = (
+                Failover(service_url, connection_timeout_ms / 1000)
+                if isinstance(service_url, AutoClusterFailover)
+                else service_url
+            )
             info = self._provider.initial_service_info()
             check_type(ServiceInfo, info, "what initial_service_info returns")
         # Held during a switch, and by nobody else.
@@ -251,13 +253,16 @@ class PulsarClient(Closing):
             given.auto_update_partitions_interval_seconds,
             lambda found: writer.grow(len(found)),
         )
-        rules = SendingRules(
-            options.send_timeout or 86_400.0,
-            options.max_pending_messages,
+        producer = PulsarProducer(
+            writer,
+            self._callbacks,
+            schema,
+            options,
             given.block_if_queue_full,
             given.message_router,
+            self._forget,
+            growth,
         )
-        producer = PulsarProducer(writer, self._callbacks, schema, rules, self._forget, growth)
         self._keep(producer)
         return producer
 
@@ -393,7 +398,9 @@ class PulsarClient(Closing):
             wanted.title,
             options,
             values,
-            receiving_rules(given, dead_letters, self._fetch_on),
+            given,
+            dead_letters,
+            self._fetch_on,
             self._receiver_budget,
             next(self._listeners),
             self._forget,

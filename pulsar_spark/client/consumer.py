@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -19,6 +17,7 @@ from pulsar_spark.client.dead_letters import DeadLetterProducers, LastDeliveries
 from pulsar_spark.client.exceptions import (
     CumulativeAcknowledgementNotAllowedError,
     interruptible,
+    receipt_of,
 )
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.listening import Listening, ReceiveCallback
@@ -31,7 +30,7 @@ from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import Deadline, result_within
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Steps, in_steps, run
@@ -60,19 +59,6 @@ class ConsumerEventListener(Protocol):
         """Another consumer gets them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivingRules:
-    """Settings of a consumer that do not belong to its subscription."""
-
-    batch: ConsumerBatchReceivePolicy = DEFAULT_BATCH
-    listener: MessageListener | None = None
-    events: ConsumerEventListener | None = None
-    stats_cache_seconds: float = 30.0
-    max_queue_sizes: int = 50_000
-    dead_letters: DeadLetterProducers | None = None
-    fetch_on: FetchOn | None = None
-
-
 class PulsarConsumer(Closing):
     """Receives a subscription's messages and acknowledges them. Made by `subscribe`.
 
@@ -85,36 +71,42 @@ class PulsarConsumer(Closing):
         topic: str,
         options: ConsumerOptions,
         values: MessageValues,
-        rules: ReceivingRules,
+        given: Any,
+        dead_letters: DeadLetterProducers | None,
+        fetch_on: FetchOn | None,
         budget: ReceiverBudget,
         callbacks: CallbackThread,
         on_close: Callable[[PulsarConsumer], None],
     ) -> None:
         self._context = context
         self._options = options
-        self._rules = rules
+        # What does not belong to the subscription; `given` has the arguments of `subscribe`.
+        self._batch: ConsumerBatchReceivePolicy = given.batch_receive_policy or DEFAULT_BATCH
+        self._listener: MessageListener | None = given.message_listener
+        self._events: ConsumerEventListener | None = given.consumer_event_listener
+        self._stats_cache_seconds: float = given.broker_consumer_stats_cache_time_ms / 1000
+        self._dead_letters = dead_letters
         self._callbacks = callbacks
         self._on_close = on_close
         self._topic = topic
-        dead_letters = rules.dead_letters
         self._last_deliveries = LastDeliveries(dead_letters) if dead_letters else None
         self._inbox = Inbox(weakly(self._on_ready))
         self._incoming = IncomingMessages(
             self._inbox, values, self._last_deliveries, discard_corrupt=options.discard_corrupt
         )
-        listener = None if rules.listener is None else partial(rules.listener, self)
+        listener = None if self._listener is None else partial(self._listener, self)
         self._listening = Listening(topic, self._incoming, listener, callbacks, self._pull)
-        self._consumers = TopicConsumers(
+        make = partial(
+            TopicConsumer,
             context,
-            topic,
-            options,
-            self._inbox,
-            budget,
-            max_queue_sizes=rules.max_queue_sizes,
-            dead_letter_router=self._last_deliveries,
+            inbox=self._inbox,
+            budget=budget,
             on_active=weakly(self._on_active),
-            fetch_on=rules.fetch_on,
+            dead_letter_router=self._last_deliveries,
+            fetch_on=fetch_on,
         )
+        most: int = given.max_total_receiver_queue_size_across_partitions
+        self._consumers = TopicConsumers(context, topic, options, most, make)
         # Told when there may be a message, and at the end.
         self._wake: Callable[[], None] | None = None
         self._close_lock = threading.Lock()
@@ -199,7 +191,7 @@ class PulsarConsumer(Closing):
     def batch_receive(self) -> list[Message]:
         """Return messages once the policy's count or size is reached, or its time is up."""
         self._check_receiving()
-        policy = self._rules.batch
+        policy = self._batch
         deadline = Deadline(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None)
         most = policy.max_num_message if policy.max_num_message > 0 else None
         found: list[Message] = []
@@ -219,7 +211,7 @@ class PulsarConsumer(Closing):
 
     def _check_receiving(self) -> None:
         self._check_open()
-        if self._rules.listener is not None:
+        if self._listener is not None:
             raise OptionError("a consumer with a message_listener cannot call receive")
 
     def _check_open(self) -> None:
@@ -247,7 +239,7 @@ class PulsarConsumer(Closing):
         self._listening.on_ready()
 
     def _on_active(self, consumer: TopicConsumer, is_active: bool) -> None:
-        if (events := self._rules.events) is not None:
+        if (events := self._events) is not None:
             self._callbacks.run(partial(self._tell_events, events, consumer.partition, is_active))
 
     def _tell_events(self, events: ConsumerEventListener, partition: int, is_active: bool) -> None:
@@ -368,7 +360,7 @@ class PulsarConsumer(Closing):
         been retried as often as the dead-letter policy allows, it goes to the dead-letter topic
         instead. Raises OptionError unless the consumer was made with `enable_retry`.
         """
-        dead = self._rules.dead_letters
+        dead = self._dead_letters
         if dead is None or dead.retry_topic not in self._consumers.topics:
             raise OptionError(
                 "the consumer has no retry topic", "Subscribe with enable_retry=True."
@@ -394,19 +386,10 @@ class PulsarConsumer(Closing):
         for consumer in self._consumers:
             consumer.redeliver_all()
 
-    @interruptible
     def _wait(self, receipt: Future[Any] | bool | None) -> None:
-        if not isinstance(receipt, Future):
-            return
-        timeout = self._context.options.operation_timeout
-        try:
-            result_within(receipt, timeout)
-        except FutureTimeout as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise OperationTimeout(
-                f"an acknowledgement had no receipt within {timeout:g} s", topic=self._topic
-            ) from None
+        if isinstance(receipt, Future):
+            timeout = self._context.options.operation_timeout
+            receipt_of(receipt, "an acknowledgement", timeout, self._topic)
 
     def _find(self, message: Message | MessageId) -> tuple[TopicConsumer | None, MessageIdAdv]:
         """Return a message's consumer, None if its topic is not among several, and its id."""
@@ -486,7 +469,7 @@ class PulsarConsumer(Closing):
             return self._stats[1]
         found = in_steps(self._consumers.asking([one.stats_operation for one in self._consumers]))
         stats = sum_of(found)
-        self._stats = (time.monotonic() + self._rules.stats_cache_seconds, stats)
+        self._stats = (time.monotonic() + self._stats_cache_seconds, stats)
         return stats
 
     @interruptible

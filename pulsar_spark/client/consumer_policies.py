@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode, choice
+from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff
 from pulsar_spark.errors import OptionError
@@ -57,8 +57,7 @@ def topic_selection(topic: Any, mode: RegexSubscriptionMode) -> TopicSelection:
         if separator and domain in (PERSISTENT, NON_PERSISTENT) and "://" not in rest:
             text = rest
         pattern = TopicPattern.parse(text)
-        domains = _DOMAINS[choice(RegexSubscriptionMode, mode, "regex_subscription_mode")]
-        return TopicSelection(str(topic.pattern), (), replace(pattern, domains=domains))
+        return TopicSelection(str(topic.pattern), (), replace(pattern, domains=_DOMAINS[mode]))
     raise OptionError("topic is not a name, a list of names or a compiled regular expression")
 
 
@@ -107,11 +106,8 @@ class ConsumerKeySharedPolicy:
         self.sticky_ranges = list(ranges)
         checked = KeySharedRules(ranges, allow_out_of_order_delivery)
         sticky = self.key_shared_mode == KeySharedMode.Sticky
+        # In the engine's form.
         self._rules = checked if sticky else KeySharedRules((), allow_out_of_order_delivery)
-
-    def rules(self) -> KeySharedRules:
-        """Return the policy in the engine's form."""
-        return self._rules
 
 
 class MultiplierRedeliveryBackoff:
@@ -123,11 +119,8 @@ class MultiplierRedeliveryBackoff:
     def __init__(
         self, min_delay_ms: int = 1000, max_delay_ms: int = 60_000, multiplier: float = 2.0
     ) -> None:
+        # In the engine's form.
         self._backoff = RedeliveryBackoff(min_delay_ms / 1000, max_delay_ms / 1000, multiplier)
-
-    def backoff(self) -> RedeliveryBackoff:
-        """Return the pauses in the engine's form."""
-        return self._backoff
 
 
 class ConsumerDeadLetterPolicy:

@@ -6,86 +6,69 @@ raises while a call waits.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ContextDecorator
 from types import TracebackType
+from typing import TypeVar
 
-from pulsar_spark.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    BrokerChecksumError,
-    ClosedError,
-    ConnectError,
-    ConnectionLost,
-    ConsumerAssignError,
-    ConsumerBusy,
-    ConsumerNotFound,
-    CryptoError,
-    IncompatibleSchema,
-    InvalidRow,
-    InvalidTopicName,
-    InvalidTxnStatus,
-    MessageTooLarge,
-    MetadataError,
-    NotAllowed,
-    OperationTimeout,
-    OptionError,
-    PersistenceError,
-    ProducerBusy,
-    ProducerFenced,
-    ProducerQueueFull,
-    PulsarError,
-    QuotaExceeded,
-    QuotaExceededHold,
-    RemoteProtocolError,
-    ServiceNotReady,
-    SubscriptionNotFound,
-    TooManyRequests,
-    TopicNotFound,
-    TopicTerminated,
-    TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
-    UnknownServerError,
-    UnsupportedFeature,
-    UnsupportedVersion,
-)
+from pulsar_spark import errors
+from pulsar_spark.engine.deadline import result_within
 
-PulsarException = PulsarError
-UnknownError = UnknownServerError
-InvalidConfiguration = OptionError
-InvalidUrl = OptionError
-Timeout = OperationTimeout
+T = TypeVar("T")
+
+AlreadyClosed = errors.ClosedError
+AuthenticationError = errors.AuthenticationError
+AuthorizationError = errors.AuthorizationError
+BrokerMetadataError = errors.MetadataError
+BrokerPersistenceError = errors.PersistenceError
+ChecksumError = errors.BrokerChecksumError
+ConnectError = errors.ConnectError
+ConsumerAssignError = errors.ConsumerAssignError
+ConsumerBusy = errors.ConsumerBusy
+ConsumerNotFound = errors.ConsumerNotFound
+ConsumerNotInitialized = errors.ClosedError
+CryptoError = errors.CryptoError
+ErrorGettingAuthenticationData = errors.AuthenticationError
+IncompatibleSchema = errors.IncompatibleSchema
+InvalidConfiguration = errors.OptionError
+InvalidMessage = errors.InvalidRow
+InvalidTopicName = errors.InvalidTopicName
+InvalidTxnStatusError = errors.InvalidTxnStatus
+InvalidUrl = errors.OptionError
 # A lookup that got something else than an answer. (Python's own LookupError is no such error.)
-LookupError = RemoteProtocolError
-ReadError = ConnectionLost
-NotConnected = ConnectionLost
-ErrorGettingAuthenticationData = AuthenticationError
-BrokerMetadataError = MetadataError
-BrokerPersistenceError = PersistenceError
-ChecksumError = BrokerChecksumError
-AlreadyClosed = ClosedError
-ConsumerNotInitialized = ClosedError
-ProducerNotInitialized = ClosedError
-InvalidMessage = InvalidRow
-TooManyLookupRequestException = TooManyRequests
-ServiceUnitNotReady = ServiceNotReady
-OperationNotSupported = UnsupportedFeature
-ProducerBlockedQuotaExceededError = QuotaExceededHold
-ProducerBlockedQuotaExceededException = QuotaExceeded
-ProducerQueueIsFull = ProducerQueueFull
-MemoryBufferIsFull = ProducerQueueFull
-MessageTooBig = MessageTooLarge
-UnsupportedVersionError = UnsupportedVersion
-NotAllowedError = NotAllowed
-TransactionCoordinatorNotFoundError = TransactionCoordinatorNotFound
-InvalidTxnStatusError = InvalidTxnStatus
+LookupError = errors.RemoteProtocolError
+MemoryBufferIsFull = errors.ProducerQueueFull
+MessageTooBig = errors.MessageTooLarge
+NotAllowedError = errors.NotAllowed
+NotConnected = errors.ConnectionLost
+OperationNotSupported = errors.UnsupportedFeature
+ProducerBlockedQuotaExceededError = errors.QuotaExceededHold
+ProducerBlockedQuotaExceededException = errors.QuotaExceeded
+ProducerBusy = errors.ProducerBusy
+ProducerFenced = errors.ProducerFenced
+ProducerNotInitialized = errors.ClosedError
+ProducerQueueIsFull = errors.ProducerQueueFull
+PulsarException = errors.PulsarError
+ReadError = errors.ConnectionLost
+ServiceUnitNotReady = errors.ServiceNotReady
+SubscriptionNotFound = errors.SubscriptionNotFound
+Timeout = errors.OperationTimeout
+TooManyLookupRequestException = errors.TooManyRequests
+TopicNotFound = errors.TopicNotFound
+TopicTerminated = errors.TopicTerminated
+TransactionConflict = errors.TransactionConflict
+TransactionCoordinatorNotFoundError = errors.TransactionCoordinatorNotFound
+TransactionNotFound = errors.TransactionNotFound
+UnknownError = errors.UnknownServerError
+UnsupportedVersionError = errors.UnsupportedVersion
 
 
-class CumulativeAcknowledgementNotAllowedError(NotAllowed):
+class CumulativeAcknowledgementNotAllowedError(errors.NotAllowed):
     """The subscription's type has no cumulative acknowledgements."""
 
 
-class Interrupted(PulsarError, KeyboardInterrupt):
+class Interrupted(errors.PulsarError, KeyboardInterrupt):
     """Ctrl-C came while a call waited. It is a KeyboardInterrupt, too."""
 
 
@@ -106,6 +89,22 @@ class _Interruptible(ContextDecorator):
 
 
 interruptible = _Interruptible()
+
+
+def receipt_of(future: Future[T], what: str, seconds: float, topic: str, grace: float = 0.0) -> T:
+    """Wait for the receipt of `what`, some `grace` longer than so many seconds; raises its error.
+
+    Raises OperationTimeout if there is none in time.
+    """
+    try:
+        with interruptible:
+            return result_within(future, seconds + grace)
+    except FutureTimeout as error:
+        if isinstance(error, errors.PulsarError):
+            raise
+        text = f"{what} had no receipt within {seconds:g} s"
+        raise errors.OperationTimeout(text, topic=topic) from None
+
 
 __all__ = [
     "AlreadyClosed",

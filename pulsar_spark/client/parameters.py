@@ -1,7 +1,8 @@
 """The official client's parameters as the engine's options.
 
 `given` has the arguments of a method of `PulsarClient` by their names (`checked_arguments`). All of
-these functions raise OptionError for values that cannot be used.
+these functions raise OptionError for values that cannot be used. The numbers of enums are those of
+the protocol.
 """
 
 from __future__ import annotations
@@ -9,43 +10,24 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from pulsar_spark.client.consumer import ReceivingRules
-from pulsar_spark.client.consumer_policies import DEFAULT_BATCH
-from pulsar_spark.client.dead_letters import DeadLetterProducers
 from pulsar_spark.client.encryption import key_reader
 from pulsar_spark.client.enums import (
     BatchingType,
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
-    choice,
 )
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.schema import Schema, check_schema
-from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
 from pulsar_spark.engine.encryption import EncryptionOptions
 from pulsar_spark.engine.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 _ROUTING = {
     PartitionsRoutingMode.UseSinglePartition: SINGLE_PARTITION,
     PartitionsRoutingMode.RoundRobinDistribution: ROUND_ROBIN,
     PartitionsRoutingMode.CustomPartition: ROUND_ROBIN,
-}
-_SUB_TYPES = {
-    ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
-    ConsumerType.Shared: pb.CommandSubscribe.Shared,
-    ConsumerType.Failover: pb.CommandSubscribe.Failover,
-    ConsumerType.KeyShared: pb.CommandSubscribe.Key_Shared,
-}
-_INITIAL = {
-    InitialPosition.Latest: pb.CommandSubscribe.Latest,
-    InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
 }
 # The official client's minimum: a message must have time to be acknowledged.
 _LEAST_ACK_TIMEOUT_MS = 10_000
@@ -58,7 +40,6 @@ def producer_options(
     for name in ("max_pending_messages_across_partitions", "batching_max_allowed_size_in_bytes"):
         if (value := getattr(given, name)) < 0:
             raise OptionError(f"{name} is {value}, it must be at least 0")
-    access_mode = ProducerAccessMode(int(given.access_mode))
     return ProducerOptions(
         compression=int(given.compression_type),
         batching_enabled=given.batching_enabled,
@@ -66,19 +47,19 @@ def producer_options(
         # With 0 each message goes alone, as with any size below its own.
         batching_max_bytes=max(given.batching_max_allowed_size_in_bytes, 1),
         batching_max_delay=given.batching_max_publish_delay_ms / 1000,
-        batching_by_key=BatchingType(int(given.batching_type)) is BatchingType.KeyBased,
+        batching_by_key=given.batching_type is BatchingType.KeyBased,
         send_timeout=max(given.send_timeout_millis, 0) / 1000,
         max_pending_messages=_most_pending(given, partitions),
-        routing_mode=_ROUTING[PartitionsRoutingMode(int(given.message_routing_mode))],
+        routing_mode=_ROUTING[given.message_routing_mode],
         producer_name=given.producer_name or None,
         initial_sequence_id=given.initial_sequence_id,
-        access_mode=int(access_mode),
+        access_mode=int(given.access_mode),
         chunking_enabled=given.chunking_enabled,
         schema=schema.registered(),
         properties=tuple((given.properties or {}).items()),
         encryption=encryption,
         # Others announce their transactions by a second producer, which this one keeps out.
-        txn_enabled=access_mode is not ProducerAccessMode.Shared,
+        txn_enabled=given.access_mode is not ProducerAccessMode.Shared,
         waits_for_name=False,
     )
 
@@ -102,7 +83,7 @@ def reader_options(given: Any) -> tuple[ReaderOptions, Schema]:
         read_compacted=given.is_read_compacted,
         subscription_prefix=given.subscription_role_prefix or "reader",
         crypto_keys=keys,
-        crypto_failure_action=ConsumerCryptoFailureAction(given.crypto_failure_action).name,
+        crypto_failure_action=given.crypto_failure_action.name,
         schema=schema.registered(),
     )
     return options, schema
@@ -123,47 +104,32 @@ def consumer_options(given: Any) -> tuple[ConsumerOptions, Schema]:
         most_chunked = max(given.max_pending_chunked_message, 1)
     options = ConsumerOptions(
         given.subscription_name,
-        kind=_SUB_TYPES[choice(ConsumerType, given.consumer_type, "consumer_type")],
+        kind=int(given.consumer_type),
         consumer_name=given.consumer_name or secrets.token_hex(5),
         durable=given.durable,
         start=_start_of(given.start_message_id, given.start_message_id_inclusive),
         start_age=given.start_message_rollback_seconds,
         start_inclusive=given.start_message_id_inclusive,
-        initial=_INITIAL[choice(InitialPosition, given.initial_position, "initial_position")],
+        initial=int(given.initial_position),
         receiver_queue_size=given.receiver_queue_size,
         read_compacted=given.is_read_compacted,
         properties=tuple((given.properties or {}).items()),
         subscription_properties=tuple((given.subscription_properties or {}).items()),
         priority_level=given.priority_level,
         replicated=given.replicate_subscription_state_enabled,
-        key_shared=None if key_shared is None else key_shared.rules(),
+        key_shared=None if key_shared is None else key_shared._rules,
         schema=schema.registered(),
         ack_receipts=given.ack_receipt_enabled,
         batch_index_acks=given.batch_index_ack_enabled,
         nack_delay=given.negative_ack_redelivery_delay_ms / 1000,
-        nack_backoff=None if backoff is None else backoff.backoff(),
+        nack_backoff=None if backoff is None else backoff._backoff,
         ack_timeout=timeout / 1000,
         discard_corrupt=given.discard_corrupt_messages,
         max_chunked=most_chunked,
         crypto_keys=keys,
-        crypto_failure_action=ConsumerCryptoFailureAction(given.crypto_failure_action).name,
+        crypto_failure_action=given.crypto_failure_action.name,
     )
     return options, schema
-
-
-def receiving_rules(
-    given: Any, dead_letters: DeadLetterProducers | None, fetch_on: FetchOn | None
-) -> ReceivingRules:
-    """Return what a consumer of `subscribe` does with messages that it has received."""
-    return ReceivingRules(
-        given.batch_receive_policy or DEFAULT_BATCH,
-        given.message_listener,
-        given.consumer_event_listener,
-        given.broker_consumer_stats_cache_time_ms / 1000,
-        given.max_total_receiver_queue_size_across_partitions,
-        dead_letters=dead_letters,
-        fetch_on=fetch_on,
-    )
 
 
 def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from pulsar_spark.client.arguments import check_type
 from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.enums import Result, result_of
-from pulsar_spark.client.exceptions import interruptible
+from pulsar_spark.client.exceptions import interruptible, receipt_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.deadline import Deadline, result_within
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.operations import Steps, in_steps
+from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.inflight_window import (
     DeferredCallback,
     MessageCallback,
@@ -31,7 +30,6 @@ from pulsar_spark.engine.producers.inflight_window import (
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import (
     InvalidRow,
-    OperationTimeout,
     OptionError,
     ProducerQueueFull,
     PulsarError,
@@ -53,18 +51,10 @@ MessageRouter = Callable[[Message, int], int]
 # Brokers read this as "replicate to no other cluster".
 _LOCAL_ONLY = ("__local__",)
 _GRACE = 5.0
+# In place of no timeout, in seconds.
+_VERY_LONG = 86_400.0
 # Brokers count in signed numbers of 64 bits.
 _MAX_SEQUENCE_ID = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SendingRules:
-    """Settings of a producer that do not belong to its writer."""
-
-    send_timeout: float
-    max_pending_messages: int
-    block_if_queue_full: bool
-    router: MessageRouter | None = None
 
 
 class PulsarProducer(Closing):
@@ -82,7 +72,9 @@ class PulsarProducer(Closing):
         writer: PartitionedProducer,
         callbacks: CallbackThread,
         schema: Schema,
-        rules: SendingRules,
+        options: ProducerOptions,
+        waits_for_room: bool,
+        router: MessageRouter | None,
         on_close: Callable[[PulsarProducer], None],
         growth: TopicDiscovery | None = None,
     ) -> None:
@@ -90,12 +82,16 @@ class PulsarProducer(Closing):
         self._callbacks = callbacks
         self._schema = schema
         self._values = MessageValues(schema)
-        self._rules = rules
+        self._send_timeout = options.send_timeout or _VERY_LONG
+        self._max_pending = options.max_pending_messages
+        # Whether it was made with `block_if_queue_full`.
+        self._waits_for_room = waits_for_room
+        self._router = router
         self._on_close = on_close
         self._growth = growth
-        self._most_pending = 0 if rules.block_if_queue_full else rules.max_pending_messages
+        self._most_pending = 0 if self._waits_for_room else self._max_pending
         # Whether messages with only a value and a key can take the short path.
-        is_usual = rules.router is None and type(schema).message_of is Schema.message_of
+        is_usual = self._router is None and type(schema).message_of is Schema.message_of
         self._encode = schema.encode if is_usual else None
 
     def topic(self) -> str:
@@ -159,16 +155,7 @@ class PulsarProducer(Closing):
                 stored.set_result(_wrap(message_id))
 
         self._send(message, complete, partition, txn, at_once=True)
-        try:
-            with interruptible:
-                return result_within(stored, self._rules.send_timeout + _GRACE)
-        except FutureTimeout as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise OperationTimeout(
-                f"a message had no receipt within {self._rules.send_timeout:g} s",
-                topic=self._writer.topic,
-            ) from None
+        return receipt_of(stored, "a message", self._send_timeout, self.topic(), _GRACE)
 
     def send_async(
         self,
@@ -244,7 +231,7 @@ class PulsarProducer(Closing):
         def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             call_logged("the callback of a message", callback, result_of(error), _wrap(message_id))
 
-        self._callbacks.wait_for_room(self._rules.send_timeout)
+        self._callbacks.wait_for_room(self._send_timeout)
         return DeferredCallback(tell, self._callbacks.run)
 
     def _send_soon(
@@ -259,23 +246,9 @@ class PulsarProducer(Closing):
             callback(error, _wrap(message_id))
 
         waiting = self._writer.unacknowledged(partition)
-        if 0 < self._rules.max_pending_messages <= waiting:
+        if 0 < self._max_pending <= waiting:
             raise self._too_many(waiting)
         self._writer.send(message, DeferredCallback(tell, run), partition, waits=False)
-
-    @property
-    def _waits_for_room(self) -> bool:
-        """Whether it was made with `block_if_queue_full`."""
-        return self._rules.block_if_queue_full
-
-    @property
-    def _send_timeout(self) -> float:
-        """Seconds; a very long time if there is none."""
-        return self._rules.send_timeout
-
-    def _flush_soon(self) -> None:
-        """Send what waits for its batch as soon as there is room."""
-        self._writer.flush_batches_soon()
 
     @interruptible
     def flush(self) -> None:
@@ -286,7 +259,7 @@ class PulsarProducer(Closing):
         try:
             self._writer.flush()
         finally:
-            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
+            self._callbacks.drain(Deadline(self._send_timeout + _GRACE))
 
     @interruptible
     def close(self) -> None:
@@ -295,7 +268,7 @@ class PulsarProducer(Closing):
         try:
             self._writer.close()
         finally:
-            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
+            self._callbacks.drain(Deadline(self._send_timeout + _GRACE))
 
     def abort(self) -> None:
         """Close the producer without waiting for receipts."""
@@ -378,7 +351,7 @@ class PulsarProducer(Closing):
             raise
 
     def _route(self, message: MessageFields) -> int:
-        router = self._rules.router
+        router = self._router
         partitions = self._writer.partitions
         if router is None or partitions <= 1:
             return self._writer.route(message)

@@ -237,12 +237,3 @@ class Failover(ServiceInfoProvider):
         except OSError as error:
             logger.info("%s cannot be reached: %s", host, error)
             return False
-
-
-def provider_of(
-    given: ServiceInfoProvider | AutoClusterFailover, connection_timeout: float
-) -> ServiceInfoProvider:
-    """Return the provider of what a client was given instead of a service URL."""
-    if isinstance(given, AutoClusterFailover):
-        return Failover(given, connection_timeout)
-    return given

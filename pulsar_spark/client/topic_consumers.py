@@ -10,13 +10,10 @@ from functools import partial
 from typing import Any
 
 from pulsar_spark.client.message import MessageId
-from pulsar_spark.engine.consumers.chunk_fetcher import FetchOn
-from pulsar_spark.engine.consumers.consumer import DeadLetterRouter, TopicConsumer
-from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
-from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import AllOf, Steps, settled, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import retried
@@ -34,7 +31,8 @@ _CLOSE_SECONDS = 2.0
 class TopicConsumers:
     """One consumer per topic partition, all with the same inbox. Thread-safe.
 
-    `title` is their common name. Together they prefetch at most `max_queue_sizes` messages.
+    `title` is their common name. Together they prefetch at most `max_queue_sizes` messages. `make`
+    makes one of a topic, with options; see `TopicConsumer`.
     """
 
     def __init__(
@@ -42,23 +40,14 @@ class TopicConsumers:
         context: ClientContext,
         title: str,
         options: ConsumerOptions,
-        inbox: Inbox,
-        budget: ReceiverBudget,
-        *,
         max_queue_sizes: int,
-        dead_letter_router: DeadLetterRouter | None,
-        on_active: Callable[[TopicConsumer, bool], None],
-        fetch_on: FetchOn | None,
+        make: Callable[..., TopicConsumer],
     ) -> None:
         self._context = context
         self._title = title
         self._options = options
-        self._inbox = inbox
-        self._budget = budget
         self._max_queue_sizes = max_queue_sizes
-        self._dead_letter_router = dead_letter_router
-        self._on_active = on_active
-        self._fetch_on = fetch_on
+        self._make_consumer = make
         # By topic partition; replaced, never changed, when partitions come or go.
         self._consumers: dict[str, TopicConsumer] = {}
         # Whether it is a topic without partitions, and stays the only one.
@@ -137,18 +126,8 @@ class TopicConsumers:
     def _make(
         self, topic: str, of: int, options: ConsumerOptions, *, create: bool = False
     ) -> TopicConsumer:
-        return TopicConsumer(
-            self._context,
-            topic,
-            options,
-            self._inbox,
-            self._budget,
-            queue_size=min(options.receiver_queue_size, max(self._max_queue_sizes // of, 1)),
-            create=create,
-            on_active=self._on_active,
-            dead_letter_router=self._dead_letter_router,
-            fetch_on=self._fetch_on,
-        )
+        queue_size = min(options.receiver_queue_size, max(self._max_queue_sizes // of, 1))
+        return self._make_consumer(topic, options, queue_size=queue_size, create=create)
 
     def on_topics(self, found: set[str]) -> None:
         """Consume exactly these topic partitions: open new ones, close those that are gone.
