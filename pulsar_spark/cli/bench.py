@@ -94,14 +94,6 @@ def add_parser(commands: Commands) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    """When a measurement ends: after some messages, or some seconds."""
-
-    messages: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Measurement:
     name: str
     rows: int
@@ -139,7 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
     scope = Scope.READ | Scope.WRITE if arguments.write else Scope.READ
     values = resolved(options, scope, ignores=_UNUSED)
     read = read_options(values, options, Scope.READ)
-    limits = _Limits(arguments.messages, arguments.seconds)
+    writing = None
+    if arguments.write:
+        writing = replace(producer_options(values), producer_name=f"{_WRITER}-{uuid.uuid4().hex}")
     steps = 4 if arguments.write else 3
     # As Spark's tasks do.
     keep_freed_memory()
@@ -148,9 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress("beginning", total=steps, quiet=arguments.json) as bar,
     ):
         reach(context)
-        report = _Bench(context, read, limits, bar).run(
-            _writing(arguments, producer_options(values)) if arguments.write else None
-        )
+        report = _Bench(context, read, arguments, bar).run(writing)
     if arguments.json:
         print_json(report)
     else:
@@ -158,38 +150,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    options: ProducerOptions
-    size: int
-    create: bool
-
-
-def _writing(arguments: argparse.Namespace, options: ProducerOptions) -> _Writing:
-    name = f"{_WRITER}-{uuid.uuid4().hex}"
-    return _Writing(replace(options, producer_name=name), arguments.size or _SIZE, arguments.create)
-
-
 class _Bench:
     """Measures a topic; call `run` once."""
 
     def __init__(
-        self, context: ClientContext, options: ReadOptions, limits: _Limits, bar: Bar
+        self, context: ClientContext, options: ReadOptions, arguments: argparse.Namespace, bar: Bar
     ) -> None:
         self._context = context
         self._options = options
         self._topic = options.topics[0]
-        self._limits = limits
+        # After which a measurement ends.
+        self._messages: int = arguments.messages
+        self._seconds: float = arguments.seconds
+        self._size: int = arguments.size or _SIZE
+        self._create: bool = arguments.create
         self._bar = bar
         self._latencies: dict[str, list[float]] = {}
 
-    def run(self, writing: _Writing | None) -> dict[str, Any]:
+    def run(self, writing: ProducerOptions | None) -> dict[str, Any]:
         """Measure everything; raises TopicNotFound and OptionError for an unusable topic."""
         from pulsar_spark.protocol.implementation import implementation
 
         measured: list[_Measurement] = []
         if writing is not None:
-            self._check_made_for_it(create=writing.create)
+            self._check_made_for_it()
             self._bar.tell("writing")
             measured.append(self._write(writing))
             self._bar.advance()
@@ -252,9 +236,9 @@ class _Bench:
                 rows += batch.num_rows
                 if name == "drain":
                     size += pc.sum(batch.column(0)).as_py() or 0
-                if rows >= self._limits.messages:
+                if rows >= self._messages:
                     break
-                if time.monotonic() - started >= self._limits.seconds:
+                if time.monotonic() - started >= self._seconds:
                     break
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         if name != "drain":
@@ -273,7 +257,7 @@ class _Bench:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def _check_made_for_it(self, *, create: bool) -> None:
+    def _check_made_for_it(self) -> None:
         """Raise OptionError for a topic that others use, TopicNotFound for a missing one."""
         from pulsar_spark.engine.consumers.reader import EntryReader
         from pulsar_spark.protocol.message_id import Position
@@ -285,7 +269,7 @@ class _Bench:
             names = [name for some in planner.topics().values() for name in some]
             ends = planner.last_ids(names)
         except TopicNotFound as error:
-            if create:
+            if self._create:
                 return
             raise TopicNotFound(error.what, "Create it for this, or add --create.") from None
         if latest_schema(self._context.lookup, self._topic) is not None:
@@ -299,33 +283,31 @@ class _Bench:
                 if any(not _is_ours(entry.metadata.producer_name) for entry in reader):
                     raise _not_made_for_it(f"{name} holds messages of others")
 
-    def _write(self, writing: _Writing) -> _Measurement:
+    def _write(self, writing: ProducerOptions) -> _Measurement:
         from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
         from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
 
-        block = max(1, min(_BLOCK, _BLOCK_BYTES // writing.size, self._limits.messages))
-        payloads = [os.urandom(writing.size) for _ in range(block)]
-        with PartitionedProducer(self._context, self._topic, writing.options) as writer:
+        block = max(1, min(_BLOCK, _BLOCK_BYTES // self._size, self._messages))
+        payloads = [os.urandom(self._size) for _ in range(block)]
+        with PartitionedProducer(self._context, self._topic, writing) as writer:
             writer.open()
             rows = 0
             started, cpu = time.monotonic(), time.process_time()
-            while (
-                rows < self._limits.messages and time.monotonic() - started < self._limits.seconds
-            ):
-                count = min(block, self._limits.messages - rows)
+            while rows < self._messages and time.monotonic() - started < self._seconds:
+                count = min(block, self._messages - rows)
                 writer.write(OutgoingMessages(payloads[:count]))
                 rows += count
-            writer.flush(self._limits.seconds + _REST_SECONDS)
+            writer.flush(self._seconds + _REST_SECONDS)
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
             sends: list[float] = []
-            until = time.monotonic() + self._limits.seconds
+            until = time.monotonic() + self._seconds
             while len(sends) < _SENDS and time.monotonic() < until:
                 at = time.monotonic()
                 writer.send(MessageFields(payloads[0]), at_once=True)
                 writer.flush(_REST_SECONDS)
                 sends.append(time.monotonic() - at)
             self._latencies["send"] = sends
-        return _Measurement("write", rows, rows * writing.size, seconds, cpu)
+        return _Measurement("write", rows, rows * self._size, seconds, cpu)
 
 
 def limit(found: _Measurement, round_trip: float, window: int) -> tuple[str, str]:

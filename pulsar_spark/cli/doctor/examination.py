@@ -5,7 +5,7 @@ They leave no trace: they send no message, and create no topic, subscription or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_spark.cli.admin import Admin
@@ -18,7 +18,6 @@ from pulsar_spark.cli.output import progress
 from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.transactions import COORDINATORS
 from pulsar_spark.errors import (
     AuthorizationError,
@@ -33,6 +32,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.options.read import client_options, single_topic
+from pulsar_spark.spark.options.resolve import Values
 from pulsar_spark.spark.options.table import Scope
 
 _STANDS_ON = {
@@ -65,28 +65,24 @@ _TRANSACTIONS = (
 class Examination(Closing):
     """Runs all steps once, by `run`. A context manager: it holds connections.
 
-    `topics` are full names; without any, the steps about topics are skipped. Retention is read
-    from `admin_url`. With `exactly_once`, missing transactions are a failure; `state_topic` is
-    where a sink was told to keep its records. Raises OptionError for options that cannot connect at
-    all.
+    `values` are the options of a read or write; without topics, the steps about these are skipped.
+    Retention is read from `admin_url`. Missing transactions are a failure for a sink that needs
+    them. Raises OptionError for options that cannot connect at all.
     """
 
-    def __init__(
-        self,
-        options: ClientOptions,
-        topics: Sequence[str],
-        *,
-        admin_url: str | None = None,
-        exactly_once: bool = False,
-        state_topic: str | None = None,
-    ) -> None:
+    def __init__(self, values: Values, admin_url: str | None) -> None:
+        single, several = single_topic(values), values["topics"] or ()
+        if single and several:
+            raise OptionError("topic and topics cannot be used together", "Give one of them.")
+        names = [single] if single else [str(TopicName.parse(name)) for name in several]
+        options = client_options(values)
         auth = self._auth = provider_for(options.auth)
-        self._names = list(topics)
+        self._names = names
         self._hosts = Hosts(options, auth)
         self._admin = None if admin_url is None else Admin(options, auth, admin_url)
-        self._exactly_once = exactly_once
+        self._exactly_once = values["deliveryGuarantee"] == "exactly-once"
         self._client: ClientContext | None = None
-        self._topics = Topics(self._connect, topics, auth, state_topic)
+        self._topics = Topics(self._connect, names, auth, values["sinkStateTopic"])
         self.steps: dict[str, Callable[[], Finding]] = {
             "resolve": self._hosts.resolve,
             "connect": self._hosts.connect,
@@ -207,18 +203,8 @@ def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = Tru
     values = resolved(options, Scope.BOTH)
     if values["topicsPattern"]:
         raise OptionError("the doctor takes no topicsPattern", "Give a topic that it matches.")
-    single, several = single_topic(values), values["topics"] or ()
-    if single and several:
-        raise OptionError("topic and topics cannot be used together", "Give one of them.")
-    topics = [single] if single else [str(TopicName.parse(name)) for name in several]
     with (
-        Examination(
-            client_options(values),
-            topics,
-            admin_url=admin_url,
-            exactly_once=values["deliveryGuarantee"] == "exactly-once",
-            state_topic=values["sinkStateTopic"],
-        ) as examination,
+        Examination(values, admin_url) as examination,
         progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
     ):
         first = next(iter(examination.steps))

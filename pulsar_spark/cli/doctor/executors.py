@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pulsar_spark.cli.doctor.steps import FAILED, Step
 from pulsar_spark.cli.environment import environment
 from pulsar_spark.errors import OptionError, redact
 
@@ -66,19 +67,13 @@ def report(options: dict[str, str], admin_url: str | None) -> dict[str, Any]:
     except OptionError as error:
         # For example, a class of the user cannot be imported here.
         steps = [_not_begun(error.what, error.remedy)]
-    ok = all(step["status"] != "failed" for step in steps)
+    ok = all(step["status"] != FAILED for step in steps)
     return {"ok": ok, "steps": steps, "environment": environment(with_java=False)}
 
 
 def _not_begun(detail: str, remedy: str) -> dict[str, Any]:
     """Return the JSON of the first step, when no step can run."""
-    return {
-        "name": "resolve",
-        "status": "failed",
-        "seconds": 0.0,
-        "detail": detail,
-        "remedy": remedy,
-    }
+    return Step("resolve", FAILED, 0.0, detail, remedy).to_json()
 
 
 def task(
