@@ -98,18 +98,17 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--namespace",
         action="append",
+        dest="namespaces",
         metavar="TENANT/NAMESPACE",
         help="a namespace there is; can be repeated; without it, any (and public/default)",
     )
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
-    for name, text in _NUMBERS.items():
-        group.add_argument(f"--{name}", type=whole_number(0, 2**40), metavar="N", help=text)
-    for name, text in _SECONDS.items():
-        group.add_argument(f"--{name}", type=float, metavar="SECONDS", help=text)
+    _add_flags(group, _SWITCHES)
+    _add_values(group, _NUMBERS, type=whole_number(0, 2**40), metavar="N")
+    _add_values(group, _SECONDS, type=float, metavar="SECONDS")
     group.add_argument(
         "--listener",
         action="append",
+        dest="listeners",
         metavar="NAME",
         help="a listener that clients may ask for; can be repeated",
     )
@@ -133,10 +132,8 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
 def _add_policies(parser: argparse.ArgumentParser) -> None:
     """Add the policies of topics that a command can give."""
     group = parser.add_argument_group("what topics allow, as TopicPolicies")
-    for name, text in _LIMITS.items():
-        group.add_argument(f"--{name}", type=whole_number(0, 2**31), metavar="N", help=text)
-    for name, text in _QUOTAS.items():
-        group.add_argument(f"--{name}", type=whole_number(0, 2**40), metavar="N", help=text)
+    _add_values(group, _LIMITS, type=whole_number(0, 2**31), metavar="N")
+    _add_values(group, _QUOTAS, type=whole_number(0, 2**40), metavar="N")
     group.add_argument(
         "--backlog-policy",
         metavar="POLICY",
@@ -146,6 +143,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--subscription-type",
         action="append",
+        dest="subscription_types",
         metavar="TYPE",
         help="a type of subscription that is allowed, such as Shared; can be repeated",
     )
@@ -154,8 +152,23 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         metavar="STRATEGY",
         help="which new schemas are taken, such as FULL (the default) or BACKWARD_TRANSITIVE",
     )
-    for name, text in _REQUIREMENTS.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    _add_flags(group, _REQUIREMENTS)
+
+
+def _add_values(group: argparse._ArgumentGroup, texts: dict[str, str], **kind: Any) -> None:
+    for name, text in texts.items():
+        group.add_argument(f"--{name}", help=text, **kind)
+
+
+def _add_flags(group: argparse._ArgumentGroup, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        action = "store_false" if name in _NEGATED else "store_true"
+        group.add_argument(f"--{name}", dest=_parameter(name), action=action, help=text)
+
+
+def _parameter(name: str) -> str:
+    """Return the name of the parameter that a flag sets."""
+    return _NEGATED.get(name, name).replace("-", "_")
 
 
 _NUMBERS = {
@@ -195,6 +208,13 @@ _SWITCHES = {
     "precise-flow": "send no more messages than there are permits",
 }
 
+# Flags that turn something off, and what that is.
+_NEGATED = {
+    "no-transactions": "transactions",
+    "no-auto-subscriptions": "auto-subscription-creation",
+    "no-schema-updates": "auto-update-schema",
+}
+
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of EmbeddedBroker; raises OptionError."""
@@ -203,22 +223,9 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         created = int(arguments.partitions)
     elif arguments.partitions != 1:
         raise OptionError("--partitions goes with --auto-create partitioned")
-    settings: dict[str, Any] = {
-        "port": arguments.port,
-        "brokers": arguments.brokers,
-        "auto_create": created,
-        "batch_index_ack": arguments.batch_index_ack,
-        "deduplication": arguments.deduplication,
-        "transactions": not arguments.no_transactions,
-        "expose_entry_metadata": arguments.expose_entry_metadata,
-        "precise_flow": arguments.precise_flow,
-    }
-    settings |= _given(arguments, *_NUMBERS, *_SECONDS, "rest")
-    settings["policies"] = _policies(arguments)
-    if arguments.listener:
-        settings["listeners"] = tuple(arguments.listener)
-    if arguments.namespace:
-        settings["namespaces"] = tuple(arguments.namespace)
+    named = (*_NUMBERS, *_SECONDS, *_SWITCHES, "listeners", "namespaces")
+    settings = _given(arguments, "port", "brokers", "rest", *named)
+    settings |= {"auto_create": created, "policies": _policies(arguments)}
     if arguments.tls_certificate or arguments.tls_key:
         settings["tls"] = _tls(arguments.tls_certificate, arguments.tls_key)
     if arguments.require_token:
@@ -228,30 +235,27 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return the values of the arguments that are given, by the names of parameters."""
-    values = {name: getattr(arguments, name) for name in (one.replace("-", "_") for one in names)}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in map(_parameter, names)}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _policies(arguments: argparse.Namespace) -> TopicPolicies:
     """Return what topics allow; raises OptionError."""
     from pulsar_spark.testing import BacklogQuota, TopicPolicies
 
-    given = _given(arguments, *_LIMITS, "schema-compatibility")
-    if arguments.subscription_type:
-        given["subscription_types"] = tuple(arguments.subscription_type)
+    named = (*_LIMITS, *_REQUIREMENTS, "subscription-types", "schema-compatibility")
+    given = _given(arguments, *named)
     quotas, policy = _given(arguments, *_QUOTAS), _given(arguments, "backlog-policy")
     if policy and not quotas:
         raise OptionError("--backlog-policy goes with --backlog-size or --backlog-age")
     try:
         for name, limit in quotas.items():
             given[name] = BacklogQuota(limit, *policy.values())
-        return TopicPolicies(
-            **given,
-            auto_subscription_creation=not arguments.no_auto_subscriptions,
-            encryption_required=arguments.encryption_required,
-            auto_update_schema=not arguments.no_schema_updates,
-            schema_validation_enforced=arguments.schema_validation_enforced,
-        )
+        return TopicPolicies(**given)
     except ValueError as error:
         raise OptionError(f"a policy of topics is wrong: {error}") from None
 
