@@ -201,6 +201,12 @@ def profile_admin_url(arguments: argparse.Namespace) -> str | None:
     return cluster_of(arguments.profile, named=named or arguments.service_url is not None).admin_url
 
 
+def check_namespace(name: str) -> None:
+    """Raise OptionError for a --namespace that is not written TENANT/NAMESPACE."""
+    if name.count("/") != 1:
+        raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+
+
 def agreed(question: str) -> bool:
     """Ask a person, whether to do something; raises OptionError without a terminal."""
     if not sys.stdin.isatty():

@@ -5,16 +5,20 @@ Only commands look there: a query's options say by themselves where its messages
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_spark.errors import ConnectError, OptionError, PulsarError
+from pulsar_spark.cli.output import progress
+from pulsar_spark.errors import ConnectError, OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.resolve import Values
 
 URL_VARIABLE = "PULSAR_SERVICE_URL"
 """Environment variable with the service URL of commands that are given none."""
@@ -113,6 +117,31 @@ def _nowhere(profile: str | None) -> OptionError:
         f"Give --service-url pulsar://HOST:6650, set {URL_VARIABLE}, or name a profile file "
         f"with --profile or {PROFILE_VARIABLE}.",
     )
+
+
+@contextlib.contextmanager
+def connected(values: Values, *, quiet: bool) -> Iterator[ClientContext]:
+    """Yield a client for the options of a command; the service URL could be reached, see `reach`.
+
+    Unless `quiet`, a terminal shows the progress.
+    """
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import client_options
+
+    with ClientContext(client_options(values)) as context:
+        with progress("connecting", quiet=quiet):
+            reach(context)
+        yield context
+
+
+def partitions_of(context: ClientContext, topic: str) -> int:
+    """Return a topic's number of partitions; raises TopicNotFound that names topics like it."""
+    from pulsar_spark.spark.missing_topic import with_near_topics
+
+    try:
+        return context.lookup.partitions(topic)
+    except TopicNotFound as error:
+        raise with_near_topics(context.lookup, error, topic) from error
 
 
 def reach(context: ClientContext) -> None:

@@ -19,7 +19,7 @@ from pulsar_spark.cli.arguments import (
     whole_number,
 )
 from pulsar_spark.cli.checkpoint import check_topic, is_of, stream_offsets
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import connected
 from pulsar_spark.cli.output import About, live_table, print_json, print_json_line, progress
 from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
@@ -68,8 +68,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the lag; with --watch it runs until KeyboardInterrupt."""
-    from pulsar_spark.engine.context import ClientContext
-    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.read import single_topic
     from pulsar_spark.spark.options.table import Scope
 
     if arguments.interval is not None and not arguments.watch:
@@ -78,10 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     topic = single_topic(values)
     # Before anything is connected.
     check_topic(stream_offsets(arguments.checkpoint, committed=True), topic)
-    with ClientContext(client_options(values)) as context:
+    with connected(values, quiet=arguments.json) as context:
         looker = _Looker(context, arguments.checkpoint, topic)
         with progress("asking", quiet=arguments.json):
-            reach(context)
             rows = looker.look()
         if arguments.watch:
             _watch(looker, rows, arguments)

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from pulsar_spark.errors import UNPRINTABLE, printable
@@ -57,6 +57,16 @@ def print_table(
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
         print("  ".join(cells).rstrip(), flush=True)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool
+) -> None:
+    """Print rows as JSON, or their values as a table under these column names."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, [tuple(row.values()) for row in rows])
 
 
 class About(int):

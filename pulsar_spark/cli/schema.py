@@ -14,9 +14,9 @@ from pulsar_spark.cli.arguments import (
     named_topic,
     resolved,
 )
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import connected, partitions_of
 from pulsar_spark.cli.output import print_json, print_table, progress
-from pulsar_spark.errors import TopicNotFound, printable
+from pulsar_spark.errors import printable
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
@@ -36,22 +36,13 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the schema; raises TopicNotFound for a topic that does not exist."""
-    from pulsar_spark.engine.context import ClientContext
-    from pulsar_spark.spark.missing_topic import with_near_topics
-    from pulsar_spark.spark.options.read import client_options
     from pulsar_spark.spark.options.table import Scope
 
     values = resolved(given_options(arguments), Scope.READS, uses=("topic",))
     topic = named_topic(values)
-    with (
-        ClientContext(client_options(values)) as context,
-        progress("asking", quiet=arguments.json),
-    ):
-        reach(context)
-        try:
-            context.lookup.partitions(topic)
-        except TopicNotFound as error:
-            raise with_near_topics(context.lookup, error, topic) from error
+    quiet = arguments.json
+    with connected(values, quiet=quiet) as context, progress("asking", quiet=quiet):
+        partitions_of(context, topic)
         found = _of_topic(context, topic)
     if arguments.json:
         print_json(found)

@@ -19,7 +19,7 @@ from pulsar_spark.cli.arguments import (
     named_topic,
     resolved,
 )
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import connected
 from pulsar_spark.cli.output import print_json, print_note, print_table, progress
 from pulsar_spark.errors import MessageTooLarge, OptionError, TopicNotFound
 
@@ -67,9 +67,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Send the messages, and tell how many; raises the broker's error."""
-    from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
-    from pulsar_spark.spark.options.read import client_options
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.options.write import producer_options
 
@@ -81,9 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     topic = named_topic(values)
     options = producer_options(values)
-    with ClientContext(client_options(values)) as context:
-        with progress("connecting", quiet=arguments.json):
-            reach(context)
+    with connected(values, quiet=arguments.json) as context:
+        with progress("asking", quiet=arguments.json):
             schema = _schema_of(context, topic, create=arguments.create)
         encode = _encoder(schema)
         with PartitionedProducer(context, topic, replace(options, schema=schema)) as writer:

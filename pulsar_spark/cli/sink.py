@@ -18,8 +18,8 @@ from pulsar_spark.cli.arguments import (
     given_options,
     resolved,
 )
-from pulsar_spark.cli.connection import reach
-from pulsar_spark.cli.output import print_error, print_json, print_table, progress
+from pulsar_spark.cli.connection import connected
+from pulsar_spark.cli.output import print_error, print_rows, progress
 from pulsar_spark.errors import (
     OptionError,
     PulsarError,
@@ -77,7 +77,6 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show sinks, or change one; return 1 if a sink cannot be read, or nothing was changed."""
-    from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.writing.exactly_once import find_records
@@ -85,13 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.yes and arguments.reset is None:
         raise OptionError("--yes is for --reset", "Leave it out.")
     values = resolved(given_options(arguments), Scope.WRITE, uses=_USED)
-    topic, client = single_topic(values), client_options(values)
+    topic = single_topic(values)
     action = next((name for name in _ACTIONS if getattr(arguments, name) is not None), None)
     states: list[str] | None = None
     changed: dict[str, object] = {}
     if action is not None:
-        with ClientContext(client) as context:
-            reach(context)
+        with connected(values, quiet=arguments.json) as context:
             sink = _known(context, values, topic, getattr(arguments, action), action)
             states = [find_records(context, sink)]
         if (
@@ -104,9 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
             print_error("nothing was changed")
             return 1
         with progress(action, quiet=arguments.json):
-            changed = _change(client, sink, action)
-    with ClientContext(client) as context:
-        reach(context)
+            changed = _change(client_options(values), sink, action)
+    with connected(values, quiet=arguments.json) as context:
         if states is None:
             states = state_topics(context, values["sinkStateTopic"], topic)
         rows, whole = [], True
@@ -116,10 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
                 rows.append(row | changed)
                 whole = whole and is_whole
                 bar.advance()
-    if arguments.json:
-        print_json(rows)
-    else:
-        print_table((*_COLUMNS, *changed), [tuple(row.values()) for row in rows])
+    print_rows(rows, (*_COLUMNS, *changed), as_json=arguments.json)
     return 0 if whole else 1
 
 

@@ -11,7 +11,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pulsar_spark.cli.arguments import (
@@ -21,19 +21,19 @@ from pulsar_spark.cli.arguments import (
     add_command,
     add_connection,
     agreed,
+    check_namespace,
     complete_with,
     given_options,
     profile_admin_url,
     resolved,
     take_admin_url,
 )
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import connected, partitions_of
 from pulsar_spark.cli.output import (
     Bar,
     print_error,
-    print_json,
     print_note,
-    print_table,
+    print_rows,
     progress,
 )
 from pulsar_spark.errors import (
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.deadline import Deadline
     from pulsar_spark.engine.operations import Operation
-    from pulsar_spark.engine.options import ClientOptions
     from pulsar_spark.protocol.message_id import Position
+    from pulsar_spark.spark.options.resolve import Values
 
 _DESCRIPTION = """\
 Show durable subscriptions: whether they exist, whether they are in use, and their backlog, which is
@@ -120,8 +120,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show or drop subscriptions; return 1 if one should have been dropped and was not."""
-    from pulsar_spark.engine.context import ClientContext
-    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.read import single_topic
     from pulsar_spark.spark.options.table import Scope
 
     options = given_options(arguments)
@@ -130,11 +129,11 @@ def run(arguments: argparse.Namespace) -> int:
         # Only the admin REST lists them.
         admin_url = profile_admin_url(arguments)
     values = resolved(options, Scope.READS, uses=("topic",))
-    topic, client = single_topic(values), client_options(values)
+    topic = single_topic(values)
     _check(arguments, topic, admin_url)
-    with ClientContext(client) as context, progress("asking", quiet=arguments.json) as bar:
-        found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
-        reach(context)
+    found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
+    quiet = arguments.json
+    with connected(values, quiet=quiet) as context, progress("asking", quiet=quiet) as bar:
         partitions = [] if arguments.checkpoint else _places(context, topic, arguments.namespace)
         found += [
             _Subscription(name, partition)
@@ -151,26 +150,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.drop_matching is None:
         _show(found, as_json=arguments.json)
         return _status(found) if arguments.drop else 0
-    return _drop_matching(client, found, arguments)
+    return _drop_matching(values, found, arguments)
 
 
 def _show(found: list[_Subscription], *, as_json: bool) -> None:
-    rows = [asdict(entry) for entry in found]
-    for row in rows:
-        del row["position"]
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("subscription", "topic", "backlog", "state")
-        print_table(columns, [tuple(row.values()) for row in rows])
+    columns = ("subscription", "topic", "backlog", "state")
+    rows = [{name: getattr(entry, name) for name in columns} for entry in found]
+    print_rows(rows, columns, as_json=as_json)
 
 
 def _drop_matching(
-    client: ClientOptions, found: list[_Subscription], arguments: argparse.Namespace
+    values: Values, found: list[_Subscription], arguments: argparse.Namespace
 ) -> int:
     """Ask, and remove those that match; return 1 if one of them stays."""
-    from pulsar_spark.engine.context import ClientContext
-
     pattern = _pattern(arguments.drop_matching)
     matching = [entry for entry in found if pattern.fullmatch(entry.subscription)]
     idle = sum(entry.state == IDLE for entry in matching)
@@ -182,7 +174,8 @@ def _drop_matching(
         if not agreed(question):
             print_error("nothing was dropped")
             return 1
-    with ClientContext(client) as context, progress("dropping", quiet=arguments.json) as bar:
+    quiet = arguments.json
+    with connected(values, quiet=quiet) as context, progress("dropping", quiet=quiet) as bar:
         _drop(context, matching, bar)
     _show(matching, as_json=arguments.json)
     return int(any(entry.state != DROPPED for entry in matching))
@@ -250,8 +243,7 @@ def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | No
             "--subscription and --checkpoint cannot be used together", "Give one of them."
         )
     if arguments.namespace is not None:
-        if arguments.namespace.count("/") != 1:
-            raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+        check_namespace(arguments.namespace)
         if topic is not None or arguments.checkpoint:
             raise OptionError(
                 "--namespace stands in place of --topic and --checkpoint", "Give one of them."
@@ -319,13 +311,8 @@ def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
 
 def _partitions(context: ClientContext, topic: str) -> list[str]:
     from pulsar_spark.protocol.topic_name import TopicName
-    from pulsar_spark.spark.missing_topic import with_near_topics
 
-    try:
-        count = context.lookup.partitions(topic)
-    except TopicNotFound as error:
-        raise with_near_topics(context.lookup, error, topic) from error
-    return TopicName.parse(topic).partitions(count)
+    return TopicName.parse(topic).partitions(partitions_of(context, topic))
 
 
 def _look(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:

@@ -9,11 +9,12 @@ from pulsar_spark.cli.arguments import (
     Commands,
     add_command,
     add_connection,
+    check_namespace,
     given_options,
     resolved,
 )
-from pulsar_spark.cli.connection import reach
-from pulsar_spark.cli.output import print_json, print_note, print_table, progress
+from pulsar_spark.cli.connection import connected
+from pulsar_spark.cli.output import print_note, print_rows, progress
 from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises TopicNotFound for a named topic that does not exist.
     """
-    from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
-    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.read import single_topic
     from pulsar_spark.spark.options.table import Scope
 
     values = resolved(_options(arguments), Scope.READS, uses=("topic", "topicsPattern"))
@@ -65,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--topic and --pattern cannot be used together", "Give one of them.")
     wanted = TopicPattern.parse(pattern or f"{arguments.namespace or _NAMESPACE}/{_ALL}")
     _check_namespace(arguments.namespace, topic, wanted)
-    with ClientContext(client_options(values)) as context:
+    with connected(values, quiet=arguments.json) as context:
         with progress("listing topics", quiet=arguments.json):
-            reach(context)
             names = (
                 wanted.select(context.lookup.topics_of_namespace(wanted.namespace))
                 if topic is None
@@ -79,10 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
                 some = names[start : start + _AT_ONCE]
                 found += _described(context, some, gone_is_an_error=topic is not None)
                 bar.advance(len(some))
-    if arguments.json:
-        print_json(found)
-    else:
-        print_table(("topic", "partitions", "schema"), [tuple(entry.values()) for entry in found])
+    print_rows(found, ("topic", "partitions", "schema"), as_json=arguments.json)
     if found:
         return 0
     what = "has no topics, or does not exist" if pattern is None else "has no topic that matches"
@@ -100,8 +96,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, str]:
     namespace = arguments.namespace
     if namespace is None:
         return options
-    if namespace.count("/") != 1:
-        raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+    check_namespace(namespace)
     for name, text in options.items():
         if name.lower() in ("topic", "path", "topicspattern") and "/" not in text:
             options[name] = f"{namespace}/{text.strip()}"
