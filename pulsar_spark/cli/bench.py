@@ -280,7 +280,7 @@ class _Bench:
             start = Position(last.ledger_id, last.entry_id)
             end = Position.after(last)
             with EntryReader(self._context.pool, name, start, end, self._options.reader) as reader:
-                if any(not _is_ours(entry.metadata.producer_name) for entry in reader):
+                if not all(entry.metadata.producer_name.startswith(_WRITER) for entry in reader):
                     raise _not_made_for_it(f"{name} holds messages of others")
 
     def _write(self, writing: ProducerOptions) -> _Measurement:
@@ -342,10 +342,6 @@ def _sizes() -> StructType:
     from pyspark.sql.types import IntegerType, StructType
 
     return StructType().add("__size", IntegerType(), nullable=False)
-
-
-def _is_ours(producer_name: str) -> bool:
-    return producer_name.startswith(_WRITER)
 
 
 def _not_made_for_it(what: str) -> OptionError:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date, datetime
 from datetime import time as time_of_day
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.cli.arguments import (
@@ -63,6 +64,7 @@ _MORE = 4
 _CORRUPT = "_corrupt_record"
 # Options that divide a read into tasks.
 _OF_TASKS = ("minPartitions", "partitionsPerTopicPartition")
+_published = itemgetter("__publishTime")
 # The columns of a table; JSON has all columns.
 _SHOWN = ("__publishTime", "__messageId", "__key")
 
@@ -293,11 +295,6 @@ def _size(value: object) -> int:
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
-
-
-def _published(row: Row) -> datetime:
-    published: datetime = row["__publishTime"]
-    return published
 
 
 def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None]:

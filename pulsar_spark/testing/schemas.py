@@ -29,8 +29,6 @@ STRATEGIES = (
 """Which new schemas a topic takes; UNDEFINED is a broker's default, FULL."""
 # With these a consumer only needs to read what producers of the latest schema write.
 _READ_BACKWARD = ("UNDEFINED", "BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL")
-# Types that mean "the topic's schema" and are never stored.
-_NOT_STORED = frozenset((_T.AutoConsume,))
 
 MAX_VERSIONS = 10_000
 
@@ -122,7 +120,8 @@ class SchemaHistory:
 
 def is_stored(schema: pb.Schema) -> bool:
     """Whether a client's schema must be stored and checked."""
-    return schema.type not in _NOT_STORED
+    # This type means the topic's own schema.
+    return schema.type != _T.AutoConsume
 
 
 def _version(number: int) -> bytes:
