@@ -7,6 +7,9 @@ each use. `os.getpid` would do too, but it is a system call, too slow for every 
 from __future__ import annotations
 
 import os
+from typing import Any
+
+from pulsar_spark.errors import ClosedError
 
 _counted = [0]
 
@@ -14,6 +17,15 @@ _counted = [0]
 def fork_count() -> int:
     """Return a number that is another one in each fork of this process."""
     return _counted[0]
+
+
+def used_after_fork(what: str, made_anew: str | None = None, **context: Any) -> ClosedError:
+    """Return the error for the use of an object that another process has made."""
+    return ClosedError(
+        f"the {what} was made by another process and cannot be used after a fork",
+        f"Make a {made_anew or what} of its own in each process.",
+        **context,
+    )
 
 
 def _after_fork() -> None:

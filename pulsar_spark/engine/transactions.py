@@ -15,15 +15,15 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.deadline import Deadline, at_a_time, result_within
+from pulsar_spark.engine.deadline import Deadline, result_within, wait_until
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many, start
 from pulsar_spark.engine.retry import can_pass, retried, retrying
@@ -92,11 +92,11 @@ class Coordinators:
 
         No command asks a coordinator for its limits; only its refusal shows them.
         """
-        run(lambda deadline: self.check_operation(timeout, deadline), self._timeout)
+        run(partial(self.check_operation, timeout), self._timeout)
 
     def begin(self, timeout: float) -> TxnId:
         """Begin a transaction; its coordinator aborts it after `timeout` seconds."""
-        return run(lambda deadline: self.begin_operation(timeout, deadline), self._timeout)
+        return run(partial(self.begin_operation, timeout), self._timeout)
 
     def begin_to_attach(self, transactions: Iterable[TxnId], timers: Timers) -> None:
         """Attach to the coordinators of transactions ahead; whoever asks them is told of errors."""
@@ -111,26 +111,14 @@ class Coordinators:
         timeout: float | None = None,
     ) -> dict[TxnId, PulsarError | None]:
         """End transactions, all at the same time; return each one's error, None if it ended."""
-
-        def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: self.end_operation(txn, deadline, commit=commit)
-
-        results = run_many([factory(txn) for txn in transactions], timeout or self._timeout)
-        return dict(zip(transactions, results, strict=True))
+        end = partial(self.end_operation, commit=commit)
+        return self._ask_about(transactions, end, timeout)
 
     def add_partition_to_all(
         self, transactions: Sequence[TxnId], partition: str
     ) -> dict[TxnId, PulsarError | None]:
         """As `end_all`: add a topic partition to all of these transactions."""
-
-        def add(txn: TxnId, deadline: Deadline) -> Operation[None]:
-            yield from self.add_partitions_operation(txn, [partition], deadline)
-
-        def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: add(txn, deadline)
-
-        results = run_many([factory(txn) for txn in transactions], self._timeout)
-        return dict(zip(transactions, results, strict=True))
+        return self._add_to_all(transactions, [partition])
 
     def are_open(self, transactions: Sequence[TxnId]) -> dict[TxnId, bool | None]:
         """Return whether each of these transactions is open; None where that cannot be told.
@@ -138,17 +126,27 @@ class Coordinators:
         No command asks for a transaction's state. Adding no partition to it is refused once it has
         ended, and changes nothing before.
         """
-
-        def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: self.add_partitions_operation(txn, [], deadline)
-
-        results = run_many([factory(txn) for txn in transactions], self._timeout)
         return {
-            txn: None
-            if isinstance(result, PulsarError) and not isinstance(result, TransactionNotFound)
-            else not isinstance(result, PulsarError)
-            for txn, result in zip(transactions, results, strict=True)
+            txn: error is None if error is None or isinstance(error, TransactionNotFound) else None
+            for txn, error in self._add_to_all(transactions, []).items()
         }
+
+    def _add_to_all(
+        self, transactions: Sequence[TxnId], partitions: Sequence[str]
+    ) -> dict[TxnId, PulsarError | None]:
+        return self._ask_about(
+            transactions, lambda txn, end: self.add_partitions_operation(txn, partitions, end)
+        )
+
+    def _ask_about(
+        self,
+        transactions: Sequence[TxnId],
+        ask: Callable[[TxnId, Deadline], Operation[None]],
+        timeout: float | None = None,
+    ) -> dict[TxnId, PulsarError | None]:
+        questions = [partial(ask, txn) for txn in transactions]
+        results = run_many(questions, timeout or self._timeout)
+        return dict(zip(transactions, results, strict=True))
 
     def commit_on_partitions(self, pairs: Sequence[tuple[TxnId, str]]) -> list[PulsarError | None]:
         """Write the markers of committed transactions to topic partitions that lack them.
@@ -156,11 +154,8 @@ class Coordinators:
         Returns the error of each pair, None if its broker has written the marker. Only a superuser
         may do it. It is harmless where the marker exists.
         """
-
-        def factory(txn: TxnId, topic: str) -> OperationFactory[None]:
-            return retried(lambda end: self._commit_on_partition(txn, topic, end))
-
-        return run_many([factory(txn, topic) for txn, topic in pairs], self._timeout)
+        attempts = [retried(partial(self._commit_on_partition, txn, topic)) for txn, topic in pairs]
+        return run_many(attempts, self._timeout)
 
     # --- operations ---------------------------------------------------------------------------
 
@@ -172,7 +167,7 @@ class Coordinators:
     def begin_operation(self, timeout: float, deadline: Deadline) -> Operation[TxnId]:
         """Return the operation that `begin` runs."""
         count = yield from retrying(self._count_operation, deadline)
-        tc_id = self._turn(count)
+        tc_id = next(self._turns) % count
         answer: pb.CommandNewTxnResponse = yield from self._ask(
             tc_id,
             commands.request(
@@ -186,7 +181,7 @@ class Coordinators:
         self, txn: TxnId, partitions: Sequence[str], deadline: Deadline
     ) -> Operation[None]:
         """Add topic partitions to a transaction, before anything is sent to them."""
-        return self._ask(
+        yield from self._ask(
             txn.most_bits,
             commands.request(
                 pb.CommandAddPartitionToTxn, partitions=partitions, **commands.txn_fields(txn)
@@ -294,19 +289,16 @@ class Coordinators:
     def _count_operation(self, deadline: Deadline) -> Operation[int]:
         if self._count is not None:
             return self._count
+        missing: PulsarError | None = None
         try:
             count = yield from self._lookup.partitions_operation(str(COORDINATORS), deadline)
         except TopicNotFound as error:
-            raise UnsupportedFeature(
-                "the brokers do not support transactions", _NOT_ENABLED
-            ) from error
+            count, missing = 0, error
         if not count:
-            raise UnsupportedFeature("the brokers do not support transactions", _NOT_ENABLED)
+            what = "the brokers do not support transactions"
+            raise UnsupportedFeature(what, _NOT_ENABLED) from missing
         self._count = count
         return count
-
-    def _turn(self, count: int) -> int:
-        return next(self._turns) % count
 
     def _connection(self, tc_id: int, deadline: Deadline) -> Operation[ClientConnection]:
         """Return a connection to a coordinator's broker that knows this client.
@@ -460,9 +452,9 @@ class ClientTransaction:
         self._coordinators = coordinators
         # Timeout of one request.
         self._seconds = seconds
-        begun = time.monotonic()
+        # Before the coordinator's own time begins.
+        self._life = Deadline(timeout)
         self.txn_id = coordinators.begin(timeout)
-        self._expires_at = begun + timeout
         self._changed = threading.Condition()
         # The following are guarded by _changed.
         self._state = TransactionState.OPEN
@@ -584,7 +576,7 @@ class ClientTransaction:
             taken.set_result(None)
 
     def _look(self) -> TransactionState:
-        if self._state is TransactionState.OPEN and time.monotonic() >= self._expires_at:
+        if self._state is TransactionState.OPEN and self._life.expired():
             self._state = TransactionState.TIME_OUT
         return self._state
 
@@ -605,24 +597,17 @@ class ClientTransaction:
     def _wait(self) -> PulsarError | None:
         """Wait until nothing is pending, as long as the transaction has time."""
         with self._changed:
-            while self._pending:
-                left = self._expires_at - time.monotonic()
-                if left <= 0:
-                    return OperationTimeout(
-                        f"the timeout of transaction {name_of(self.txn_id)} passed with "
-                        f"{len(self._pending)} messages or acknowledgements pending"
-                    )
-                self._changed.wait(at_a_time(left))
-            return self._failed
+            if wait_until(self._changed, lambda: not self._pending, self._life):
+                return self._failed
+            return OperationTimeout(
+                f"the timeout of transaction {name_of(self.txn_id)} passed with "
+                f"{len(self._pending)} messages or acknowledgements pending"
+            )
 
     def _finish(self, *, commit: bool) -> None:
+        end = partial(self._coordinators.end_operation, self.txn_id, commit=commit)
         try:
-            run(
-                lambda deadline: self._coordinators.end_operation(
-                    self.txn_id, deadline, commit=commit
-                ),
-                self._seconds,
-            )
+            run(end, self._seconds)
         except BaseException:
             with self._changed:
                 self._state = TransactionState.ERROR

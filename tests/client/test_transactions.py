@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from pulsar_spark.client import (
     TransactionState,
     parameters,
 )
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.errors import (
     AuthorizationError,
     InvalidTxnStatus,
@@ -286,7 +286,7 @@ def test_commit_waits_for_what_is_under_way(broker: EmbeddedBroker, client: Puls
 
 
 def pass_timeout_soon(txn: Transaction) -> None:
-    txn.engine._expires_at = time.monotonic() + 0.2
+    txn.engine._life = Deadline(0.2)
 
 
 @pytest.mark.fault(192)

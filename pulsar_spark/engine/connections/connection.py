@@ -43,7 +43,7 @@ from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Received, Transport, WriteQueue
 from pulsar_spark.engine.connections.wrong_scheme import wrong_scheme
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.gathering import put_off
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
@@ -387,11 +387,7 @@ class ClientConnection:
     def _check_process(self) -> None:
         # Before any lock: another thread may have held it when the process forked.
         if fork_count() != self._forks:
-            raise ClosedError(
-                "the connection was opened by another process and cannot be used after a fork",
-                "Make a client of its own in each process.",
-                broker=self.address.logical,
-            )
+            raise used_after_fork("connection", "client", broker=self.address.logical)
 
     def _check_open(self) -> None:
         if self._error is not None:

@@ -38,7 +38,7 @@ from pulsar_spark.engine.connections.addresses import (
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -170,10 +170,7 @@ class HttpClient:
         or RemoteProtocolError for an answer that is not HTTP, not JSON or too long.
         """
         if fork_count() != self._forks:
-            raise ClosedError(
-                "the client was made by another process and cannot be used after a fork",
-                "Make a client of its own in each process.",
-            )
+            raise used_after_fork("client")
         end = Deadline(self._options.operation_timeout)
         request = _Request(target, end, timeout, limit, Future())
         request.future.set_running_or_notify_cancel()

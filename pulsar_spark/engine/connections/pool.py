@@ -22,7 +22,7 @@ from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConn
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.tls import warn_of_insecure
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
@@ -116,10 +116,7 @@ class ConnectionPool(Closing):
         It fails as `ClientConnection.start` does. Never retries.
         """
         if fork_count() != self._forks:
-            raise ClosedError(
-                "the client was made by another process and cannot be used after a fork",
-                "Make a client of its own in each process.",
-            )
+            raise used_after_fork("client")
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.operations import AllOf, OperationFactory, Steps, in_steps, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
@@ -613,11 +613,7 @@ class PartitionedProducer(Closing):
 
     def _check_usable(self) -> None:
         if fork_count() != self._forks:
-            raise ClosedError(
-                "the writer was made by another process and cannot be used after a fork",
-                "Make a writer of its own in each process.",
-                topic=self.topic,
-            )
+            raise used_after_fork("writer", topic=self.topic)
         if self._error is not None:
             raise self._error.with_context()
         if self._closed:

@@ -25,7 +25,7 @@ from typing import Any
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.encryption import Encryptor
-from pulsar_spark.engine.forks import fork_count
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.keeping import Kept
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
@@ -1003,11 +1003,7 @@ class TopicProducer:
     def _check_process(self) -> None:
         # Before any lock: another thread may have held it when the process forked.
         if fork_count() != self._forks:
-            raise ClosedError(
-                "the producer was made by another process and cannot be used after a fork",
-                "Make a producer of its own in each process.",
-                topic=self.topic,
-            )
+            raise used_after_fork("producer", topic=self.topic)
 
     def _where(self, broker: str | None = None) -> dict[str, Any]:
         if broker is None and (session := self._session) is not None:
