@@ -7,8 +7,8 @@ secret.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.pem import BEGIN, pem_content, shown_pem
@@ -44,8 +44,22 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _shown(secret: str | None) -> str:
+def _masked(secret: str | None) -> str:
     return "None" if secret is None else "'***'"
+
+
+def _secret(shown: Callable[[Any], str] = _masked) -> Any:
+    """Return an optional field that a `repr` by `_shown_fields` shows in this way."""
+    return field(default=None, metadata={"shown": shown})
+
+
+def _shown_fields(options: Any) -> str:
+    shown = (
+        f"{one.name}={one.metadata.get('shown', repr)(getattr(options, one.name))}"
+        for one in fields(options)
+        if one.repr
+    )
+    return f"{type(options).__name__}({', '.join(shown)})"
 
 
 def _check_pem(certificate: str | None, key: str | None, trusted: str | None = None) -> None:
@@ -70,20 +84,15 @@ class OAuth2Options:
     certificate is verified with the system's authorities and `trust_certs_file`.
     """
 
-    issuer_url: str
-    private_key: str | None = None
+    issuer_url: str = field(repr=False)
+    private_key: str | None = _secret()
     client_id: str | None = None
-    client_secret: str | None = None
+    client_secret: str | None = _secret()
     audience: str | None = None
     scope: str | None = None
-    trust_certs_file: str | None = None
+    trust_certs_file: str | None = field(default=None, repr=False)
 
-    def __repr__(self) -> str:
-        return (
-            f"OAuth2Options(private_key={_shown(self.private_key)}, client_id={self.client_id!r}, "
-            f"client_secret={_shown(self.client_secret)}, audience={self.audience!r}, "
-            f"scope={self.scope!r})"
-        )
+    __repr__ = _shown_fields
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -98,30 +107,20 @@ class AuthOptions:
     """
 
     method: str = "none"
-    token: str | None = None
-    token_file: str | None = None
+    token: str | None = _secret()
+    token_file: str | None = _secret(lambda path: repr(path and redact(path)))
     username: str | None = None
-    password: str | None = None
+    password: str | None = _secret()
     token_variable: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
+    certificate_file: str | None = _secret(shown_pem)
+    key_file: str | None = _secret()
     plugin: str | None = None
-    plugin_params: str | None = None
+    plugin_params: str | None = _secret()
     oauth2: OAuth2Options | None = None
-    token_supplier: Callable[[], str] | None = None
+    token_supplier: Callable[[], str] | None = field(default=None, repr=False)
     method_name: str | None = None
 
-    def __repr__(self) -> str:
-        return (
-            f"AuthOptions(method={self.method!r}, token={_shown(self.token)}, "
-            f"token_file={self.token_file and redact(self.token_file)!r}, "
-            f"username={self.username!r}, "
-            f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
-            f"certificate_file={shown_pem(self.certificate_file)}, "
-            f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
-            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r}, "
-            f"method_name={self.method_name!r})"
-        )
+    __repr__ = _shown_fields
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -132,19 +131,13 @@ class TlsOptions:
     it. By default the system's authorities are trusted.
     """
 
-    trust_certs_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
+    trust_certs_file: str | None = _secret(shown_pem)
+    certificate_file: str | None = _secret(shown_pem)
+    key_file: str | None = _secret()
     allow_insecure: bool = False
     verify_hostname: bool = True
 
-    def __repr__(self) -> str:
-        return (
-            f"TlsOptions(trust_certs_file={shown_pem(self.trust_certs_file)}, "
-            f"certificate_file={shown_pem(self.certificate_file)}, "
-            f"key_file={_shown(self.key_file)}, "
-            f"allow_insecure={self.allow_insecure}, verify_hostname={self.verify_hostname})"
-        )
+    __repr__ = _shown_fields
 
 
 @dataclass(frozen=True, slots=True)
