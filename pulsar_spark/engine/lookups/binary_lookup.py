@@ -6,18 +6,16 @@ Pulsar binary protocol, "Service discovery". Each operation is one attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress, too_many_redirects
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.service import (
     ANY_DOMAIN,
+    LookupService,
     RegisteredSchema,
     topic_names,
-    with_listener,
 )
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import TopicNotFound
@@ -33,17 +31,8 @@ WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
 _LookupType = pb.CommandLookupTopicResponse
 
 
-class BinaryLookupService:
-    """Sends requests over a pool's connections. Thread-safe; see `service.LookupService`."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-
-    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation that finds the broker of a topic partition."""
-        return with_listener(
-            self._pool.options.listener_name, partial(self._broker, topic, deadline)
-        )
+class BinaryLookupService(LookupService):
+    """Sends requests over a pool's connections. Thread-safe."""
 
     def _broker(
         self, topic: str, deadline: Deadline, listener: str | None

@@ -7,7 +7,6 @@ URL, and register schemas there too.
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
@@ -15,7 +14,7 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
-from pulsar_spark.engine.lookups.service import RegisteredSchema, topic_names, with_listener
+from pulsar_spark.engine.lookups.service import LookupService, RegisteredSchema, topic_names
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import RemoteProtocolError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -30,18 +29,12 @@ _VERSION_SIZE = 8
 _MAX_VERSION = 2**63
 
 
-class HttpLookupService:
-    """Asks the brokers' web service. Thread-safe; see `service.LookupService`."""
+class HttpLookupService(LookupService):
+    """Asks the brokers' web service. Thread-safe."""
 
     def __init__(self, pool: ConnectionPool, client: HttpClient) -> None:
-        self._pool = pool
+        super().__init__(pool)
         self._client = client
-
-    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation that finds the broker of a topic partition."""
-        return with_listener(
-            self._pool.options.listener_name, partial(self._broker, topic, deadline)
-        )
 
     def _broker(
         self, topic: str, deadline: Deadline, listener: str | None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.errors import BrokerError, BrokerUnreachable, InvalidTopicName
@@ -25,54 +26,61 @@ class RegisteredSchema(NamedTuple):
     version: bytes
 
 
-class LookupService(Protocol):
+class LookupService:
     """Service discovery, one attempt per operation: binary protocol or REST."""
 
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation that finds the broker of a topic partition."""
+        """Return an operation that finds the broker of a topic partition.
+
+        Brokers answer about a listener that they do not have as about a topic that is being loaded.
+        So they are asked without it, too: raises BrokerUnreachable if that is answered.
+        """
+        listener = self._pool.options.listener_name
+        try:
+            return (yield from self._broker(topic, deadline, listener))
+        except BrokerError as error:
+            if listener is None or not error.retryable:
+                raise
+            yield from self._broker(topic, deadline, None)
+        try:
+            # The topic may have been loaded meanwhile.
+            return (yield from self._broker(topic, deadline, listener))
+        except BrokerError as error:
+            if not error.retryable:
+                raise
+            raise BrokerUnreachable(
+                f"the brokers do not have the listener {listener!r}: {error.what}",
+                "Give a name of the brokers' advertisedListeners as listener_name.",
+            ) from error
+
+    def _broker(
+        self, topic: str, deadline: Deadline, listener: str | None
+    ) -> Operation[BrokerAddress]:
+        """As `broker`, by the address that a listener has, or any without one."""
+        raise NotImplementedError
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that gets a topic's number of partitions, 0 if not partitioned.
 
         With `create` a missing topic may be created; otherwise it is TopicNotFound.
         """
+        raise NotImplementedError
 
     def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
         """Return an operation that lists a namespace's topics as `topic_names` does.
 
         `mode` is one of CommandGetTopicsOfNamespace.Mode.
         """
+        raise NotImplementedError
 
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
         """Return an operation that gets a version of a topic's schema, or the latest."""
-
-
-def with_listener(
-    listener: str | None, ask: Callable[[str | None], Operation[BrokerAddress]]
-) -> Operation[BrokerAddress]:
-    """Return an operation that finds a broker; `ask` does, for a listener's name.
-
-    Brokers answer about a listener that they do not have as about a topic that is being loaded. So
-    they are asked without it, too: raises BrokerUnreachable if that is answered.
-    """
-    try:
-        return (yield from ask(listener))
-    except BrokerError as error:
-        if listener is None or not error.retryable:
-            raise
-        yield from ask(None)
-    try:
-        # The topic may have been loaded meanwhile.
-        return (yield from ask(listener))
-    except BrokerError as error:
-        if not error.retryable:
-            raise
-        raise BrokerUnreachable(
-            f"the brokers do not have the listener {listener!r}: {error.what}",
-            "Give a name of the brokers' advertisedListeners as listener_name.",
-        ) from error
+        raise NotImplementedError
 
 
 def topic_names(named: Iterable[str]) -> list[str]:
