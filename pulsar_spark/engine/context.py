@@ -136,35 +136,23 @@ class SharedConnections:
             shared.pool.close()
 
 
-class _Process:
-    """A process's shared connections; a forked child gets new ones."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._shared: SharedConnections | None = None
-
-    def shared(self) -> SharedConnections:
-        with self._lock:
-            if self._shared is None:
-                self._shared = SharedConnections()
-            return self._shared
-
-    def after_fork(self) -> None:
-        inherited = self._shared
-        # A thread that the child does not have may have held the lock.
-        self.__init__()  # type: ignore[misc]
-        if inherited is not None:
-            inherited.abandon()
-
-
-_PROCESS = _Process()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_PROCESS.after_fork)
+# Connects to nothing, and starts no thread, before somebody uses it.
+_shared = SharedConnections()
 
 
 def shared_connections() -> SharedConnections:
-    """Return this process's shared connections, created on first use."""
-    return _PROCESS.shared()
+    """Return this process's shared connections; a forked child has new ones."""
+    return _shared
+
+
+def _after_fork() -> None:
+    global _shared
+    inherited, _shared = _shared, SharedConnections()
+    inherited.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:

@@ -55,7 +55,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Iterator[HandTimers]:
     """New shared connections, whose idle ones the test closes."""
     made = HandTimers()
     shared = SharedConnections(timers=made)
-    monkeypatch.setattr(module._PROCESS, "_shared", shared)
+    monkeypatch.setattr(module, "_shared", shared)
     yield made
     shared.close_unused()
 
@@ -292,8 +292,8 @@ def test_a_forked_child_gives_back_its_copies_of_sockets_and_hangs_on_no_lock(
     with ClientContext.shared(options(broker)) as context:
         context.pool.service()
         shared = shared_connections()
-        with shared._lock, module._PROCESS._lock:
-            # As if another thread held them. The broker has a socket in this process, too.
+        with shared._lock:
+            # As if another thread held it. The broker has a socket in this process, too.
             assert in_child(lambda: len(os.listdir("/proc/self/fd")) <= before + 1)
             assert in_child(lambda: not shared_connections().connections)
 
@@ -305,7 +305,7 @@ def test_ten_thousand_users_of_one_process_leave_it_as_it_was(
 ) -> None:
     """With real timers."""
     shared = SharedConnections()
-    monkeypatch.setattr(module._PROCESS, "_shared", shared)
+    monkeypatch.setattr(module, "_shared", shared)
 
     def use() -> None:
         with ClientContext.shared(options(broker)) as context:
