@@ -178,7 +178,7 @@ def test_a_producer_that_must_wait_gets_its_second_answer() -> None:
 
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
-        producer_id = connection.add_producer(Recorder())
+        producer_id = connection.handlers.add_producer(Recorder())
         answer = connection.request(
             commands.request(pb.CommandProducer, topic="t", producer_id=producer_id)
         )
@@ -197,7 +197,7 @@ def test_a_message_before_the_answer_to_subscribe_is_delivered() -> None:
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
         handler = Recorder()
-        subscribe(connection, connection.add_consumer(handler))
+        subscribe(connection, connection.handlers.add_consumer(handler))
         assert handler.names == ["messages"]
         connection.close()
 
@@ -221,7 +221,7 @@ class StuckSender(threading.Thread):
     def __init__(self, connection: ClientConnection) -> None:
         super().__init__()
         self.connection = connection
-        self.producer_id = connection.add_producer(Recorder())
+        self.producer_id = connection.handlers.add_producer(Recorder())
         self.failed: list[PulsarError] = []
         connection.request(
             commands.request(pb.CommandProducer, topic="t", producer_id=self.producer_id), 60
@@ -246,7 +246,7 @@ def test_what_the_broker_sends_is_read_while_a_sender_is_stuck() -> None:
     with ScriptedBroker(lambda at, event: kind_of(event) == T.LOOKUP and go_on.wait(600)) as broker:
         connection = connected(broker, operation_timeout=600)
         handler = Recorder()
-        consumer_id = connection.add_consumer(handler)
+        consumer_id = connection.handlers.add_consumer(handler)
         subscribe(connection, consumer_id)
         sender = StuckSender(connection)
         wait_until(lambda: is_in(sender, "wait_writable"))
@@ -265,7 +265,7 @@ def test_a_broker_that_takes_nothing_from_a_sender_is_given_up_in_time() -> None
     with ScriptedBroker(lambda at, event: kind_of(event) == T.LOOKUP and go_on.wait(600)) as broker:
         connection = connected(broker, operation_timeout=0.5)
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         sender = StuckSender(connection)
         finish(sender)
         assert isinstance(sender.failed[0], OperationTimeout)
@@ -284,7 +284,7 @@ def test_a_silent_peer_is_noticed() -> None:
     with ScriptedBroker(script) as broker:
         connection = connected(broker, keep_alive_interval=0.2)
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         # From here on the broker neither reads nor answers.
         broker.sessions[0].reply = lambda data: []  # type: ignore[method-assign]
         started = time.monotonic()
@@ -379,8 +379,8 @@ def test_everybody_learns_once_that_the_connection_broke() -> None:
     with ScriptedBroker(only(T.LOOKUP)) as broker:
         connection = connected(broker)
         consumer, producer = Recorder(), Recorder()
-        connection.add_consumer(consumer)
-        connection.add_producer(producer)
+        connection.handlers.add_consumer(consumer)
+        connection.handlers.add_producer(producer)
         futures = [connection.request_async(look_up) for _ in range(3)]
         broker.sessions[0].drop()
         errors = [future.exception(5) for future in futures]
@@ -396,7 +396,7 @@ def test_a_closed_connection_refuses_everything() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker)
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         connection.close()
         connection.close()
         assert connection.closed
@@ -406,9 +406,9 @@ def test_a_closed_connection_refuses_everything() -> None:
         with pytest.raises(ClosedError):
             connection.send(commands.build(pb.CommandPing))
         with pytest.raises(ClosedError):
-            connection.add_consumer(Recorder())
+            connection.handlers.add_consumer(Recorder())
         with pytest.raises(ClosedError):
-            connection.add_producer(Recorder())
+            connection.handlers.add_producer(Recorder())
 
 
 def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek_does_not() -> None:
@@ -421,7 +421,7 @@ def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek
 
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
-        consumer_id = connection.add_consumer(Recorder())
+        consumer_id = connection.handlers.add_consumer(Recorder())
         subscribe(connection, consumer_id)
         questions = [
             connection.request_async(
@@ -464,7 +464,7 @@ def test_the_next_read_gathers_bytes_where_a_consumer_can_wait(
         connection = connected(broker)
         recorder = Recorder()
         recorder.can_wait = can_wait
-        consumer_id = connection.add_consumer(recorder)
+        consumer_id = connection.handlers.add_consumer(recorder)
         subscribe(connection, consumer_id)
         broker.sessions[0].send_entry(consumer_id, Entry(1, 1, [b"x"]))
         wait_until(lambda: recorder.names == ["messages"])
@@ -484,8 +484,8 @@ def test_a_handler_that_fails_ends_the_connection_and_hides_nothing(
     with ScriptedBroker() as broker:
         connection = connected(broker)
         other = Recorder()
-        connection.add_consumer(other)
-        consumer_id = connection.add_consumer(Broken())
+        connection.handlers.add_consumer(other)
+        consumer_id = connection.handlers.add_consumer(Broken())
         subscribe(connection, consumer_id)
         broker.sessions[0].send_entry(consumer_id, Entry(1, 1, [b"x"]))
         wait_until(lambda: other.names == ["disconnect"])
@@ -545,7 +545,7 @@ def test_hostile_frames_end_the_connection_with_our_own_error(data: bytes) -> No
     with ScriptedBroker() as broker:
         connection = connected(broker)
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         broker.sessions[0].send_bytes(data)
         wait_until(lambda: handler.names == ["disconnect"])
         error = handler.calls[0][1]
@@ -672,7 +672,7 @@ def test_challenges_are_answered_with_fresh_credentials() -> None:
         given = [body.response.auth_data for body in broker.commands(T.AUTH_RESPONSE)]
         assert given == [b"token-2", b"token-3"]
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         session.send(brief.auth_challenge("b", "token"))
         wait_until(lambda: handler.names == ["disconnect"])
         assert isinstance(handler.calls[0][1], AuthenticationError)
@@ -712,7 +712,7 @@ def test_a_challenge_of_another_method_ends_the_connection() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker)
         handler = Recorder()
-        connection.add_consumer(handler)
+        connection.handlers.add_consumer(handler)
         broker.sessions[0].send(brief.auth_challenge("b", "kerberos", b""))
         wait_until(lambda: handler.names == ["disconnect"])
         assert "kerberos" in str(handler.calls[0][1])

@@ -3,10 +3,11 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import pytest
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.handlers import HandlerTable
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import ConnectionLost, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 
@@ -54,7 +55,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     table = HandlerTable()
     consumer, other, producer = Recorder(), Recorder(), Recorder()
     consumer_id, other_id = table.add_consumer(consumer), table.add_consumer(other)
-    producer_id = table.add_producer(producer, None)
+    producer_id = table.add_producer(producer)
     assert len({consumer_id, other_id, producer_id}) == 3
     table.on_messages(block(consumer_id))
     table.on_command(T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id))
@@ -78,7 +79,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
 def test_who_is_closed_hears_nothing_more_but_receipts() -> None:
     table = HandlerTable()
     consumer, producer = Recorder(), Recorder()
-    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer)
     table.on_command(
         T.CLOSE_CONSUMER, pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=0)
     )
@@ -89,13 +90,13 @@ def test_who_is_closed_hears_nothing_more_but_receipts() -> None:
     table.on_receipts(ReceiptBlock(producer_id, array("q", [1, 1, 7, 8])))
     assert consumer.names == ["close"]
     assert producer.names == ["close", "receipts"]
-    assert table.take_all() == []
+    assert table.end(ConnectionLost("gone")) == []
 
 
 def test_late_receipts_reach_the_producer_that_sent_until_it_is_forgotten() -> None:
     table = HandlerTable()
     first, second = Recorder(), Recorder()
-    producer_id = table.add_producer(first, None)
+    producer_id = table.add_producer(first)
     close = pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
     table.on_command(T.CLOSE_PRODUCER, close)
     # The broker closes the next one before it can send.
@@ -118,7 +119,7 @@ def test_moves_of_a_topic_reach_consumers_and_producers() -> None:
     table = HandlerTable()
     consumer, producer = Recorder(), Recorder()
     kinds = pb.CommandTopicMigrated
-    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer)
     for resource_id, kind in ((consumer_id, kinds.Consumer), (producer_id, kinds.Producer)):
         table.on_command(
             T.TOPIC_MIGRATED,
@@ -143,8 +144,18 @@ def test_what_is_meant_for_nobody_is_dropped() -> None:
 def test_removed_handlers_are_returned_once() -> None:
     table = HandlerTable()
     consumer, producer = Recorder(), Recorder()
-    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer)
     assert table.remove_consumer(consumer_id) is consumer
     assert table.remove_consumer(consumer_id) is None
-    assert table.remove_producer(producer_id) is producer
-    assert table.remove_producer(producer_id) is None
+    table.remove_producer(producer_id)
+    table.remove_producer(producer_id)
+    assert table.end(ConnectionLost("gone")) == []
+
+
+def test_nobody_is_added_after_the_end() -> None:
+    table = HandlerTable()
+    consumer = Recorder()
+    table.add_consumer(consumer)
+    assert table.end(ConnectionLost("gone")) == [consumer]
+    with pytest.raises(ConnectionLost, match="gone"):
+        table.add_producer(Recorder())

@@ -88,7 +88,7 @@ def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
     script = Slow()
     with ScriptedBroker(script) as broker:
         connection = ClientConnection(broker.broker, broker.options(**options)).open()
-        producer_id = connection.add_producer(Recorder())
+        producer_id = connection.handlers.add_producer(Recorder())
         connection.request(commands.request(pb.CommandProducer, topic="t", producer_id=producer_id))
         connection.request_async(commands.request(pb.CommandLookupTopic, topic="t"), 60)
         yield script, connection, producer_id

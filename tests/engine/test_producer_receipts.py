@@ -136,7 +136,7 @@ def test_receipts_count_between_attempts_to_register_again() -> None:
             producer.send(single(b""))
         producer.close()
         assert script.sequence_ids == [0, 1, 2, 2]
-        assert connection_for(context)._handlers._closed_producers == {}
+        assert connection_for(context).handlers._closed_producers == {}
 
 
 @pytest.mark.fault(14, 87)
@@ -148,7 +148,7 @@ def test_a_producer_that_ends_while_it_is_closed_waits_for_no_receipts() -> None
         for _ in range(3):
             producer.send(single(b""))
         wait_until(lambda: len(script.producers) == 2)
-        handlers = connection_for(context)._handlers
+        handlers = connection_for(context).handlers
         assert len(handlers._closed_producers) == 1
         producer.abort()
         assert handlers._closed_producers == {}

@@ -202,7 +202,7 @@ def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() ->
         producer.send(single(b""))
         producer.close()
         assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 1
-        assert connection_for(context)._handlers._closed_producers == {}
+        assert connection_for(context).handlers._closed_producers == {}
         assert not other.commands(pb.BaseCommand.LOOKUP)
         assert other_script.sequence_ids == [0]
 

@@ -23,12 +23,7 @@ from typing import Any, cast
 from pulsar_spark import __version__
 from pulsar_spark.engine.authentication.providers import AuthProvider, NoAuth, credentials, forms_of
 from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
-from pulsar_spark.engine.connections.handlers import (
-    ConsumerHandler,
-    Handler,
-    HandlerTable,
-    ProducerHandler,
-)
+from pulsar_spark.engine.connections.handlers import HandlerTable
 from pulsar_spark.engine.connections.requests import (
     InFlightLimit,
     Request,
@@ -137,7 +132,8 @@ class ClientConnection:
         self._ready.set_running_or_notify_cancel()
         self._transport: Transport | None = None
         self._writer = WriteQueue(address.logical, options.operation_timeout)
-        self._handlers = HandlerTable()
+        self.handlers = HandlerTable(self._check_process)
+        """Who gets the broker's events: consumers, producers and watchers."""
         self.lookups = InFlightLimit()
         """Limits the requests about topics."""
         self._mutex = threading.Lock()
@@ -340,48 +336,6 @@ class ClientConnection:
         """Write as much of the queue as the socket accepts without waiting."""
         self._flush()
 
-    # --- handlers -----------------------------------------------------------------------------
-
-    def add_consumer(self, handler: ConsumerHandler) -> int:
-        """Register a handler, before SUBSCRIBE is sent, and return its consumer id."""
-        self._check_process()
-        with self._mutex:
-            self._check_open()
-            return self._handlers.add_consumer(handler)
-
-    def remove_consumer(self, consumer_id: int) -> None:
-        """Remove a handler. What still arrives for it is dropped."""
-        self._handlers.remove_consumer(consumer_id)
-
-    def add_watcher(self, handler: Handler) -> int:
-        """Register a handler, before WATCH_TOPIC_LIST is sent, and return its watcher id."""
-        self._check_process()
-        with self._mutex:
-            self._check_open()
-            return self._handlers.add_watcher(handler)
-
-    def remove_watcher(self, watcher_id: int) -> None:
-        """Remove a handler. What still arrives for it is dropped."""
-        self._handlers.remove_watcher(watcher_id)
-
-    def add_producer(self, handler: ProducerHandler, producer_id: int | None = None) -> int:
-        """Register a handler, before PRODUCER is sent, and return its producer id.
-
-        A producer that reconnects passes its old id.
-        """
-        self._check_process()
-        with self._mutex:
-            self._check_open()
-            return self._handlers.add_producer(handler, producer_id)
-
-    def remove_producer(self, producer_id: int) -> None:
-        """Remove a handler. What still arrives for it is dropped."""
-        self._handlers.remove_producer(producer_id)
-
-    def forget_producer(self, producer_id: int, handler: ProducerHandler) -> None:
-        """Drop what still comes for a handler whose producer the broker has closed."""
-        self._handlers.forget_producer(producer_id, handler)
-
     # --- checks and writing -------------------------------------------------------------------
 
     def _check_process(self) -> None:
@@ -562,7 +516,7 @@ class ClientConnection:
         """Whether the broker owes a receipt, or an answer to a request made by `since`."""
         with self._mutex:
             asked_at = self._requests.waiting_since
-        return (asked_at is not None and asked_at <= since) or self._handlers.wait_for_receipts()
+        return (asked_at is not None and asked_at <= since) or self.handlers.wait_for_receipts()
 
     def _expire_requests(self, now: float) -> None:
         with self._mutex:
@@ -572,9 +526,9 @@ class ClientConnection:
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, MessageBlock):
-            self._gather = self._handlers.on_messages(event)
+            self._gather = self.handlers.on_messages(event)
         elif isinstance(event, ReceiptBlock):
-            self._handlers.on_receipts(event)
+            self.handlers.on_receipts(event)
         elif isinstance(event, CommandReceived):
             if event.kind in ANSWERS:
                 self._on_answer(event.kind, event.body)
@@ -584,7 +538,7 @@ class ClientConnection:
             elif event.kind == _T.AUTH_CHALLENGE:
                 self._on_challenge(cast(pb.CommandAuthChallenge, event.body))
             else:
-                self._handlers.on_command(event.kind, event.body)
+                self.handlers.on_command(event.kind, event.body)
                 if event.kind == _T.CLOSE_CONSUMER:
                     self._on_consumer_closed(cast(pb.CommandCloseConsumer, event.body).consumer_id)
         elif isinstance(event, ConnectionFailed):
@@ -689,7 +643,7 @@ class ClientConnection:
 
     def _refresh(self) -> None:
         answered = 0
-        try:
+        with self._failing():
             while True:
                 with self._mutex:
                     # One answer covers all challenges that came before it.
@@ -707,13 +661,6 @@ class ClientConnection:
                         protocol_version=CLIENT_PROTOCOL_VERSION,
                     )
                 )
-        except PulsarError as error:
-            self._fail(error)
-        except Exception:
-            logger.exception("%s: credentials could not be renewed", self.address.logical)
-            self._fail(
-                ConnectionLost("an internal error, see the log", broker=self.address.logical)
-            )
 
     def _credentials(self) -> bytes | None:
         data = credentials(self._auth.auth_data, self.address.logical)
@@ -743,7 +690,7 @@ class ClientConnection:
             requests = self._requests.take_all()
         for request in requests:
             fail(request, _as_lost(error))
-        for handler in self._handlers.take_all():
+        for handler in self.handlers.end(_as_lost(error)):
             try:
                 handler.on_disconnect(_as_lost(error))
             except Exception:

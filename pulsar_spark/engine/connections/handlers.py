@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -15,6 +16,8 @@ from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 from pulsar_spark.protocol.message_id import as_signed
 
 _T = pb.BaseCommand
+
+H = TypeVar("H", bound="Handler")
 
 # One counter per process, so that ids are never reused and a producer can keep its id on another
 # connection.
@@ -66,37 +69,43 @@ class ProducerHandler(Handler, Protocol):
 
 
 class HandlerTable:
-    """A connection's consumers, producers and watchers of topics, by id. Thread-safe."""
+    """A connection's consumers, producers and watchers of topics, by id. Thread-safe.
 
-    def __init__(self) -> None:
+    Each is added before its first command is sent, and what arrives for it after it was removed is
+    dropped. `check` raises if this process must not use the connection.
+    """
+
+    def __init__(self, check: Callable[[], object] = lambda: None) -> None:
+        self._check = check
         self._lock = threading.Lock()
         # The following are guarded by _lock; single reads need no lock.
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
         self._closed_producers: dict[int, ProducerHandler] = {}
         self._watchers: dict[int, Handler] = {}
+        # Why no handler is taken any more.
+        self._over: PulsarError | None = None
 
     def add_consumer(self, handler: ConsumerHandler) -> int:
-        """Register a consumer and return its new id."""
-        with self._lock:
-            consumer_id = next(_ids)
-            self._consumers[consumer_id] = handler
-            return consumer_id
+        """Register a consumer and return its new id; raises why the connection has ended."""
+        return self._add(self._consumers, handler)
 
-    def add_producer(self, handler: ProducerHandler, producer_id: int | None) -> int:
-        """Register a producer, with its old id if it has one, and return the id."""
-        with self._lock:
-            if producer_id is None:
-                producer_id = next(_ids)
-            self._producers[producer_id] = handler
-            return producer_id
+    def add_producer(self, handler: ProducerHandler, producer_id: int | None = None) -> int:
+        """As `add_consumer`; a producer that reconnects passes its old id."""
+        return self._add(self._producers, handler, producer_id)
 
     def add_watcher(self, handler: Handler) -> int:
-        """Register a watcher of topics and return its new id."""
+        """As `add_consumer`, for a watcher of topics."""
+        return self._add(self._watchers, handler)
+
+    def _add(self, handlers: dict[int, H], handler: H, old_id: int | None = None) -> int:
+        self._check()
         with self._lock:
-            watcher_id = next(_ids)
-            self._watchers[watcher_id] = handler
-            return watcher_id
+            if self._over is not None:
+                raise self._over.with_context()
+            found = next(_ids) if old_id is None else old_id
+            handlers[found] = handler
+            return found
 
     def remove_watcher(self, watcher_id: int) -> None:
         """Remove a watcher."""
@@ -108,10 +117,10 @@ class HandlerTable:
         with self._lock:
             return self._consumers.pop(consumer_id, None)
 
-    def remove_producer(self, producer_id: int) -> ProducerHandler | None:
-        """Remove a producer and return it."""
+    def remove_producer(self, producer_id: int) -> None:
+        """Remove a producer."""
         with self._lock:
-            return self._producers.pop(producer_id, None)
+            self._producers.pop(producer_id, None)
 
     def _close_producer(self, producer_id: int) -> ProducerHandler | None:
         """Remove a producer but for its receipts, and return it."""
@@ -132,9 +141,10 @@ class HandlerTable:
         """Whether any producer waits for receipts."""
         return any(found.waits_for_receipts for found in tuple(self._producers.values()))
 
-    def take_all(self) -> list[Handler]:
-        """Remove all handlers and return them."""
+    def end(self, error: PulsarError) -> list[Handler]:
+        """Remove all handlers and return them; who adds one from now on gets the error."""
         with self._lock:
+            self._over = error
             handlers: list[Handler] = [
                 *self._consumers.values(),
                 *self._producers.values(),

@@ -160,7 +160,7 @@ class ConsumerSession(Closing):
         self._ended = False
         self._refusal: PulsarError | None = None
         self._asking: Future[Any] | None = None
-        self.consumer_id = connection.add_consumer(self)
+        self.consumer_id = connection.handlers.add_consumer(self)
 
     @property
     def ended(self) -> bool:
@@ -287,7 +287,7 @@ class ConsumerSession(Closing):
         Returns the future of the broker's answer, if there will be one. A pending `subscribe`
         raises ClosedError.
         """
-        self.connection.remove_consumer(self.consumer_id)
+        self.connection.handlers.remove_consumer(self.consumer_id)
         with self._lock:
             self._ended = True
             known, self._known = self._known, False

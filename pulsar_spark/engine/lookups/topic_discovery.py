@@ -253,7 +253,7 @@ class _Watch:
         self.over = self.refused = False
         self._connection = connection
         self._on_change = on_change
-        self._watcher_id = connection.add_watcher(self)
+        self._watcher_id = connection.handlers.add_watcher(self)
 
     def begin(self, pattern: TopicPattern, deadline: Deadline) -> Operation[None]:
         refusal = ""
@@ -273,7 +273,7 @@ class _Watch:
                 refusal = error.what
         # Poll from now on, without another attempt to watch.
         logger.info("the broker does not watch the pattern: %s", refusal)
-        self._connection.remove_watcher(self._watcher_id)
+        self._connection.handlers.remove_watcher(self._watcher_id)
         self.refused = True
 
     def on_command(self, body: Message) -> None:
@@ -287,7 +287,7 @@ class _Watch:
 
     def close(self) -> None:
         """End the watch."""
-        self._connection.remove_watcher(self._watcher_id)
+        self._connection.handlers.remove_watcher(self._watcher_id)
         if not self.over and not self._connection.closed:
             with contextlib.suppress(PulsarError):
                 self._connection.request_async(

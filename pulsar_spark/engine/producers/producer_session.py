@@ -159,7 +159,7 @@ class ProducerSession:
         Raises the broker's error, ConnectionLost, or OperationTimeout after `timeout` seconds;
         the broker is then told to forget the attempt.
         """
-        self.producer_id = self.connection.add_producer(self, identity.producer_id)
+        self.producer_id = self.connection.handlers.add_producer(self, identity.producer_id)
         identity.producer_id = self.producer_id
         identity.epoch += 1
         request = self.connection.request_async(
@@ -178,7 +178,7 @@ class ProducerSession:
             ) from None
         except TopicNotFound as error:
             # PRODUCER always asks to create a missing topic.
-            self.connection.remove_producer(self.producer_id)
+            self.connection.handlers.remove_producer(self.producer_id)
             why, remedy = no_topic(topic_of(identity.topic), identity.topic)
             raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
         except BaseException:
@@ -186,7 +186,7 @@ class ProducerSession:
                 # The broker may register it nevertheless, on a connection that others use.
                 self.close_quietly()
             else:
-                self.connection.remove_producer(self.producer_id)
+                self.connection.handlers.remove_producer(self.producer_id)
             raise
         identity.name = success.producer_name
         if success.HasField("topic_epoch"):
@@ -203,11 +203,11 @@ class ProducerSession:
         try:
             yield self._request_close(timeout)
         finally:
-            self.connection.remove_producer(self.producer_id)
+            self.connection.handlers.remove_producer(self.producer_id)
 
     def close_quietly(self) -> None:
         """Close the producer at the broker, without waiting for an answer. Never raises."""
-        self.connection.remove_producer(self.producer_id)
+        self.connection.handlers.remove_producer(self.producer_id)
         try:
             self._request_close()
         except PulsarError as error:
@@ -219,7 +219,7 @@ class ProducerSession:
 
     def forget(self) -> None:
         """Take no more receipts, which come even after the broker has closed the producer."""
-        self.connection.forget_producer(self.producer_id, self)
+        self.connection.handlers.forget_producer(self.producer_id, self)
 
     def hand_over(self, owner: SessionOwner) -> None:
         """Tell another owner of all events from now on; it looks at `error` then."""
@@ -248,7 +248,7 @@ class ProducerSession:
     def on_command(self, body: Message) -> None:
         """The topic moved to another cluster: writing to the old one would lose messages."""
         if isinstance(body, pb.CommandTopicMigrated):
-            self.connection.remove_producer(self.producer_id)
+            self.connection.handlers.remove_producer(self.producer_id)
             self._lose(topic_migrated(self.broker))
 
     def on_disconnect(self, error: PulsarError) -> None:
