@@ -216,13 +216,21 @@ class ClientConnection:
             if self._transport is not None:
                 self._transport.close()
             return
-        self._fail(ClosedError("the connection was closed", broker=self.address.logical))
+        self.end(ClosedError("the connection was closed", broker=self.address.logical))
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
     def end(self, error: PulsarError) -> None:
-        """End the connection without waiting; open requests and handlers get the error."""
-        self._fail(error)
+        """End the connection without waiting; open requests and handlers get the error.
+
+        The receive thread tells them. Later errors change nothing.
+        """
+        with self._mutex:
+            if self._error is not None:
+                return
+            self._error = error
+        if self._transport is not None:
+            self._transport.shutdown()
 
     # --- requests and commands ----------------------------------------------------------------
 
@@ -365,7 +373,7 @@ class ClientConnection:
             else:
                 self._writer.flush(deadline)
         except PulsarError as error:
-            self._fail(error)
+            self.end(error)
             raise
 
     # --- the receive thread -------------------------------------------------------------------
@@ -384,12 +392,10 @@ class ClientConnection:
         try:
             yield
         except PulsarError as error:
-            self._fail(error)
+            self.end(error)
         except Exception:
             logger.exception("the connection to %s ends because of an internal error", self.address)
-            self._fail(
-                ConnectionLost("an internal error, see the log", broker=self.address.logical)
-            )
+            self.end(ConnectionLost("an internal error, see the log", broker=self.address.logical))
 
     def _shake_hands(self) -> Transport:
         options = self.options
@@ -670,17 +676,8 @@ class ClientConnection:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _fail(self, error: PulsarError) -> None:
-        """Store why the connection ends, and wake the receive thread, which informs everybody."""
-        with self._mutex:
-            if self._error is not None:
-                return
-            self._error = error
-        if self._transport is not None:
-            self._transport.shutdown()
-
     def _finish(self) -> None:
-        self._fail(ConnectionLost("the connection ended", broker=self.address.logical))
+        self.end(ConnectionLost("the connection ended", broker=self.address.logical))
         error = cast(PulsarError, self._error)
         # A sender may still be inside the transport; the shutdown interrupts it.
         self._writer.close()
