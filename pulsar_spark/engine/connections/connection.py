@@ -280,8 +280,7 @@ class ClientConnection:
         try:
             self._flush_soon()
         except PulsarError as error:
-            if self.forget(request):
-                request.set_exception(error)
+            self.abandon(request, error)
         return request
 
     @property
@@ -302,6 +301,11 @@ class ClientConnection:
         """Stop waiting for a request: a late answer is ignored. Return whether it was open."""
         with self._mutex:
             return self._requests.take(cast(Request, request).request_id) is not None
+
+    def abandon(self, request: Future[Any], error: PulsarError) -> None:
+        """Stop waiting for a request, as `forget`: if it was open, it fails with the error."""
+        if not request.done() and self.forget(request):
+            fail(cast(Request, request), error)
 
     def send(self, command: pb.BaseCommand) -> bool:
         """Queue a command and write what the socket accepts; never waits.

@@ -155,6 +155,37 @@ class RequestTable:
         return requests
 
 
+class Opening:
+    """The request that begins a consumer or producer, whose wait can be ended. Thread-safe.
+
+    Events of the broker can come before its answer, and instead of it. `abandon` fails a request
+    that is still open.
+    """
+
+    def __init__(self, abandon: Callable[[Future[Any], PulsarError], None]) -> None:
+        self.error: PulsarError | None = None
+        """Why there is nothing to wait for."""
+        self._abandon = abandon
+        self._lock = threading.Lock()
+        # Guarded by _lock, as is `error`.
+        self._request: Future[Any] | None = None
+
+    def begin(self, request: Future[Any]) -> Future[Any]:
+        """Return the request, which fails as soon as `end` was called."""
+        with self._lock:
+            self._request, error = request, self.error
+        if error is not None:
+            self._abandon(request, error)
+        return request
+
+    def end(self, error: PulsarError) -> None:
+        """Fail the request with an error, now or when it is made, unless it has its answer."""
+        with self._lock:
+            self.error, request = error, self._request
+        if request is not None:
+            self._abandon(request, error)
+
+
 class InFlightLimit:
     """At most MAX_IN_FLIGHT requests at a time; others wait, in order. Thread-safe."""
 

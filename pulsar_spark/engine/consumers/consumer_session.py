@@ -17,7 +17,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec
 
@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import ConsumerHandler, topic_migrated
+from pulsar_spark.engine.connections.requests import Opening
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, Pause
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
@@ -154,12 +155,11 @@ class ConsumerSession(Closing):
         self.wanted = wanted
         self._handler = handler
         self._lock = threading.Lock()
-        # The following are guarded by _lock: whether the broker may know of the consumer, whether
-        # the session has ended, why it cannot start, and the pending SUBSCRIBE.
+        # The following are guarded by _lock: whether the broker may know of the consumer, and
+        # whether the session has ended.
         self._known = False
         self._ended = False
-        self._refusal: PulsarError | None = None
-        self._asking: Future[Any] | None = None
+        self._opening = Opening(connection.abandon)
         self.consumer_id = connection.handlers.add_consumer(self)
 
     @property
@@ -193,20 +193,12 @@ class ConsumerSession(Closing):
             # The broker may have subscribed us even if its answer is missing.
             self._known = True
         answer = self._request(self.wanted.command(self.consumer_id), deadline)
-        with self._lock:
-            self._asking = answer
-            over = ClosedError("the consumer is closed") if self._ended else self._refusal
-        if over is not None:
-            self._stop_asking(over)
         try:
-            yield answer
+            yield self._opening.begin(answer)
         except BrokerError as error:
             with self._lock:
                 self._known = False
             raise self._explained(error) from error
-        finally:
-            with self._lock:
-                self._asking = None
         self._check()
 
     def _explained(self, error: BrokerError) -> BrokerError:
@@ -291,8 +283,8 @@ class ConsumerSession(Closing):
         with self._lock:
             self._ended = True
             known, self._known = self._known, False
-        if self._asking is not None:
-            self._stop_asking(ClosedError("the consumer is closed"))
+        # If a consumer is closed while it opens, the broker answers only CLOSE_CONSUMER.
+        self._opening.end(ClosedError("the consumer is closed"))
         if not known or self.connection.closed:
             return None
         with contextlib.suppress(PulsarError):
@@ -301,13 +293,6 @@ class ConsumerSession(Closing):
                 _CLOSE_TIMEOUT,
             )
         return None
-
-    def _stop_asking(self, error: PulsarError) -> None:
-        # If a consumer is closed while it opens, the broker answers only CLOSE_CONSUMER.
-        asking = self._asking
-        if asking is not None and self.connection.forget(asking):
-            with contextlib.suppress(InvalidStateError):
-                asking.set_exception(error)
 
     # --- events, on the receive thread ----------------------------------------------------------
 
@@ -325,10 +310,7 @@ class ConsumerSession(Closing):
         """Pass on other commands."""
         if isinstance(body, pb.CommandTopicMigrated):
             # A broker may send this instead of an answer to SUBSCRIBE.
-            refusal = topic_migrated(self.connection.address.logical)
-            with self._lock:
-                self._refusal = refusal
-            self._stop_asking(refusal)
+            self._opening.end(topic_migrated(self.connection.address.logical))
         if self._handler is not None:
             self._handler.on_command(body)
 

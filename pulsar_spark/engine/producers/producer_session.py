@@ -9,7 +9,6 @@ broker's answer decides how messages are encoded, and tells whether messages are
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from pulsar_spark.engine.attaching import Attaching
 from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
+from pulsar_spark.engine.connections.requests import Opening
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, Within
@@ -35,8 +35,8 @@ from pulsar_spark.engine.producers.inflight_window import (
     log_failure,
 )
 from pulsar_spark.errors import (
+    BrokerError,
     ClosedError,
-    ConnectionLost,
     DroppedAsDuplicate,
     LocalProtocolError,
     OperationTimeout,
@@ -138,8 +138,7 @@ class ProducerSession:
 
     def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
         self._owner = owner
-        self._answer: Future[pb.CommandProducerSuccess] = Future()
-        self._settling = threading.Lock()
+        self._opening = Opening(connection.abandon)
         self.connection = connection
         self.producer_id = -1
         self.error: PulsarError | None = None
@@ -165,9 +164,8 @@ class ProducerSession:
         request = self.connection.request_async(
             _producer_command(identity, self.producer_id), timeout
         )
-        request.add_done_callback(self._on_answer)
         try:
-            success: pb.CommandProducerSuccess = yield Within(self._answer, timeout)
+            success: pb.CommandProducerSuccess = yield Within(self._opening.begin(request), timeout)
         except OperationTimeout:
             self.connection.forget(request)
             self.close_quietly()
@@ -181,12 +179,13 @@ class ProducerSession:
             self.connection.handlers.remove_producer(self.producer_id)
             why, remedy = no_topic(topic_of(identity.topic), identity.topic)
             raise TopicNotFound(f"{error.what}; {why}", remedy, broker=error.broker) from error
-        except BaseException:
-            if self.connection.forget(request):
-                # The broker may register it nevertheless, on a connection that others use.
-                self.close_quietly()
-            else:
+        except BaseException as error:
+            if isinstance(error, BrokerError) and self._opening.error is None:
                 self.connection.handlers.remove_producer(self.producer_id)
+            else:
+                # The broker may register it nevertheless, on a connection that others use.
+                self.connection.forget(request)
+                self.close_quietly()
             raise
         identity.name = success.producer_name
         if success.HasField("topic_epoch"):
@@ -195,7 +194,7 @@ class ProducerSession:
 
     def cancel(self, error: PulsarError) -> None:
         """Make `open_operation` raise an error instead of waiting for its answer."""
-        self._settle(error=error)
+        self._opening.end(error)
 
     def close_operation(self, deadline: Deadline) -> Operation[None]:
         """Close the producer at the broker and wait for the answer; may raise."""
@@ -257,32 +256,8 @@ class ProducerSession:
 
     def _lose(self, error: PulsarError) -> None:
         self.error = error
-        self._settle(error=error)
+        self._opening.end(error)
         self._owner.on_lost(self, error)
-
-    def _on_answer(self, request: Future[Any]) -> None:
-        error = request.exception()
-        if error is None:
-            self._settle(success=request.result())
-        elif isinstance(error, PulsarError):
-            self._settle(error=error)
-        else:
-            self._settle(error=ConnectionLost(f"PRODUCER failed: {error}", broker=self.broker))
-
-    def _settle(
-        self,
-        success: pb.CommandProducerSuccess | None = None,
-        error: PulsarError | None = None,
-    ) -> None:
-        # The answer and the producer's loss can come on different threads.
-        with self._settling:
-            if self._answer.done():
-                return
-            settled = self._answer.set_running_or_notify_cancel()
-        if settled and success is not None:
-            self._answer.set_result(success)
-        elif settled and error is not None:
-            self._answer.set_exception(error.with_context())
 
 
 class _Silent:
