@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -45,16 +45,14 @@ While it is there, its topic cannot be deleted without force, and nobody gets ex
 _MOST_KEPT = 4000
 
 
+@dataclass(slots=True, eq=False)
 class _Shared:
     """A pool, what its users leave for others, their number, and when to close it without any."""
 
-    __slots__ = ("idle", "kept", "pool", "users")
-
-    def __init__(self, pool: ConnectionPool, kept: Kept) -> None:
-        self.pool = pool
-        self.kept = kept
-        self.users = 0
-        self.idle: Timer | None = None
+    pool: ConnectionPool
+    kept: Kept
+    users: int = 0
+    idle: Timer | None = None
 
 
 class SharedConnections:

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -145,17 +146,15 @@ def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Futur
     return _Started(factory, timeout, timers).future
 
 
+@dataclass(slots=True, eq=False)
 class _Task(Generic[T]):
     """A running operation: `step` counts its waits, `limit` is the current wait's deadline."""
 
-    __slots__ = ("deadline", "index", "limit", "operation", "step")
-
-    def __init__(self, index: int, operation: Operation[T], deadline: Deadline) -> None:
-        self.index = index
-        self.operation = operation
-        self.deadline = deadline
-        self.step = 0
-        self.limit: float | None = None
+    index: int
+    operation: Operation[T]
+    deadline: Deadline
+    step: int = 0
+    limit: float | None = None
 
 
 class _Run(Generic[T]):

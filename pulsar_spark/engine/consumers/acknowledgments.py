@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pulsar_spark.engine.options import ConsumerOptions
@@ -54,25 +55,15 @@ _VALIDATION_ERRORS: tuple[tuple[type[PulsarError], int], ...] = (
 """The reason sent to the broker when an unreadable entry is acknowledged."""
 
 
+@dataclass(frozen=True, slots=True)
 class Ack:
-    """One ACK command under construction."""
+    """What one ACK command says."""
 
-    __slots__ = ("cumulative", "message_ids", "properties", "receipt", "validation_error")
-
-    def __init__(
-        self,
-        message_ids: Sequence[pb.MessageIdData],
-        *,
-        cumulative: bool = False,
-        receipt: bool = False,
-        properties: Mapping[str, int] | None = None,
-        validation_error: int | None = None,
-    ) -> None:
-        self.message_ids = message_ids
-        self.cumulative = cumulative
-        self.receipt = receipt
-        self.properties = [pb.KeyLongValue(key=k, value=v) for k, v in (properties or {}).items()]
-        self.validation_error = validation_error
+    message_ids: Sequence[pb.MessageIdData]
+    cumulative: bool = False
+    receipt: bool = False
+    properties: Mapping[str, int] | None = None
+    validation_error: int | None = None
 
 
 def validation_error(error: PulsarError) -> int:

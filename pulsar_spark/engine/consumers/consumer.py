@@ -669,7 +669,9 @@ class TopicConsumer(AttachedConsumer):
                 ack_type=pb.CommandAck.Cumulative if ack.cumulative else pb.CommandAck.Individual,
                 message_id=ack.message_ids,
                 request_id=request_id,
-                properties=ack.properties,
+                properties=[
+                    pb.KeyLongValue(key=k, value=v) for k, v in (ack.properties or {}).items()
+                ],
                 validation_error=ack.validation_error,
             )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pulsar_spark.errors import RemoteProtocolError
@@ -77,14 +78,12 @@ class Gaps:
         return Gap(expected, first, is_first)
 
 
+@dataclass(slots=True)
 class HeldBlocks:
     """Blocks that wait until a gap before or in them is explained, the first of theirs."""
 
-    __slots__ = ("blocks", "gap")
-
-    def __init__(self) -> None:
-        self.blocks: deque[MessageBlock] = deque()
-        self.gap: Gap | None = None
+    blocks: deque[MessageBlock] = field(default_factory=deque)
+    gap: Gap | None = None
 
     def add(self, block: MessageBlock, gap: Gap | None) -> None:
         """Hold one more block, with its gap if it has one."""

@@ -169,14 +169,12 @@ class Held:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _Answer(Generic[T]):
     """A subscription's answer, and how many subscriptions must give it in a row: one if certain."""
 
-    __slots__ = ("needed", "value")
-
-    def __init__(self, value: T | None, needed: int = 1) -> None:
-        self.value = value
-        self.needed = needed
+    value: T | None
+    needed: int = 1
 
 
 class Probe:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
@@ -99,17 +100,15 @@ def _attempt(lookup: Lookup, search: _Search, deadline: Deadline) -> Operation[N
         raise ConnectionLost("the broker may have moved the cursor past what was to be read back")
 
 
+@dataclass(slots=True, eq=False)
 class _Search:
     """Entries of a topic that one subscription reads back: `left` are those without an answer."""
 
-    __slots__ = ("_answers", "_doubtful", "left", "patience", "topic")
-
-    def __init__(self, topic: str, left: list[Position]) -> None:
-        self.topic = topic
-        self.left = left
-        self.patience = EntryWait()
-        self._answers: dict[Position, ReadBack] = {}
-        self._doubtful: dict[Position, ReadBack] = {}
+    topic: str
+    left: list[Position]
+    patience: EntryWait = field(default_factory=EntryWait)
+    _answers: dict[Position, ReadBack] = field(default_factory=dict)
+    _doubtful: dict[Position, ReadBack] = field(default_factory=dict)
 
     def is_near(self, topic: str, entry: Position) -> bool:
         """Whether a later entry is close enough to be read by the same subscription."""

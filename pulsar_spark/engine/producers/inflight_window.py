@@ -6,13 +6,14 @@ order, many at a time, and call the callbacks of their messages.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from itertools import islice, repeat
 from struct import Struct
@@ -169,6 +170,7 @@ class ProducerCounts:
     reconnects: int
 
 
+@dataclass(slots=True, eq=False)
 class PendingSends:
     """SENDs that wait for receipts: one entry, or many entries of a column.
 
@@ -182,63 +184,34 @@ class PendingSends:
     if it is `refused`. A block that was cut off another one `is_part`, and does not count as one.
     """
 
-    __slots__ = (
-        "buffers",
-        "callback",
-        "callbacks",
-        "chunk",
-        "deadline",
-        "done",
-        "encrypted",
-        "ends",
-        "highest_sequence_id",
-        "is_part",
-        "length",
-        "num_messages",
-        "per_entry",
-        "refused",
-        "resent",
-        "sequence_id",
-        "size",
-    )
+    buffers: list[Buffer]
+    sequence_id: int
+    highest_sequence_id: int
+    num_messages: int = 1
+    _: KW_ONLY
+    ends: Sequence[int] = ()
+    per_entry: int = 0
+    callback: MessageCallback | None = None
+    callbacks: Sequence[MessageCallback | None] = ()
+    chunk: int | None = None
+    encrypted: OutgoingMessages | None = None
+    length: int = field(init=False)
+    size: int = field(init=False)
+    deadline: float = math.inf
+    done: int = 0
+    is_part: bool = False
+    refused: PulsarError | None = None
+    resent: bool = False
 
-    def __init__(
-        self,
-        buffers: list[Buffer],
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int = 1,
-        *,
-        ends: Sequence[int] = (),
-        per_entry: int = 0,
-        callback: MessageCallback | None = None,
-        callbacks: Sequence[MessageCallback | None] = (),
-        chunk: int | None = None,
-        encrypted: OutgoingMessages | None = None,
-    ) -> None:
-        self.buffers = buffers
-        self.sequence_id = sequence_id
-        self.highest_sequence_id = highest_sequence_id
-        self.num_messages = num_messages
-        self.ends = ends
-        self.per_entry = per_entry
-        self.length = sum(map(len, buffers))
-        self.callback = callback
-        self.callbacks = callbacks
-        self.chunk = chunk
-        self.encrypted = encrypted
-        self.done = 0
-        self.refused: PulsarError | None = None
-        self.resent = False
-        self.is_part = False
-        self.deadline = float("inf")
-        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
-        if encrypted is not None:
-            self.size += encrypted.size(0, len(encrypted))
-        if ends:
-            self.size += sys.getsizeof(ends)
-        if callbacks or callback not in (None, log_failure):
-            self.size += _HELD_PER_CALLBACK * max(num_messages, 1)
+    def __post_init__(self) -> None:
+        self.length = sum(map(len, self.buffers))
+        self.size = _HELD_PER_BLOCK + sum(map(_held, self.buffers))
+        if self.encrypted is not None:
+            self.size += self.encrypted.size(0, len(self.encrypted))
+        if self.ends:
+            self.size += sys.getsizeof(self.ends)
+        if self.callbacks or self.callback not in (None, log_failure):
+            self.size += _HELD_PER_CALLBACK * max(self.num_messages, 1)
 
     @property
     def entries(self) -> int:

@@ -276,6 +276,7 @@ class _Silent:
         session.forget()
 
 
+@dataclass(eq=False)
 class KeptRegistration(_Silent):
     """A registration that a producer has left, with what the broker's answer would be now.
 
@@ -283,22 +284,15 @@ class KeptRegistration(_Silent):
     is lost.
     """
 
-    def __init__(
-        self,
-        session: ProducerSession,
-        success: pb.CommandProducerSuccess,
-        identity: Identity,
-        on_ended: Callable[[KeptRegistration], None],
-    ) -> None:
-        self.session = session
-        self.success = success
-        self.identity = identity
-        self._on_ended = on_ended
+    session: ProducerSession
+    success: pb.CommandProducerSuccess
+    identity: Identity
+    on_ended: Callable[[KeptRegistration], None]
 
     def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
         """The broker has closed it, or the connection has ended."""
         super().on_lost(session, error)
-        self._on_ended(self)
+        self.on_ended(self)
 
     def let_go(self) -> None:
         """Close the producer at the broker, without waiting for an answer. Never raises."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import chain, groupby
 
 from pulsar_spark.engine.producers.inflight_window import MessageCallback
@@ -12,6 +13,7 @@ from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.send_encoder import BLOCK_MESSAGES
 
 
+@dataclass(slots=True, eq=False)
 class Submission:
     """Messages on their way to the in-flight window: columns.
 
@@ -23,61 +25,38 @@ class Submission:
     locks.
     """
 
-    __slots__ = (
-        "_at",
-        "_is_whole",
-        "ahead",
-        "by_key",
-        "default",
-        "error",
-        "failed_at",
-        "grows",
-        "held",
-        "is_begun",
-        "messages",
-        "open",
-        "open_bytes",
-        "owned",
-        "runs",
-        "sealed",
-        "sealed_bytes",
-        "sent",
-    )
+    messages: OutgoingMessages
+    _: KW_ONLY
+    per_entry: InitVar[int] = 0
+    default: MessageCallback | None = None
+    by_key: bool = False
+    owned: bool = field(init=False)
+    grows: bool = field(init=False)
+    """Whether more can be added: nothing waits behind it."""
+    runs: deque[tuple[int, int]] = field(default_factory=deque)
+    sealed: int = 0
+    """Messages in complete entries."""
+    sealed_bytes: int = 0
+    open: int = 0
+    """Messages in the current batch."""
+    open_bytes: int = 0
+    sent: int = 0
+    """Messages that are not here any more."""
+    held: int = 0
+    ahead: int = 0
+    is_begun: bool = False
+    """Whether a thread has begun to send it for its owner, who then must not take it back."""
+    error: PulsarError | None = None
+    failed_at: int = 0
+    """How many messages were sent before the error."""
+    _at: int = 0
+    _is_whole: bool = field(init=False)
 
-    def __init__(
-        self,
-        messages: OutgoingMessages,
-        *,
-        per_entry: int = 0,
-        default: MessageCallback | None = None,
-        by_key: bool = False,
-    ) -> None:
-        self.messages = messages
-        self.owned = per_entry > 0
-        self.default = default
-        self.by_key = by_key
-        self.runs: deque[tuple[int, int]] = deque()
-        self.sealed = 0
-        """Messages in complete entries."""
-        self.sealed_bytes = 0
-        self.open = 0
-        """Messages in the current batch."""
-        self.open_bytes = 0
-        self.sent = 0
-        """Messages that are not here any more."""
-        self.held = 0
-        self.ahead = 0
-        self.is_begun = False
-        """Whether a thread has begun to send it for its owner, who then must not take it back."""
+    def __post_init__(self, per_entry: int) -> None:
+        self.owned = self._is_whole = per_entry > 0
         self.grows = not self.owned
-        """Whether more can be added: nothing waits behind it."""
-        self.error: PulsarError | None = None
-        self.failed_at = 0
-        """How many messages were sent before the error."""
-        self._at = 0
-        self._is_whole = per_entry > 0
         if per_entry:
-            entries, rest = divmod(len(messages), per_entry)
+            entries, rest = divmod(len(self.messages), per_entry)
             if entries:
                 self._add_run(per_entry, entries)
             if rest:
