@@ -55,15 +55,11 @@ class ProducerBudget:
         self.limit = limit
         self._freed = threading.Condition()
         # The following are guarded by _freed.
-        self._used = 0
+        self.used = 0
+        """Bytes that are reserved now."""
         self._wake_at = -1
         self._waiting = 0
         self._flushables: weakref.WeakSet[Flushable] = weakref.WeakSet()
-
-    @property
-    def used(self) -> int:
-        """Bytes that are reserved now."""
-        return self._used
 
     def add(self, flushable: Flushable) -> None:
         """Register someone whose messages are sent when memory is short."""
@@ -73,9 +69,9 @@ class ProducerBudget:
     def try_reserve(self, size: int) -> bool:
         """Reserve bytes if there is room, without waiting."""
         with self._freed:
-            if self._used and self._used + size > self.limit:
+            if self.used and self.used + size > self.limit:
                 return False
-            self._used += size
+            self.used += size
             return True
 
     def full(self, topic: str) -> ProducerQueueFull:
@@ -95,14 +91,14 @@ class ProducerBudget:
         flushed = False
         while True:
             with self._freed:
-                while self._used and self._used + size > self.limit:
+                while self.used and self.used + size > self.limit:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0 or given_up():
                         return False
                     if not self._wait(size, at_a_time(remaining), flushed):
                         break
                 else:
-                    self._used += size
+                    self.used += size
                     return True
                 flushables = list(self._flushables)
             # Receipts alone may not free enough: unsent batches must be sent.
@@ -124,8 +120,8 @@ class ProducerBudget:
     def release(self, size: int) -> None:
         """Release reserved bytes; a negative size reserves more, even without room."""
         with self._freed:
-            self._used -= size
-            if self._waiting and self._used <= self._wake_at:
+            self.used -= size
+            if self._waiting and self.used <= self._wake_at:
                 self._freed.notify_all()
 
     def wake(self) -> None:

@@ -518,7 +518,7 @@ def test_a_consumer_holds_no_more_than_its_memory_allows(topic: str) -> None:
         highest = 0
         until = Deadline(30)
         while len(found) < 40 and not until.expired():
-            highest = max(highest, consumer.queued_bytes)
+            highest = max(highest, consumer._queue.queued_bytes)
             delivery = consumer.take()
             if delivery is None:
                 time.sleep(0.001)
@@ -568,7 +568,7 @@ def test_a_small_block_does_not_keep_what_it_was_received_with() -> None:
         for _ in range(100):
             small = MessageBlock(1, bytes(received), 1000, 1100, 1)
             consumer.on_delivered(attachment, small)
-        assert consumer.queued_bytes == 100 * (100 + BLOCK_OVERHEAD)
+        assert consumer._queue.queued_bytes == 100 * (100 + BLOCK_OVERHEAD)
         consumer.close()
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.routing import (
     JAVA_STRING_HASH,
     MURMUR3_32_HASH,
@@ -135,6 +136,6 @@ def test_a_topic_with_one_partition_needs_no_hash(partitions: int) -> None:
 
 def test_an_unknown_scheme_or_mode_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(OptionError, match="Murmur3_32Hash"):
-        PartitionRouter(2, hashing_scheme="Boost")
+        ProducerOptions(hashing_scheme="Boost")
     with pytest.raises(OptionError, match="SinglePartition"):
-        PartitionRouter(2, routing_mode="Custom")
+        ProducerOptions(routing_mode="Custom")

@@ -282,18 +282,14 @@ class WriteQueue:
         self._transport: Transport | None = None
         self._unsent: list[Buffer] = []
         self._written = 0
-        self._left = False
+        self.stuck = False
+        """Whether data waits that only the receive thread will write."""
         self._no_progress_since: float | None = None
 
     def open(self, transport: Transport) -> None:
         """Start writing to a transport."""
         with self._turn:
             self._transport = transport
-
-    @property
-    def stuck(self) -> bool:
-        """Whether data waits that only the receive thread will write."""
-        return self._left
 
     def put(self, buffers: Iterable[Buffer]) -> None:
         """Queue payloads; their senders limit them."""
@@ -368,7 +364,7 @@ class WriteQueue:
 
     def _leave(self, wake: bool) -> None:
         # Set before the turn ends: the woken thread must not find the turn taken.
-        self._left = True
+        self.stuck = True
         if wake:
             self._open_transport().wake()
 
@@ -385,7 +381,7 @@ class WriteQueue:
     def _write(self) -> bool:
         """Write what the socket accepts; return whether some is left. Call it in one's turn."""
         transport = self._open_transport()
-        self._left = False
+        self.stuck = False
         while True:
             with self._queue_lock:
                 data, self._queue = self._unsent + self._queue, []

@@ -295,11 +295,6 @@ class TopicConsumer(AttachedConsumer):
         return self._queue.generation
 
     @property
-    def queued_bytes(self) -> int:
-        """Bytes of the blocks in the queue."""
-        return self._queue.queued_bytes
-
-    @property
     def has_more(self) -> bool:
         """Whether an entry can be taken."""
         return self._queue.has_more

@@ -155,17 +155,12 @@ class ConsumerSession(Closing):
         self.wanted = wanted
         self._handler = handler
         self._lock = threading.Lock()
-        # The following are guarded by _lock: whether the broker may know of the consumer, and
-        # whether the session has ended.
+        # Guarded by _lock, as is `ended`: whether the broker may know of the consumer.
         self._known = False
-        self._ended = False
+        self.ended = False
+        """Whether broker, connection or `close` has ended the session."""
         self._opening = Opening(connection.abandon)
         self.consumer_id = connection.handlers.add_consumer(self)
-
-    @property
-    def ended(self) -> bool:
-        """Whether broker, connection or `close` has ended the session."""
-        return self._ended
 
     # --- subscribe ----------------------------------------------------------------------------
 
@@ -213,7 +208,7 @@ class ConsumerSession(Closing):
         return type(error)(f"{error.what}; {why}", remedy, broker=error.broker)
 
     def _check(self) -> None:
-        if self._ended:
+        if self.ended:
             raise _closed_by_broker()
 
     def confirm(self, deadline: Deadline) -> Operation[None]:
@@ -281,7 +276,7 @@ class ConsumerSession(Closing):
         """
         self.connection.handlers.remove_consumer(self.consumer_id)
         with self._lock:
-            self._ended = True
+            self.ended = True
             known, self._known = self._known, False
         # If a consumer is closed while it opens, the broker answers only CLOSE_CONSUMER.
         self._opening.end(ClosedError("the consumer is closed"))
@@ -322,7 +317,7 @@ class ConsumerSession(Closing):
 
     def _on_end(self) -> None:
         with self._lock:
-            self._ended = True
+            self.ended = True
             self._known = False
 
 

@@ -582,12 +582,8 @@ class _Entries(AwaitedHandler[Frame]):
         # one's next entry starts.
         self._blocks: deque[MessageBlock] = deque()
         self._at = 0
-        self._bytes = 0
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """Bytes of the entries that nobody has requested."""
-        return self._bytes
 
     def next(self, session: ConsumerSession, permits: int) -> Future[Frame]:
         """Return the future of the next entry; request `permits` messages if there is none."""
@@ -607,7 +603,7 @@ class _Entries(AwaitedHandler[Frame]):
             return error
         if self._at >= block.stop:
             self._blocks.popleft()
-            self._bytes -= block.size
+            self.held -= block.size
             self._at = 0
         return frame
 
@@ -617,8 +613,8 @@ class _Entries(AwaitedHandler[Frame]):
         with self._lock:
             if self._error is None:
                 self._blocks.append(block)
-                self._bytes += block.size
-            is_flood = self._bytes - block.size > _MAX_HELD
+                self.held += block.size
+            is_flood = self.held - block.size > _MAX_HELD
         self._serve()
         if is_flood:
             self._end(ConnectionLost("the broker sends far more than was requested"))
@@ -628,7 +624,7 @@ class _Entries(AwaitedHandler[Frame]):
         super()._end(error)
         with self._lock:
             self._blocks.clear()
-            self._bytes = 0
+            self.held = 0
 
 
 def _only(results: Sequence[T | PulsarError]) -> T:

@@ -173,19 +173,15 @@ class _Sightings(AwaitedHandler[bool]):
         super().__init__()
         # The following are guarded by _lock: entries without an answer, and from where on nothing
         # can be read; what follows the last entry received; how many bytes of other entries may
-        # still come; permits that the broker has; how many entries came.
+        # still come; permits that the broker has.
         self._left = deque(wanted)
         self._answers: dict[Position, ReadBack] = {}
         self._until: Position | None = None
         self._next = wanted[0]
         self._spare = _GAP_BYTES * len(wanted)
         self._permits = 0
-        self._received = 0
-
-    @property
-    def received(self) -> int:
+        self.received = 0
         """How many entries have come."""
-        return self._received
 
     def answers(self) -> dict[Position, ReadBack]:
         """Return the answers so far."""
@@ -258,7 +254,7 @@ class _Sightings(AwaitedHandler[bool]):
         entry = Position(message_id.ledgerId, message_id.entryId)
         messages = message_count(frame)
         with self._lock:
-            self._received += 1
+            self.received += 1
             self._permits -= messages
             self._next = Position(entry.ledger_id, entry.entry_id + 1)
             if self._spare < 0:

@@ -228,31 +228,27 @@ class Permits:
         self._max_message_size = 0
         self._expected = expected
         self._bytes_per_message: float | None = None
-        self._outstanding = 0
-
-    @property
-    def outstanding(self) -> int:
+        self.outstanding = 0
         """Messages that may still arrive, or have arrived and were not consumed.
 
         Below 0 if the broker has exceeded its permits.
         """
-        return self._outstanding
 
     def begin(self, max_message_size: int) -> int:
         """Return the initial permits of a new consumer."""
         self._max_message_size = max_message_size
-        self._outstanding = self._target()
-        return self._outstanding
+        self.outstanding = self._target()
+        return self.outstanding
 
     def consumed(self, messages: int, size: int) -> int:
         """Messages were consumed; return how many permits to give now, often 0."""
         self.observe(messages, size)
-        self._outstanding -= messages
+        self.outstanding -= messages
         target = self._target()
-        if self._outstanding > target // 2:
+        if self.outstanding > target // 2:
             return 0
-        permits = min(target - self._outstanding, _MAX_PERMITS)
-        self._outstanding += permits
+        permits = min(target - self.outstanding, _MAX_PERMITS)
+        self.outstanding += permits
         return permits
 
     def observe(self, messages: int, size: int) -> None:

@@ -112,7 +112,8 @@ class HeldSubscription(AttachedConsumer):
         # The following are guarded by _lock.
         self._wanted: tuple[Position, int] | None = None
         self._sent: Position | None = None
-        self._acked: Position | None = None
+        self.acked: Position | None = None
+        """The position before which the broker has confirmed all acknowledgements."""
         # The end that was known at the last answer, where the subscription was when last seen, and
         # the first end after both that was seen since the answer.
         self._known = EARLIEST_POSITION
@@ -133,17 +134,12 @@ class HeldSubscription(AttachedConsumer):
         return None if attachment is None else attachment.connection
 
     @property
-    def acked(self) -> Position | None:
-        """The position before which the broker has confirmed all acknowledgements."""
-        return self._acked
-
-    @property
     def ack_pending(self) -> bool:
         """Whether an acknowledgement is pending or waits to be sent."""
         with self._lock:
             if self._wanted is None or cumulative_ack(*self._wanted) is None:
                 return False
-            return self._acked is None or self._acked < self._wanted[0]
+            return self.acked is None or self.acked < self._wanted[0]
 
     def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
@@ -167,7 +163,7 @@ class HeldSubscription(AttachedConsumer):
             )
 
     def _on_subscribed(self, attachment: Attachment) -> None:
-        self._sent = self._acked = None
+        self._sent = self.acked = None
         self.must_exist = self.must_exist or self._guarded
 
     def _on_attached(self, attachment: Attachment) -> None:
@@ -338,7 +334,7 @@ class HeldSubscription(AttachedConsumer):
                 # The next attachment sends it again.
                 return
             if error is None:
-                self._acked = max(self._acked or position, position)
+                self.acked = max(self.acked or position, position)
                 return
             if self._sent == position:
                 self._sent = None

@@ -91,7 +91,8 @@ class PartitionedProducer(Closing):
         self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
-        self._options = options or ProducerOptions()
+        self.options = options or ProducerOptions()
+        """The options of the partitions' producers."""
         self._survives_timeouts = survives_timeouts
         self._in_order = in_order
         self._on_too_large = on_too_large
@@ -103,13 +104,13 @@ class PartitionedProducer(Closing):
         if partitions is None:
             partitions = context.partitions_for_writing(self.topic)
         self.partitions = partitions
-        if self._options.resumes:
-            self._options = _named_by_routing(self._options, partitions)
-        run_length = self._options.batching_max_messages if self._options.batching_enabled else 1
+        if self.options.resumes:
+            self.options = _named_by_routing(self.options, partitions)
+        run_length = self.options.batching_max_messages if self.options.batching_enabled else 1
         self._router = PartitionRouter(
             self.partitions,
-            hashing_scheme=self._options.hashing_scheme,
-            routing_mode=self._options.routing_mode,
+            hashing_scheme=self.options.hashing_scheme,
+            routing_mode=self.options.routing_mode,
             run_length=run_length,
         )
         self._lock = threading.Lock()
@@ -123,11 +124,6 @@ class PartitionedProducer(Closing):
         self._error: PulsarError | None = None
 
     # --- attributes ---------------------------------------------------------------------------
-
-    @property
-    def options(self) -> ProducerOptions:
-        """The options of the partitions' producers."""
-        return self._options
 
     @property
     def producers(self) -> list[TopicProducer]:
@@ -169,9 +165,9 @@ class PartitionedProducer(Closing):
         follows. It listens when a producer registers, so another one registers and leaves; with
         exclusive access, the options must say it from the beginning.
         """
-        if self._options.txn_enabled or partition in self._announced:
+        if self.options.txn_enabled or partition in self._announced:
             return
-        options = replace(self._options, txn_enabled=True, producer_name=None)
+        options = replace(self.options, txn_enabled=True, producer_name=None)
         announcer = TopicProducer(self._context, self.partition_name(partition), options)
         try:
             # A topic may allow no other producer; brokers listen before they refuse it.
@@ -303,7 +299,7 @@ class PartitionedProducer(Closing):
     def _route(self, key: bytes | None, sequence_id: int | None) -> int:
         if key is not None:
             return self._router.partition_of(key)
-        if self._options.resumes and sequence_id is not None:
+        if self.options.resumes and sequence_id is not None:
             return self._router.next_of(sequence_id)
         return self._router.next_unkeyed()
 
@@ -363,7 +359,7 @@ class PartitionedProducer(Closing):
     # --- columns ------------------------------------------------------------------------------
 
     def _write_unkeyed(self, messages: OutgoingMessages, locate: Locate, *, alone: bool) -> None:
-        if (alone or not self._options.batching_enabled) and self.partitions > 1:
+        if (alone or not self.options.batching_enabled) and self.partitions > 1:
             self._deal(messages, locate, alone=alone)
             return
         index = 0
@@ -472,7 +468,7 @@ class PartitionedProducer(Closing):
 
     def _name_of(self, partition: int, number: int) -> str:
         """Return the row of a partition's n-th message in words, "" if it is not known."""
-        if self._options.batching_by_key:
+        if self.options.batching_by_key:
             # Batches are sorted.
             return ""
         with self._lock:
@@ -505,7 +501,7 @@ class PartitionedProducer(Closing):
         if not rest:
             return found
         ids = messages.sequence_ids
-        if self._options.resumes and ids is not None and self.partitions > 1:
+        if self.options.resumes and ids is not None and self.partitions > 1:
             keys = [None] * len(ids) if messages.keys is None else list(messages.keys)
             pairs = zip(keys, ids, strict=True)
             return found | {
@@ -517,7 +513,7 @@ class PartitionedProducer(Closing):
     def _least_runs(self, messages: OutgoingMessages, unkeyed: int) -> int:
         """Return how many partitions messages without a key fill one after the other, at least."""
         runs = -(-unkeyed // self._router.run_length)
-        if unkeyed < len(messages) or not self._options.batching_enabled:
+        if unkeyed < len(messages) or not self.options.batching_enabled:
             return runs
         edges = messages.edges()
         # A message that is larger than a batch goes alone.
@@ -528,7 +524,7 @@ class PartitionedProducer(Closing):
     def _most_bytes(self) -> int:
         """How large a batch may be, so that all of them have room in memory."""
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
-        return min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
+        return min(self.options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
 
     def _batcher(self, partition: int) -> BatchAccumulator:
         batcher = self._batchers.get(partition)
@@ -555,7 +551,7 @@ class PartitionedProducer(Closing):
         producer = TopicProducer(
             self._context,
             name,
-            self._options,
+            self.options,
             self._on_failure,
             survives_timeouts=self._survives_timeouts,
             in_order=self._in_order,
@@ -563,9 +559,7 @@ class PartitionedProducer(Closing):
             txn=None if self._txn is None else self._txn.txn_id,
             keep_as=self._keep_as,
         )
-        return BatchAccumulator(
-            producer, self._options, self._most_bytes, logs_failures=self._waits
-        )
+        return BatchAccumulator(producer, self.options, self._most_bytes, logs_failures=self._waits)
 
     def _all_batchers(self) -> list[BatchAccumulator]:
         with self._lock:
@@ -587,10 +581,10 @@ class PartitionedProducer(Closing):
             self._start_needed_timers(partition, batcher)
 
     def _start_needed_timers(self, partition: int, batcher: BatchAccumulator) -> None:
-        if self._options.batching_enabled and partition not in self._timers:
+        if self.options.batching_enabled and partition not in self._timers:
             with self._lock:
                 self._timers.add(partition)
-            delay = self._options.batching_max_delay
+            delay = self.options.batching_max_delay
             self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
         if partition not in self._short_timers and batcher.has_complete_entries:
             with self._lock:

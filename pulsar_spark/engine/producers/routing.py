@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.hashing import CACHED_LENGTH, java_string_hash, murmur3_32
 
 JAVA_STRING_HASH = "JavaStringHash"
@@ -35,8 +34,7 @@ class PartitionRouter:
     """Routes messages of a topic with `partitions` partitions (0 or 1: nothing to route).
 
     `run_length` consecutive messages without a key go to one partition; 1 spreads every message.
-    The first partition is random, as many writers may start together. Not thread-safe. Raises
-    OptionError for an unknown scheme or mode.
+    The first partition is random, as many writers may start together. Not thread-safe.
     """
 
     def __init__(
@@ -48,22 +46,14 @@ class PartitionRouter:
         run_length: int = 1,
         rng: random.Random | None = None,
     ) -> None:
-        if hashing_scheme not in _HASHES:
-            raise OptionError(
-                f"{hashing_scheme!r} is not a hashing scheme", f"Use one of {', '.join(_HASHES)}."
-            )
-        if routing_mode not in (ROUND_ROBIN, SINGLE_PARTITION):
-            raise OptionError(
-                f"{routing_mode!r} is not a routing mode",
-                f"Use {ROUND_ROBIN} or {SINGLE_PARTITION}.",
-            )
         self.partitions = max(partitions, 1)
         self._hash = _HASHES[hashing_scheme]
         self._single = routing_mode == SINGLE_PARTITION
         self._fixed = self._single or self.partitions == 1
         self.run_length = max(run_length, 1)
         """How many consecutive messages without a key go to one partition."""
-        self._current = (rng or random.Random()).randrange(self.partitions)
+        self.current = (rng or random.Random()).randrange(self.partitions)
+        """The current partition for messages without a key."""
         self._run = 0
         self._cache: dict[bytes | None, int] = {}
 
@@ -78,16 +68,11 @@ class PartitionRouter:
         """Whether messages without a key go to all partitions."""
         return not self._fixed
 
-    @property
-    def current(self) -> int:
-        """The current partition for messages without a key."""
-        return self._current
-
     def advance(self) -> None:
         """Move on to the next partition; a single-partition router stays."""
         self._run = 0
         if not self._fixed:
-            self._current = (self._current + 1) % self.partitions
+            self.current = (self.current + 1) % self.partitions
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition of a key, which is text in UTF-8."""
@@ -104,7 +89,7 @@ class PartitionRouter:
 
     def next_unkeyed(self) -> int:
         """Return the partition of the next message without a key."""
-        partition = self._current
+        partition = self.current
         self._run += 1
         if self._run >= self.run_length:
             self.advance()
