@@ -22,14 +22,15 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from pulsar_spark.engine.deadline import Deadline, at_a_time
 from pulsar_spark.engine.gathering import gathered
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 WINDOW = 500
@@ -82,6 +83,16 @@ def in_steps(steps: Steps[T]) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
+def on_thread(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """Return a function that takes another one's steps to their end on the caller's thread."""
+
+    @wraps(steps)
+    def take(*args: P.args, **kwargs: P.kwargs) -> T:
+        return in_steps(steps(*args, **kwargs))
+
+    return take
+
+
 def settled(answers: Sequence[Future[Any] | None], seconds: float) -> Steps[None]:
     """Return steps that wait until answers are there, whatever they are, or for so long."""
 
@@ -118,22 +129,21 @@ def run_many(
     return _Run(factories, timeout, window).results()
 
 
-def ask_all(
-    questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
-) -> list[T | PulsarError]:
-    """Ask about topics at once; return answers, or errors that name the topic, in that order."""
-    return in_steps(asking_all(questions, timeout))
-
-
 def asking_all(
     questions: Sequence[tuple[str, OperationFactory[T]]], timeout: float
 ) -> Steps[list[T | PulsarError]]:
-    """Return the steps of `ask_all`."""
+    """Return steps that ask about topics at once.
+
+    They give answers, or errors that name the topic, in the order of the questions.
+    """
     results = yield AllOf([factory for _, factory in questions], timeout)
     return [
         result.with_context(topic=topic) if isinstance(result, PulsarError) else result
         for (topic, _), result in zip(questions, results, strict=True)
     ]
+
+
+ask_all = on_thread(asking_all)
 
 
 def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Future[T]:

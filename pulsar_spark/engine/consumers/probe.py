@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -37,8 +37,9 @@ from pulsar_spark.engine.operations import (
     OperationFactory,
     Steps,
     Within,
+    ask_all,
     asking_all,
-    in_steps,
+    on_thread,
     value_of,
 )
 from pulsar_spark.engine.retry import retried
@@ -62,6 +63,7 @@ from pulsar_spark.protocol.message_id import (
 )
 from pulsar_spark.protocol.validation import check_id
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 # An entry arrives within milliseconds, or later from tiered storage: each wait is twice the last
@@ -76,6 +78,7 @@ _MAX_HELD = 8 * 1024 * 1024
 _SOON = 0.1
 _MOST_PERMITS = 1000
 _MAX_ENTRY_ID = 2**62
+# Brokers compact a topic with a durable subscription of this name, which they keep.
 _COMPACTION = "__compaction"
 # How many subscriptions must give the same answer, if the cursor can have been moved: unused ids
 # move it too. And if nothing else can have moved it.
@@ -210,9 +213,7 @@ class Probe:
         One subscription reads all entries of a question, payloads included, so its `size` is what
         it may cost. Ids without an entry are passed over, like the ends of ledgers.
         """
-        found = self._ask_certain(
-            (topic, partial(self._several, topic, look, EntryWait())) for topic, look in questions
-        )
+        found = self._ask_certain(questions, self._several)
         return [() if entries is None else entries for entries in found]
 
     def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
@@ -223,21 +224,6 @@ class Probe:
         """
         return _only(self.first_entries_from_time([(topic, time)]))
 
-    def first_entries_from_time(
-        self,
-        questions: Sequence[tuple[str, int]],
-        first: Mapping[str, Position | None] = MappingProxyType({}),
-        *,
-        or_later: bool = False,
-    ) -> list[FoundEntry | PulsarError | None]:
-        """As `first_entry_from_time`, for many topics and times, in the order of the questions.
-
-        It takes half of the requests where the answer is at a topic's beginning, if `first` has
-        that, and with `or_later`, which also allows a later entry.
-        """
-
-        return in_steps(self.asking_from_time(questions, first, or_later=or_later))
-
     def asking_from_time(
         self,
         questions: Sequence[tuple[str, int]],
@@ -245,36 +231,33 @@ class Probe:
         *,
         or_later: bool = False,
     ) -> Steps[list[FoundEntry | PulsarError | None]]:
-        """Return the steps of `first_entries_from_time`."""
+        """As `first_entry_from_time`, for many topics and times, in steps.
 
-        def factory(topic: str, time: int) -> OperationFactory[_Answer[FoundEntry]]:
-            known = first.get(topic)
-            return partial(self._from_time, topic, time, known, EntryWait(), or_later=or_later)
+        It takes half of the requests where the answer is at a topic's beginning, if `first` has
+        that, and with `or_later`, which also allows a later entry.
+        """
+        attempt = partial(self._from_time, first=first, or_later=or_later)
+        return self._asking_certain(questions, attempt)
 
-        return self._asking_certain((topic, factory(topic, time)) for topic, time in questions)
+    first_entries_from_time = on_thread(asking_from_time)
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
         """Return where a ledger ends now, None if it was deleted or has no entry."""
-        attempt = partial(self._ledger_end, topic, ledger_id, EntryWait())
-        found = self._ask_certain([(topic, attempt)])
+        found = self._ask_certain([(topic, ledger_id)], self._ledger_end)
         return _only(found)
 
     def last_entries_in(
         self, questions: Sequence[tuple[str, int]]
     ) -> list[int | PulsarError | None]:
         """Return the id of the last entry in ledgers of topics: `ledger_end` without `next`."""
-        return self._ask_certain(
-            (topic, partial(self._last_in, topic, ledger)) for topic, ledger in questions
-        )
+        return self._ask_certain(questions, self._last_in)
 
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         """Return how many entries topics have from positions on, as their brokers count.
 
         A batch is one entry; transaction markers count too.
         """
-        return self._ask(
-            (topic, partial(self._count, topic, position)) for topic, position in questions
-        )
+        return self._ask(questions, self._count)
 
     def counts_at(
         self, questions: Sequence[tuple[str, Position]]
@@ -283,9 +266,7 @@ class Probe:
 
         The entry is wrong if messages expire at that moment.
         """
-        return self._ask(
-            (topic, partial(self._count_at, topic, position)) for topic, position in questions
-        )
+        return self._ask(questions, self._count_at)
 
     def held_back(
         self, questions: Sequence[tuple[str, Position]]
@@ -294,18 +275,14 @@ class Probe:
 
         None for a topic that has no more entries, or whose next entry can be read.
         """
-        return self._ask(
-            (topic, partial(self.held_operation, topic, position)) for topic, position in questions
-        )
+        return self._ask(questions, self.held_operation)
 
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
         """Return for topics and names whether the topic has a durable subscription of that name.
 
         Changes nothing. The name must not belong to a non-durable subscription.
         """
-        return self._ask(
-            (topic, partial(self.exists_operation, topic, name)) for topic, name in questions
-        )
+        return self._ask(questions, self.exists_operation)
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether a topic was ever compacted: then its compacted view may lack entries.
@@ -316,26 +293,28 @@ class Probe:
 
     def are_compacted(self, topics: Sequence[str]) -> list[bool | PulsarError]:
         """As `is_compacted`, for many topics."""
-        return self._ask((topic, partial(self._compacted, topic)) for topic in topics)
+        return self._ask([(topic, _COMPACTION) for topic in topics], self._is_there)
 
-    def _ask(self, attempts: Iterable[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
-        return in_steps(self._asking(attempts))
-
-    def _asking(
-        self, attempts: Iterable[tuple[str, OperationFactory[T]]]
-    ) -> Steps[list[T | PulsarError]]:
-        questions = [(topic, retried(attempt)) for topic, attempt in attempts]
-        return asking_all(questions, self._timeout)
-
-    def _ask_certain(
-        self, attempts: Iterable[tuple[str, OperationFactory[_Answer[T]]]]
-    ) -> list[T | PulsarError | None]:
-        return in_steps(self._asking_certain(attempts))
+    def _ask(
+        self,
+        questions: Sequence[tuple[str, A]],
+        attempt: Callable[[str, A, Deadline], Operation[T]],
+    ) -> list[T | PulsarError]:
+        attempts = [(topic, retried(partial(attempt, topic, what))) for topic, what in questions]
+        return ask_all(attempts, self._timeout)
 
     def _asking_certain(
-        self, attempts: Iterable[tuple[str, OperationFactory[_Answer[T]]]]
+        self,
+        questions: Sequence[tuple[str, A]],
+        attempt: Callable[[str, A, EntryWait, Deadline], Operation[_Answer[T]]],
     ) -> Steps[list[T | PulsarError | None]]:
-        return self._asking((topic, partial(_certain, attempt)) for topic, attempt in attempts)
+        certain = [
+            (topic, retried(partial(_certain, partial(attempt, topic, what, EntryWait()))))
+            for topic, what in questions
+        ]
+        return asking_all(certain, self._timeout)
+
+    _ask_certain = on_thread(_asking_certain)
 
     def _count(self, topic: str, position: Position, deadline: Deadline) -> Operation[int]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
@@ -388,10 +367,9 @@ class Probe:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         return (yield from durable_exists(connection, topic, name, deadline))
 
-    def _compacted(self, topic: str, deadline: Deadline) -> Operation[bool]:
-        # Brokers compact a topic with a durable subscription, which they keep.
+    def _is_there(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         try:
-            return (yield from self.exists_operation(topic, _COMPACTION, deadline))
+            return (yield from self.exists_operation(topic, name, deadline))
         except (ConsumerBusy, TopicNotFound):
             # Busy: another task asks the same at this moment.
             return False
@@ -424,7 +402,9 @@ class Probe:
         next_entry = None if found.value is None else found.value.start
         return _Answer(LedgerEnd(last.value, next_entry), found.needed)
 
-    def _last_in(self, topic: str, ledger_id: int, deadline: Deadline) -> Operation[_Answer[int]]:
+    def _last_in(
+        self, topic: str, ledger_id: int, _: EntryWait, deadline: Deadline
+    ) -> Operation[_Answer[int]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
         with ConsumerSession(connection, probe_request(topic, behind)) as session:
@@ -435,10 +415,10 @@ class Probe:
         self,
         topic: str,
         time: int,
-        first: Position | None,
         patience: EntryWait,
         deadline: Deadline,
         *,
+        first: Mapping[str, Position | None],
         or_later: bool,
     ) -> Operation[_Answer[FoundEntry]]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
@@ -458,7 +438,7 @@ class Probe:
         found = answer.value
         # Where times are not in order, or the subscription started again, it is an earlier one.
         is_later = found is None or found.time >= time
-        is_first = found is not None and found.start == first
+        is_first = found is not None and found.start == first.get(topic)
         return _Answer(found, 1 if is_later and (or_later or is_first) else _UNSURE)
 
 

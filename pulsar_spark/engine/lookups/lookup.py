@@ -25,7 +25,15 @@ from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.service import PERSISTENT, LookupService, RegisteredSchema
-from pulsar_spark.engine.operations import Operation, Steps, asking_all, in_steps, run, value_of
+from pulsar_spark.engine.operations import (
+    Operation,
+    Steps,
+    ask_all,
+    asking_all,
+    on_thread,
+    run,
+    value_of,
+)
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
@@ -147,39 +155,29 @@ class Lookup:
         """Return a topic partition's last readable message; -1:-1 if none."""
         return self.ask(topic, self.last_message_id_operation)
 
-    def last_message_ids(
-        self, topics: Iterable[str], *, read_compacted: bool = False
-    ) -> dict[str, MessageIdAdv | PulsarError]:
-        """As `last_message_id`, for many topic partitions at once, compacted or not."""
-        return in_steps(self.asking_last_message_ids(topics, read_compacted=read_compacted))
-
     def asking_last_message_ids(
         self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> Steps[dict[str, MessageIdAdv | PulsarError]]:
-        """Return the steps of `last_message_ids`."""
+        """As `last_message_id`, for many topic partitions at once, compacted or not, in steps."""
         found = yield from self._asking_extents(topics, read_compacted=read_compacted)
         return {
             topic: extent if isinstance(extent, PulsarError) else extent.last
             for topic, extent in found.items()
         }
 
+    last_message_ids = on_thread(asking_last_message_ids)
+
     def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageIdAdv]:
         """Return an operation that gets a topic partition's last message; one attempt."""
         return (yield from self._extent(topic, deadline)).last
 
-    def extents(
-        self, topics: Iterable[str], *, read_compacted: bool = False
-    ) -> dict[str, Extent | PulsarError]:
-        """Return where topic partitions begin and end, asked at once; compacted or not."""
-        return in_steps(self._asking_extents(topics, read_compacted=read_compacted))
-
     def _asking_extents(
-        self, topics: Iterable[str], *, read_compacted: bool
+        self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> Steps[dict[str, Extent | PulsarError]]:
-        return self.asking_many(
-            topics,
-            lambda topic, deadline: self._extent(topic, deadline, read_compacted=read_compacted),
-        )
+        """Return steps for where topic partitions begin and end, at once; compacted or not."""
+        return self.asking_many(topics, partial(self._extent, read_compacted=read_compacted))
+
+    extents = on_thread(_asking_extents)
 
     def _extent(
         self, topic: str, deadline: Deadline, *, read_compacted: bool = False
@@ -210,27 +208,23 @@ class Lookup:
         """Repeat a question about a topic until it is answered."""
         return value_of(self.ask_many([topic], attempt)[topic])
 
-    def ask_many(
-        self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
-    ) -> dict[str, T | PulsarError]:
-        """As `ask`, about many topics at once."""
-        return in_steps(self.asking_many(topics, attempt))
-
     def ask_each(
         self, topic: str, attempts: Sequence[Callable[[str, Deadline], Operation[T]]]
     ) -> list[T | PulsarError]:
         """As `ask`, several questions about a topic at once; an error stands for its answer."""
         questions = [(topic, retried(partial(attempt, topic))) for attempt in attempts]
-        return in_steps(asking_all(questions, self._timeout))
+        return ask_all(questions, self._timeout)
 
     def asking_many(
         self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
     ) -> Steps[dict[str, T | PulsarError]]:
-        """Return the steps of `ask_many`."""
+        """As `ask`, about many topics at once, in steps."""
         names = list(dict.fromkeys(topics))
         questions = [(name, retried(partial(attempt, name))) for name in names]
         answers = yield from asking_all(questions, self._timeout)
         return dict(zip(names, answers, strict=True))
+
+    ask_many = on_thread(asking_many)
 
 
 def attach_once(

@@ -22,7 +22,6 @@ from pulsar_spark.engine.operations import (
     AllOf,
     Operation,
     Steps,
-    in_steps,
     run,
     start,
     value_of,
@@ -73,12 +72,8 @@ class TopicDiscovery:
         self._closed = False
         self._watch: _Watch | None = None
 
-    def find(self) -> set[str]:
-        """Return the current topic partitions; raises if they cannot be found."""
-        return in_steps(self.finding())
-
     def finding(self) -> Steps[set[str]]:
-        """Return the steps of `find`."""
+        """Return steps for the current topic partitions; they raise if these cannot be found."""
         timeout = self._context.options.operation_timeout
         return value_of((yield AllOf([retried(self._find_operation)], timeout))[0])
 
