@@ -534,18 +534,20 @@ class _Connection:
         self.transport.close()
 
 
-class _Stream:
-    """Makes a transport a socket for `http.client`, with a deadline and a size limit."""
+class _Stream(io.RawIOBase):
+    """Makes a transport a socket and a file for `http.client`, with a deadline and a size limit."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._deadline = Deadline(0)
         self._allowed = 0
+        self._rest = memoryview(b"")
         self.heard = False
         self.ended = False
 
     def begin(self, deadline: Deadline, allowed: int) -> None:
         """Set the deadline and the size limit of the next request and answer."""
+        self._rest = memoryview(b"")
         self._deadline = deadline
         self._allowed = allowed
         self.heard = False
@@ -558,10 +560,21 @@ class _Stream:
             rest = self._transport.send_some(rest)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a file that reads from the transport; closing it leaves the connection open."""
-        return io.BufferedReader(_Incoming(self))
+        """Return a file that reads from the transport."""
+        return io.BufferedReader(self)
 
-    def receive(self) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(self._receive())
+        count = min(len(buffer), len(self._rest))
+        memoryview(buffer)[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def _receive(self) -> bytes:
         """Return some bytes, ``b""`` at the end."""
         while True:
             data = self._transport.receive(min(self._remaining(), _POLL_SLICE))
@@ -590,23 +603,3 @@ class _Stream:
 
     def close(self) -> None:
         """Do nothing: the connection's owner closes it."""
-
-
-class _Incoming(io.RawIOBase):
-    """The bytes of a stream, as the base of a buffered file for one answer."""
-
-    def __init__(self, stream: _Stream) -> None:
-        self._stream = stream
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            self._rest = memoryview(self._stream.receive())
-        view = memoryview(buffer)
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
@@ -181,7 +181,7 @@ class TopicConsumer(AttachedConsumer):
                 self._budget.join()
         try:
             if self._kept_timer is None:
-                self._kept_timer = self._context.timers.after(FOREVER, _nothing)
+                self._kept_timer = self._context.timers.after(FOREVER, lambda: None)
             yield from self._attempts(self.attach_operation, deadline)
         except BaseException:
             self.close()
@@ -241,9 +241,7 @@ class TopicConsumer(AttachedConsumer):
     def _on_attached(self, attachment: Attachment) -> None:
         # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
-        with contextlib.suppress(PulsarError):
-            if self._first_permits:
-                attachment.flow(self._first_permits)
+        self._flow(attachment, self._first_permits)
 
     def _on_lost(self) -> None:
         with self._lock:
@@ -543,8 +541,7 @@ class TopicConsumer(AttachedConsumer):
     def discard(self, key: EntryKey, error: PulsarError) -> None:
         """Acknowledge an unreadable entry with the reason, and log it."""
         logger.warning("%s: an entry is acknowledged and skipped: %s", self.topic, error)
-        data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
-        self._send_ack(Ack([data], validation_error=validation_error(error)))
+        self._send_ack(Ack(_data_of((key,)), validation_error=validation_error(error)))
 
     # --- permits ------------------------------------------------------------------------------
 
@@ -553,15 +550,16 @@ class TopicConsumer(AttachedConsumer):
         with self._lock:
             attachment = self._current()
             permits = self._queue.give_back(generation, messages, size)
-        if permits and attachment is not None:
-            with contextlib.suppress(PulsarError):
-                attachment.flow(permits)
+        self._flow(attachment, permits)
 
     def pull(self) -> None:
         """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
             permits = self._queue.pull()
             attachment = self._current()
+        self._flow(attachment, permits)
+
+    def _flow(self, attachment: Attachment | None, permits: int) -> None:
         if permits and attachment is not None:
             with contextlib.suppress(PulsarError):
                 attachment.flow(permits)
@@ -623,9 +621,7 @@ class TopicConsumer(AttachedConsumer):
         if message_id.batch_index >= 0:
             ids = [part_of_batch(message_id, cumulative=cumulative)]
         else:
-            entries = (key,) if cumulative else self._outstanding.entries_of(key)
-            ids = [pb.MessageIdData(ledgerId=first, entryId=second) for first, second in entries]
-
+            ids = _data_of((key,) if cumulative else self._outstanding.entries_of(key))
         yield from self._ask(
             attachment,
             pb.CommandAck,
@@ -697,18 +693,9 @@ class TopicConsumer(AttachedConsumer):
             return
         wanted = [found for key in keys for found in self._outstanding.entries_of(key)]
         for first in range(0, len(wanted), _MAX_REDELIVERED):
-            ids = [
-                pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
-                for ledger_id, entry_id in wanted[first : first + _MAX_REDELIVERED]
-            ]
+            some = wanted[first : first + _MAX_REDELIVERED]
             with contextlib.suppress(PulsarError):
-                attachment.connection.send(
-                    commands.build(
-                        pb.CommandRedeliverUnacknowledgedMessages,
-                        consumer_id=attachment.consumer_id,
-                        message_ids=ids,
-                    )
-                )
+                _ask_again(attachment, message_ids=_data_of(some))
 
     def redeliver_all(self) -> None:
         """Have all unacknowledged messages redelivered; never waits or raises."""
@@ -723,13 +710,7 @@ class TopicConsumer(AttachedConsumer):
         if attachment is None:
             return
         with contextlib.suppress(PulsarError):
-            attachment.connection.send(
-                commands.build(
-                    pb.CommandRedeliverUnacknowledgedMessages,
-                    consumer_id=attachment.consumer_id,
-                    consumer_epoch=epoch,
-                )
-            )
+            _ask_again(attachment, consumer_epoch=epoch)
             with self._lock:
                 permits = self._queue.dropped(dropped)
             if permits:
@@ -838,8 +819,15 @@ class TopicConsumer(AttachedConsumer):
         return super().close()
 
 
-def _nothing() -> None:
-    pass
+def _data_of(entries: Iterable[EntryKey]) -> list[pb.MessageIdData]:
+    return [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in entries]
+
+
+def _ask_again(attachment: Attachment, **fields: Any) -> None:
+    """Have the broker deliver some or all unacknowledged messages again; raises ConnectionLost."""
+    kind: Callable[..., Message] = pb.CommandRedeliverUnacknowledgedMessages
+    command = commands.build(kind, consumer_id=attachment.consumer_id, **fields)
+    attachment.connection.send(command)
 
 
 def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
