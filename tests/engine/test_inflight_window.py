@@ -348,7 +348,7 @@ def test_the_end_wakes_everyone_who_waits(around: Windowed, what: str) -> None:
     wait_until(lambda: is_in(thread, "wait"))
     with window.changed:
         unfinished = window.end(ClosedError("over"))
-    window.wake()
+    window.budget.wake()
     finish(thread)
     assert [type(error) for error in raised] == [ClosedError]
     assert unfinished is not None

@@ -158,16 +158,15 @@ def _call_each(
 # --- what is pending ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerCounts:
+class ProducerCounts(NamedTuple):
     """A producer's counters. `duplicates` are messages that the broker already had."""
 
-    messages: int
-    bytes: int
-    entries: int
-    acknowledged: int
-    duplicates: int
-    reconnects: int
+    messages: int = 0
+    bytes: int = 0
+    entries: int = 0
+    acknowledged: int = 0
+    duplicates: int = 0
+    reconnects: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -566,7 +565,7 @@ class InflightWindow:
                 raise self._no_room()
 
     def reserve(self, size: int) -> None:
-        """Reserve `size` bytes of memory, waiting for room; `append` or `release` must follow.
+        """Reserve `size` bytes of memory, waiting for room; `append` must follow, or its release.
 
         Raises the error that ended the window, or OperationTimeout without a receipt for the
         timeout.
@@ -587,10 +586,6 @@ class InflightWindow:
                 with self.changed:
                     self.check()
                     raise self._no_room()
-
-    def release(self, size: int) -> None:
-        """Release memory."""
-        self.budget.release(size)
 
     def append(self, sends: PendingSends) -> None:
         """Append sends, for which there must be room; their timeout starts. `changed` is held."""
@@ -700,8 +695,8 @@ class InflightWindow:
     def end(self, error: PulsarError) -> list[PendingSends] | None:
         """End the window with `error` for everyone; return the sends in flight.
 
-        None if the window had already ended. `changed` is held. Call `wake` next, without the lock,
-        then `finish`.
+        None if the window had already ended. `changed` is held. Call the budget's `wake`
+        next, without the lock, so that a sender that waits for memory sees it, then `finish`.
         """
         if self._end is not None:
             return None
@@ -710,10 +705,6 @@ class InflightWindow:
             self._sweep.cancel()
         self.changed.notify_all()
         return self.pending.clear()
-
-    def wake(self) -> None:
-        """Let a sender that waits for memory see that the window has ended."""
-        self.budget.wake()
 
     def expire(self) -> None:
         """Fail sends whose time is up; check again when the next ones are due."""

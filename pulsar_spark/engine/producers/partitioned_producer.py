@@ -140,15 +140,8 @@ class PartitionedProducer(Closing):
     @property
     def counts(self) -> ProducerCounts:
         """The sum of all partitions' counters."""
-        all_counts = [producer.counts for producer in self.producers]
-        return ProducerCounts(
-            messages=sum(counts.messages for counts in all_counts),
-            bytes=sum(counts.bytes for counts in all_counts),
-            entries=sum(counts.entries for counts in all_counts),
-            acknowledged=sum(counts.acknowledged for counts in all_counts),
-            duplicates=sum(counts.duplicates for counts in all_counts),
-            reconnects=sum(counts.reconnects for counts in all_counts),
-        )
+        counts = [ProducerCounts(), *(producer.counts for producer in self.producers)]
+        return ProducerCounts(*map(sum, zip(*counts, strict=True)))
 
     def grow(self, partitions: int) -> None:
         """Send to more partitions from now on, if the topic has so many."""

@@ -149,7 +149,7 @@ class TopicProducer:
             timeout=self._options.send_timeout,
             describe=self._where,
             trouble=lambda: self._registrar.trouble,
-            give_up=self._fail,
+            give_up=self.give_up,
             survives_timeouts=survives_timeouts,
             on_expired=self._on_expired,
             on_room=self.send_due,
@@ -294,7 +294,7 @@ class TopicProducer:
             if not self._take_over():
                 yield from self._registrar.open_operation(deadline)
         except PulsarError as error:
-            self._fail(error)
+            self.give_up(error)
             raise
         except BaseException:
             with self._window.changed:
@@ -553,14 +553,14 @@ class TopicProducer:
                 if not send.chunk:
                     with self.changed:
                         freed = submission.give_back(max(send.num_messages, 1))
-                    self._window.release(freed)
+                    self.budget.release(freed)
                 self._admit(submission, send, waits=waits)
             except OperationTimeout as error:
                 if not send.chunk:
                     raise
                 if not self._window.survives_timeouts:
                     # Some chunks were sent; the message cannot be completed any more.
-                    self._fail(error)
+                    self.give_up(error)
                     raise
                 self._drop_first(error)
                 return
@@ -571,11 +571,11 @@ class TopicProducer:
         if waits:
             self._reserve(send.size)
         else:
-            window.release(-send.size)
+            self.budget.release(-send.size)
         with self.changed:
             is_rest = send.chunk and send.sequence_id == window.broken_message
             if window.ended or is_rest:
-                window.release(send.size)
+                self.budget.release(send.size)
                 window.check()
                 raise OperationTimeout(
                     "the first chunks of the message were not acknowledged in time",
@@ -672,7 +672,7 @@ class TopicProducer:
         if divided:
             self._window.finish(divided)
         if error is not None:
-            self._fail(error)
+            self.give_up(error)
         elif wanted:
             self._write(session, wait=False)
             if not self._opened.done():
@@ -716,10 +716,6 @@ class TopicProducer:
             return None
         return self._window.lost_receipts(self._txn) if len(self._window.pending) else None
 
-    def give_up(self, error: PulsarError) -> None:
-        """There will be no session: fail permanently."""
-        self._fail(error)
-
     def refuse(self, error: PulsarError) -> bool:
         """Fail what is pending, and go on; false if that ends the producer."""
         return self._window.refuse(error.with_context(**self._where()))
@@ -755,7 +751,7 @@ class TopicProducer:
             self._registrar.trouble = None
         # Before a flush can see that everything is acknowledged.
         if failure is not None:
-            self._fail(failure)
+            self.give_up(failure)
         self._window.finish(done, None if refusal is failure else failure)
         if ahead is not None and is_open:
             # It ends the connection, and everything pending is resent on a new one.
@@ -813,7 +809,7 @@ class TopicProducer:
         elif isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
-            self._fail(error)
+            self.give_up(error)
         elif verdict is not ReceiptVerdict.BEHIND:
             logger.warning("%s; the pending messages are sent again", error)
             self.on_lost(session, error, close_first=True)
@@ -832,7 +828,7 @@ class TopicProducer:
             if failure is None:
                 self._put_sends()
         if failure is not None:
-            self._fail(failure)
+            self.give_up(failure)
         self._write(session, wait=False)
         self._window.finish(refused)
 
@@ -903,20 +899,20 @@ class TopicProducer:
         """The client was closed: fail what is pending, end if nothing is."""
         error = ClosedError("the client was closed", **self._where())
         if self.pending_messages:
-            self._fail(error)
-        elif (session := self._end(error, failed=False)[1]) is not None:
+            self.give_up(error)
+        elif (session := self._end(error, failed=False)) is not None:
             # The connection may live on without this client.
             session.close_quietly()
 
-    def _fail(self, error: PulsarError) -> None:
-        session = self._end(error, failed=True)[1]
-        if session is not None:
+    def give_up(self, error: PulsarError) -> None:
+        """Fail permanently, such as when there will be no session."""
+        if (session := self._end(error, failed=True)) is not None:
             session.close_quietly()
 
     def _leave(
         self, error: ClosedError, deadline: Deadline, *, keeps: bool = False
     ) -> Operation[None]:
-        session = self._end(error, failed=False)[1]
+        session = self._end(error, failed=False)
         if session is None or (keeps and self._keep(session)):
             return
         try:
@@ -974,12 +970,13 @@ class TopicProducer:
             left.on_lost(session, session.error)
         return True
 
-    def _end(self, error: PulsarError, failed: bool) -> tuple[bool, ProducerSession | None]:
+    def _end(self, error: PulsarError, failed: bool) -> ProducerSession | None:
+        """End; return the session that is to be left."""
         self._registrar.stop()
         with self._window.changed:
             unfinished = self._window.end(error)
             if unfinished is None:
-                return False, None
+                return None
             self._failed = failed
             if failed and self._on_failure is not None:
                 # Before anybody can see that it has ended.
@@ -990,13 +987,13 @@ class TopicProducer:
             self._forget_lost()
             opening = not self._opened.done()
             callbacks = self.waiting.drop_all(error)
-        self._window.wake()
+        self.budget.wake()
         if opening:
             self._opened.set_exception(error.with_context())
         self._window.finish(unfinished, error)
         for told in callbacks:
             tell_failed(told, error)
-        return True, session
+        return session
 
     # --- checks -------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class SendQueue:
             submission.grows = False
 
     def _release(self, submission: Submission) -> None:
-        self._window.release(submission.held)
+        self._window.budget.release(submission.held)
         submission.held = submission.ahead = 0
 
     def drop_first(self, error: PulsarError, *, whole: bool) -> Sequence[MessageCallback | None]:
@@ -93,7 +93,7 @@ class SendQueue:
                 submission.error, submission.failed_at = error, submission.sent
             else:
                 self._unheard = self._unheard or error
-        self._window.release(submission.give_back(count))
+        self._window.budget.release(submission.give_back(count))
         self.take(submission, count)
         return callbacks
 
