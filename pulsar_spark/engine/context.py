@@ -176,30 +176,16 @@ class ClientContext(Closing):
     with it. Not for use in a forked child.
     """
 
-    def __init__(self, options: ClientOptions) -> None:
-        self._set_up(options, ConnectionPool(options), None)
-
-    @classmethod
-    def shared(cls, options: ClientOptions) -> ClientContext:
-        """Return a context whose connections the process keeps for later users.
-
-        Its `close` ends what was made with it and keeps the connections; they are closed after
-        IDLE_SECONDS without users. Raises as `SharedConnections.acquire`.
-        """
-        pool, kept, release = shared_connections().acquire(options)
-        context = cls.__new__(cls)
-        context._set_up(options, pool, release, kept)
-        return context
-
-    def _set_up(
+    def __init__(
         self,
         options: ClientOptions,
-        pool: ConnectionPool,
-        release: Callable[[], None] | None,
+        pool: ConnectionPool | None = None,
         kept: Kept | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
+        """With a `pool` of others, call `release` at the end instead of closing that."""
         self.options = options
-        self.pool = pool
+        self.pool = pool or ConnectionPool(options)
         self.kept = kept
         """What outlives this context, for others on its connections; None if they end with it."""
         self._release = release
@@ -212,6 +198,15 @@ class ClientContext(Closing):
         self._members_lock = threading.Lock()
         # Guarded by _members_lock.
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+
+    @classmethod
+    def shared(cls, options: ClientOptions) -> ClientContext:
+        """Return a context whose connections the process keeps for later users.
+
+        Its `close` ends what was made with it and keeps the connections; they are closed after
+        IDLE_SECONDS without users. Raises as `SharedConnections.acquire`.
+        """
+        return cls(options, *shared_connections().acquire(options))
 
     @property
     def closed(self) -> bool:

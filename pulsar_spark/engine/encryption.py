@@ -10,7 +10,6 @@ Needs the package cryptography, which is imported when the first key is used.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
@@ -396,22 +395,21 @@ def _unwrap(private_key: Any, wrapped: bytes) -> bytes:
     return data_key
 
 
-_ECIES_TAG = hashlib.sha1().digest_size
+_ECIES_TAG = 20
 _ECIES_MAC_KEY = 16
 
 
 def _ecies(point: bytes, secret: bytes, body: bytes) -> bytes:
     """Encrypt with ECIES as Bouncy Castle's defaults do: IEEE 1363a, DHAES mode.
 
-    KDF2 with SHA-1 of the point and the shared secret gives an HMAC key, then a key stream. The
-    body is XORed with the stream; the HMAC covers the result and the length 0 of an empty
-    encoding parameter.
+    KDF2, which is X9.63's, with SHA-1 of the point and the shared secret gives an HMAC key, then a
+    key stream. The body is XORed with the stream; the HMAC covers the result and the length 0 of an
+    empty encoding parameter.
     """
-    stream = b""
-    counter = 1
-    while len(stream) < _ECIES_MAC_KEY + len(body):
-        stream += hashlib.sha1(point + secret + counter.to_bytes(4, "big")).digest()
-        counter += 1
+    from cryptography.hazmat.primitives.hashes import SHA1
+    from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
+
+    stream = X963KDF(SHA1(), _ECIES_MAC_KEY + len(body), None).derive(point + secret)
     mac_key, pad = stream[:_ECIES_MAC_KEY], stream[_ECIES_MAC_KEY:]
     encrypted = bytes(one ^ other for one, other in zip(body, pad, strict=False))
     return point + encrypted + hmac.digest(mac_key, encrypted + bytes(8), "sha1")

@@ -276,15 +276,9 @@ class _Run(Generic[T]):
 
     def _throw(self, task: _Task[T], error: OperationTimeout) -> None:
         try:
-            task.operation.throw(error)
-        except StopIteration as stop:
-            self._end(task, stop.value)
+            self._end(task, _last_result(task.operation, error))
         except PulsarError as raised:
             self._end(task, raised)
-        else:
-            # It tries to continue although its time is over.
-            task.operation.close()
-            self._end(task, error)
 
     def _end(self, task: _Task[T], result: T | PulsarError) -> None:
         del self._tasks[task.index]
@@ -349,16 +343,16 @@ class _Started(Generic[T]):
                     self._limit.cancel()
                     self._limit = None
                 if self._over is not None:
-                    self._run_out(self._over)
+                    self._leave(_last_result(self._operation, self._over.with_context()))
                     return
                 waits = _go_on(self._operation, future)
                 if (future := self._wait(waits)) is None:
                     return
         except StopIteration as stop:
-            self._set_result(stop.value)
+            self._leave(stop.value)
         except BaseException as error:
             self._operation.close()
-            self._set_exception(error)
+            self._leave(error=error)
             if not isinstance(error, Exception):
                 raise
 
@@ -383,29 +377,27 @@ class _Started(Generic[T]):
             answer.add_done_callback(partial(self._wake, step))
         return None
 
-    def _run_out(self, error: PulsarError) -> None:
-        """Throw an error at the operation; it ends, whatever it does."""
-        try:
-            self._operation.throw(error.with_context())
-        except StopIteration as stop:
-            self._set_result(stop.value)
-        else:
-            # It tries to continue although its time is over.
-            raise error
-
-    def _set_result(self, value: T) -> None:
-        self._leave()
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(value)
-
-    def _set_exception(self, error: BaseException) -> None:
-        self._leave()
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-    def _leave(self) -> None:
+    def _leave(self, value: T | None = None, error: BaseException | None = None) -> None:
+        """Complete the future, with an error or a value."""
         if self._end is not None:
             self._end.cancel()
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)  # type: ignore[arg-type]
+
+
+def _last_result(operation: Operation[T], error: PulsarError) -> T:
+    """Throw an error at an operation, which ends, whatever it does: return its result."""
+    try:
+        operation.throw(error)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    # It tries to continue although its time is over.
+    operation.close()
+    raise error
 
 
 def _go_on(operation: Operation[T], future: Future[Any] | None) -> Future[Any] | Pause | Within:

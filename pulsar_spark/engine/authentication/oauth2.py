@@ -188,14 +188,12 @@ class OAuth2Auth:
         url = self._options.issuer_url.rstrip("/") + _WELL_KNOWN
         metadata = _asked(
             url,
-            lambda: _json(
-                session.get(
-                    url,
-                    withhold_token=True,
-                    timeout=max(deadline.remaining(), 0.001),
-                    allow_redirects=False,
-                )
-            ),
+            lambda: session.get(
+                url,
+                withhold_token=True,
+                timeout=max(deadline.remaining(), 0.001),
+                allow_redirects=False,
+            ).json(),
         )
         endpoint = metadata.get("token_endpoint")
         if not isinstance(endpoint, str):
@@ -400,16 +398,11 @@ _CODES = frozenset(
 )
 
 
-def _json(response: requests.Response) -> Any:
-    return response.json()
-
-
 def _asked(url: str, ask: Any) -> dict[str, Any]:
     """Return the JSON object of an answer; raises only errors of this package."""
     import requests
     from authlib.integrations.base_client.errors import OAuthError
 
-    what = ""
     try:
         answer = ask()
     except requests.exceptions.SSLError as error:
@@ -418,20 +411,18 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
             f"the certificate of {_host(url)} is not accepted ({why})",
             "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
         ) from None
-    except requests.exceptions.JSONDecodeError:
-        what = "answers with something that is not JSON of a token"
-    except requests.exceptions.RequestException as error:
-        if isinstance(error, ValueError):
-            # A proxy's URL in the environment, of a kind that requests does not know.
-            what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
-        else:
-            raise IssuerUnreachable(
-                f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
-            ) from None
     except OAuthError:
         what = "refuses to give a token"
-    except (ValueError, TypeError):
+    except (ValueError, TypeError) as error:
         what = "answers with something that is not JSON of a token"
+        is_json = isinstance(error, requests.exceptions.JSONDecodeError)
+        if isinstance(error, requests.exceptions.RequestException) and not is_json:
+            # A proxy's URL in the environment, of a kind that requests does not know.
+            what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
+    except requests.exceptions.RequestException as error:
+        raise IssuerUnreachable(
+            f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
+        ) from None
     else:
         if isinstance(answer, dict):
             return answer
