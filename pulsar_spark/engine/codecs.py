@@ -6,7 +6,7 @@ less, the rest would be whatever was in memory. So each use says why its size is
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pulsar_spark.errors import MissingDependency, UnsupportedCodec
@@ -32,26 +32,6 @@ def _arrow_codec(name: str, level: int | None = None) -> Any:
     return pa.Codec(name, compression_level=level)
 
 
-def _compress_zstd(data: Buffer) -> bytes:
-    compressed: bytes = _arrow_codec("zstd", _ZSTD_LEVEL).compress(data, asbytes=True)
-    return compressed
-
-
-def _decompress_zstd(data: Buffer, size: int) -> bytes:
-    # Arrow itself raises an error if the output is shorter.
-    return _decompress("zstd", data, size)
-
-
-def _compress_snappy(data: Buffer) -> bytes:
-    compressed: bytes = _arrow_codec("snappy").compress(data, asbytes=True)
-    return compressed
-
-
-def _decompress_snappy(data: Buffer, size: int) -> bytes:
-    # The block states its size, which is checked, and the decoder enforces it.
-    return _decompress("snappy", data, size)
-
-
 def _decompress_lz4(data: Buffer, size: int) -> bytes:
     """Decompress without the second copy of the output that the lz4 package makes."""
     if size < _LARGE:
@@ -62,6 +42,11 @@ def _decompress_lz4(data: Buffer, size: int) -> bytes:
     except ValueError:
         return _decompress("lz4_raw", data, size)
     raise ValueError("the block is shorter")
+
+
+def _compress(name: str, level: int | None, data: Buffer) -> bytes:
+    compressed: bytes = _arrow_codec(name, level).compress(data, asbytes=True)
+    return compressed
 
 
 def _decompress(name: str, data: Buffer, size: int) -> bytes:
@@ -76,8 +61,14 @@ _LZ4 = BUILT_IN[pb.LZ4]
 _CODECS = Codecs(
     {
         pb.LZ4: _LZ4._replace(decompress=_decompress_lz4),
-        pb.ZSTD: CompressionCodec(_compress_zstd, _decompress_zstd),
-        pb.SNAPPY: CompressionCodec(_compress_snappy, _decompress_snappy),
+        # Arrow itself raises an error if the output is shorter.
+        pb.ZSTD: CompressionCodec(
+            partial(_compress, "zstd", _ZSTD_LEVEL), partial(_decompress, "zstd")
+        ),
+        # The block states its size, which is checked, and the decoder enforces it.
+        pb.SNAPPY: CompressionCodec(
+            partial(_compress, "snappy", None), partial(_decompress, "snappy")
+        ),
     }
 )
 

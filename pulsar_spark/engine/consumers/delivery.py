@@ -6,7 +6,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
-from pulsar_spark.engine.consumers.entries import message_count
+from pulsar_spark.engine.consumers.entries import count_at, message_count
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, memory_of
 from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.memory import ReceiverBudget
@@ -192,11 +192,4 @@ def cost_of(frame: Frame) -> int:
 
 
 def _messages_of(block: MessageBlock, start: int) -> int:
-    return sum(_cost_at(block, at) for at in block.places(start, block.stop))
-
-
-def _cost_at(block: MessageBlock, at: int) -> int:
-    try:
-        return cost_of(block.frame(at)[0])
-    except PulsarError:
-        return 1
+    return sum(count_at(block, at, cost_of) for at in block.places(start, block.stop))

@@ -30,6 +30,7 @@ from pulsar_spark.protocol.chunks import (
 )
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frame_parts import Frame, ReceivedEntry, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position, as_signed_int
 from pulsar_spark.protocol.validation import check_id
 
@@ -298,3 +299,11 @@ def message_count(frame: Frame) -> int:
     except PulsarError:
         return 1
     return max(metadata.num_messages_in_batch, 1)
+
+
+def count_at(block: MessageBlock, at: int, count: Callable[[Frame], int] = message_count) -> int:
+    """Return how many messages the frame at a place of a block has; 1 for a damaged one."""
+    try:
+        return count(block.frame(at)[0])
+    except PulsarError:
+        return 1

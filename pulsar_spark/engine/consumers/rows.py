@@ -15,8 +15,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final, Literal
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.consumers.entries import EntryDecoder, message_count
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.engine.consumers.entries import EntryDecoder, count_at
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import (
     FULL,
@@ -265,7 +264,7 @@ class RowDecoder:
             return True
         if self._sampled is None or self._sampled[0] is not block:
             size = block.end(at) - at
-            suits = size <= MOST_BYTES and size <= _messages_at(block, at) * _LARGE_MESSAGE
+            suits = size <= MOST_BYTES and size <= count_at(block, at) * _LARGE_MESSAGE
             self._sampled = block, suits
         return self._sampled[1]
 
@@ -301,14 +300,6 @@ class RowDecoder:
         whole = not (begun or reached)
         rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
         return rows, progress
-
-
-def _messages_at(block: MessageBlock, at: int) -> int:
-    """Return how many messages a frame claims to hold; 1 for a damaged one."""
-    try:
-        return message_count(block.frame(at)[0])
-    except PulsarError:
-        return 1
 
 
 def _is_valid(validity: bytes | None, row: int) -> bool:
