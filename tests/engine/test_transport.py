@@ -107,7 +107,7 @@ def test_bytes_that_come_one_at_a_time_take_one_read_each(
             reads += 1
             return super().recv(*arguments)
 
-    transport._socket = Counting(fileno=transport._socket.detach())  # type: ignore[attr-defined]
+    transport._socket = Counting(fileno=transport._socket.detach())  # type: ignore[union-attr]
     transport._socket.setblocking(False)
     for number in range(20):
         assert transport.receive(0) is None

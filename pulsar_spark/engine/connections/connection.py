@@ -322,31 +322,27 @@ class ClientConnection:
         self._flush_soon()
         return True
 
-    def put_sends(self, producer_id: int, frames: Sequence[Buffer]) -> bool:
-        """Queue a producer's SEND frames without waiting; call `write` or `write_now` next.
+    def put_sends(self, producer_id: int, frames: Sequence[Buffer]) -> None:
+        """Queue a producer's SEND frames without waiting; call `write` next.
 
-        Returns False if they have become pointless, and raises as `send`.
+        Those that have become pointless are dropped. Raises as `send`.
         """
         self._check_process()
         if self.protocol_version < CHECKSUMS:
             frames = [without_checksums(b"".join(frames))]
         with self._mutex:
             self._check_open()
-            if not self._core.send_frames(producer_id, frames):
-                return False
-            self._writer.put(self._core.data_to_send())
-        return True
+            if self._core.send_frames(producer_id, frames):
+                self._writer.put(self._core.data_to_send())
 
-    def write(self, timeout: float | None = None) -> None:
-        """Wait until the socket has accepted what was queued, so that a slow broker slows senders
-        down; after `timeout` seconds the rest stays queued.
+    def write(self, seconds: float | None = None) -> None:
+        """Write what was queued, as much as the socket accepts without waiting.
+
+        With `seconds`, wait so long until it has accepted all, so that a slow broker slows senders
+        down; then the rest stays queued.
         """
         self._check_process()
-        self._flush(Deadline(timeout or self.options.operation_timeout))
-
-    def write_now(self) -> None:
-        """Write as much of the queue as the socket accepts without waiting."""
-        self._flush()
+        self._flush(None if seconds is None else Deadline(seconds))
 
     # --- checks and writing -------------------------------------------------------------------
 

@@ -353,7 +353,7 @@ class HttpClient:
                 return self._ask(used, target, headers, request, kept, trusted)
             except ConnectionLost:
                 # A server may close a kept connection at any time, even just before a request.
-                if used.heard:
+                if used.stream.heard:
                     raise
         connection = self._connect(host, request.deadline)
         kept[host] = connection
@@ -390,14 +390,14 @@ class HttpClient:
             if not self._closed:
                 self._open.add(connection)
                 return connection
-        connection.close()
+        connection.transport.close()
         raise self._gone.with_context()
 
     def _drop(self, kept: dict[str, _Connection], host: str) -> None:
         connection = kept.pop(host)
         with self._lock:
             self._open.discard(connection)
-        connection.close()
+        connection.transport.close()
 
     def _credentials(self) -> dict[str, str]:
         """Return the headers with credentials, and remember the credentials for redaction."""
@@ -416,7 +416,8 @@ class HttpClient:
         if answer.status != 200:
             raise self._refusal(answer, target)
         if len(answer.body) > limit:
-            raise _too_long(answer.host, limit)
+            host = answer.host
+            raise RemoteProtocolError(f"{host} answers with more than {limit} bytes", broker=host)
         try:
             return json.loads(answer.body)
         except (ValueError, RecursionError):
@@ -475,28 +476,19 @@ def _reason(body: bytes) -> tuple[str, bool]:
     return "" if text.lstrip().startswith("<") else text, False
 
 
-def _too_long(host: str, limit: int) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{host} answers with more than {limit} bytes", broker=host)
-
-
 class _Connection:
-    """A connection to a web service, for one thread. `heard`: whether any answer byte came."""
+    """A connection to a web service, for one thread."""
 
     def __init__(self, host: str, transport: Transport) -> None:
         self.host = host
         self.transport = transport
-        self._stream = _Stream(transport)
-
-    @property
-    def heard(self) -> bool:
-        """Whether any byte came since the last request was sent."""
-        return self._stream.heard
+        self.stream = _Stream(transport)
 
     def get(
         self, target: str, headers: Mapping[str, str], request: _Request, trusted: bool
     ) -> tuple[_Answer, bool]:
         """Return the answer to a GET, and whether the connection can be reused."""
-        stream = self._stream
+        stream = self.stream
         stream.begin(request.deadline, request.limit + _MAX_HEADERS)
         client = http.client.HTTPConnection(self.host)
         client.sock = stream
@@ -529,10 +521,6 @@ class _Connection:
     def _lost(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{self.host} {what}", _NOT_HTTP, broker=self.host)
 
-    def close(self) -> None:
-        """Close the socket."""
-        self.transport.close()
-
 
 class _Stream(io.RawIOBase):
     """Makes a transport a socket and a file for `http.client`, with a deadline and a size limit."""
@@ -543,6 +531,7 @@ class _Stream(io.RawIOBase):
         self._allowed = 0
         self._rest = memoryview(b"")
         self.heard = False
+        """Whether any byte came since the last request was sent."""
         self.ended = False
 
     def begin(self, deadline: Deadline, allowed: int) -> None:

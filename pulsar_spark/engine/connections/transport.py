@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pulsar_spark.engine.connections.addresses import split_host_port
 from pulsar_spark.engine.connections.polling import poll, wait_connecting
@@ -57,26 +57,8 @@ Received: TypeAlias = "bytes | memoryview"
 Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
 
 
-class StreamSocket(Protocol):
-    """What a transport needs of a non-blocking socket, plain or TLS."""
-
-    def fileno(self) -> int:
-        """Return the file descriptor to poll."""
-
-    def recv(self, size: int, /) -> Received:
-        """Return bytes, none of them at the end; raises BlockingIOError, OSError."""
-
-    def sendmsg(self, buffers: Sequence[Buffer], /) -> int:
-        """Write and return how many bytes; raises BlockingIOError, OSError."""
-
-    def setsockopt(self, level: int, name: int, value: int, /) -> None:
-        """Set an option of the socket; raises OSError."""
-
-    def shutdown(self, how: int, /) -> None:
-        """End the connection; raises OSError."""
-
-    def close(self) -> None:
-        """Give the socket back."""
+StreamSocket: TypeAlias = "socket.socket | TlsSocket"
+"""A non-blocking socket, plain or TLS: instead of waiting it raises BlockingIOError."""
 
 
 class Transport:

@@ -625,10 +625,7 @@ class TopicProducer:
     def _write(self, session: ProducerSession, *, wait: bool) -> None:
         """Write to the connection; sends that fail stay pending and are resent."""
         try:
-            if wait:
-                session.connection.write(self._window.timeout)
-            else:
-                session.connection.write_now()
+            session.connection.write(self._window.timeout if wait else None)
         except PulsarError as error:
             # If it only timed out waiting for its turn, other threads write its bytes.
             if session.connection.closed:
