@@ -17,7 +17,6 @@ import heapq
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -156,13 +155,16 @@ def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Futur
     return _Started(factory, timeout, timers).future
 
 
+# In place of a step: the task's time is over.
+_END = -1
+
+
 @dataclass(slots=True, eq=False)
 class _Task(Generic[T]):
     """A running operation: `step` counts its waits, `limit` is the current wait's deadline."""
 
     index: int
     operation: Operation[T]
-    deadline: Deadline
     step: int = 0
     limit: float | None = None
 
@@ -177,10 +179,8 @@ class _Run(Generic[T]):
         self._results: list[T | PulsarError | None] = [None] * len(factories)
         self._started = 0
         self._tasks: dict[int, _Task[T]] = {}
-        # Tasks ordered by deadline; some may have ended.
-        self._by_age: deque[_Task[T]] = deque()
-        # When to continue which step of which task.
-        self._pausing: list[tuple[float, int, int]] = []
+        # When to continue which step of which task, or to end it; some may have ended.
+        self._due: list[tuple[float, int, int]] = []
         # Filled by the threads that complete futures.
         self._ready: queue.SimpleQueue[tuple[int, int, Future[Any]]] = queue.SimpleQueue()
 
@@ -199,20 +199,15 @@ class _Run(Generic[T]):
         while self._started < len(self._factories) and len(self._tasks) < self._window:
             deadline = Deadline(self._timeout)
             operation = self._factories[self._started](deadline)
-            task = _Task(self._started, operation, deadline)
+            task = _Task(self._started, operation)
             self._tasks[task.index] = task
-            self._by_age.append(task)
+            heapq.heappush(self._due, (deadline.at, task.index, _END))
             self._started += 1
             self._step(task, None)
 
     def _wait(self) -> None:
         """Continue those tasks whose answer is there, or whose pause or time is over."""
-        while self._by_age and self._by_age[0].index not in self._tasks:
-            self._by_age.popleft()
-        until = self._by_age[0].deadline.at
-        if self._pausing:
-            until = min(until, self._pausing[0][0])
-        now = time.monotonic()
+        until, now = self._due[0][0], time.monotonic()
         if until <= now:
             with gathered():
                 self._on_time(now)
@@ -227,23 +222,21 @@ class _Run(Generic[T]):
                     found = self._ready.get_nowait()
 
     def _on_ready(self, index: int, step: int, future: Future[Any]) -> None:
+        task = self._tasks.get(index)
         # A task that no longer waits ignores a late answer.
-        if (task := self._waiting(index, step)) is not None:
+        if task is not None and task.step == step:
             self._step(task, future)
 
-    def _waiting(self, index: int, step: int) -> _Task[T] | None:
-        task = self._tasks.get(index)
-        return task if task is not None and task.step == step else None
-
     def _on_time(self, now: float) -> None:
-        while self._pausing and self._pausing[0][0] <= now:
-            _, index, step = heapq.heappop(self._pausing)
-            if (task := self._waiting(index, step)) is not None:
-                self._step(task, None if task.limit is None else _no_answer(task.limit))
-        while self._by_age and self._by_age[0].deadline.at <= now:
-            task = self._by_age.popleft()
-            if task.index in self._tasks:
+        while self._due and self._due[0][0] <= now:
+            _, index, step = heapq.heappop(self._due)
+            task = self._tasks.get(index)
+            if task is None:
+                continue
+            if step == _END:
                 self._throw(task, _timeout(self._timeout))
+            elif task.step == step:
+                self._step(task, None if task.limit is None else _no_answer(task.limit))
 
     def _step(self, task: _Task[T], future: Future[Any] | None) -> None:
         try:
@@ -269,7 +262,7 @@ class _Run(Generic[T]):
             self._end(task, error)
 
     def _wake(self, task: _Task[T], seconds: float) -> None:
-        heapq.heappush(self._pausing, (time.monotonic() + seconds, task.index, task.step))
+        heapq.heappush(self._due, (time.monotonic() + seconds, task.index, task.step))
 
     def _on_done(self, index: int, step: int, future: Future[Any]) -> None:
         self._ready.put((index, step, future))
