@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TypeVar
 
-from pulsar_spark.errors import OperationTimeout
+from pulsar_spark.errors import ConnectError, OperationTimeout
 
 T = TypeVar("T")
 
@@ -84,3 +84,24 @@ def result_within(future: Future[T], seconds: float) -> T:
                 return future.result()
             if deadline.expired():
                 raise
+
+
+def call_apart(call: Callable[[], T], seconds: float, name: str) -> T:
+    """Return what a call returns or raises, on a thread that is abandoned after `seconds`.
+
+    For what has no deadline of its own. Raises concurrent.futures' TimeoutError, and ConnectError
+    without a thread.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise ConnectError(f"no thread could be started ({error})") from None
+    return answer.result(min(seconds, threading.TIMEOUT_MAX))

@@ -11,21 +11,21 @@ import base64
 import hashlib
 import ipaddress
 import json
-import queue
 import ssl
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pulsar_spark.engine.connections.tls import client_context, load_trusted
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, call_apart
 from pulsar_spark.engine.options import OAuth2Options, is_unicode
 from pulsar_spark.errors import (
     AuthenticationError,
-    ConnectError,
     IssuerUnreachable,
     MissingDependency,
     OptionError,
@@ -133,30 +133,16 @@ class OAuth2Auth:
 
     def _fetch_in_time(self) -> tuple[bytes, float]:
         """As `_fetch`; raises IssuerUnreachable if it takes too long."""
-        # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would never
-        # exceed one. So this runs on a thread that can be abandoned.
-        found: queue.SimpleQueue[tuple[bytes, float] | BaseException] = queue.SimpleQueue()
         # On a busy machine the first import takes seconds, which are not the issuer's.
         _import_packages()
-        deadline = Deadline(_TIMEOUT)
-
-        def fetch() -> None:
-            try:
-                found.put(self._fetch(deadline))
-            except BaseException as error:
-                found.put(error)
-
         host = _host(self._options.issuer_url)
+        fetch = partial(self._fetch, Deadline(_TIMEOUT))
         try:
-            threading.Thread(target=fetch, name=f"pulsar-oauth2-{host}", daemon=True).start()
-            result = found.get(timeout=_TIMEOUT + 0.1)
-        except RuntimeError as error:
-            raise ConnectError(f"no thread could be started ({error})") from None
-        except queue.Empty:
+            # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would
+            # never exceed one.
+            return call_apart(fetch, _TIMEOUT + 0.1, f"pulsar-oauth2-{host}")
+        except FutureTimeout:
             raise _too_slow(host) from None
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
     def _fetch(self, deadline: Deadline) -> tuple[bytes, float]:
         """Return a new token and its lifetime in seconds."""

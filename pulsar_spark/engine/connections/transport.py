@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import queue
 import select
 import socket
 import ssl
@@ -17,12 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import TypeAlias
 
 from pulsar_spark.engine.connections.addresses import split_host_port
 from pulsar_spark.engine.connections.polling import poll, wait_connecting
 from pulsar_spark.engine.connections.tls import TlsSocket
-from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.deadline import Deadline, call_apart
 from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,
@@ -471,29 +472,21 @@ def resolve(address: str, deadline: Deadline) -> list[Resolved]:
         return _lookup(host, port, socket.AI_NUMERICHOST)
     except OSError:
         pass
-    # The system's resolver has no timeout, so it runs on a thread that can be abandoned.
-    answers: queue.SimpleQueue[list[Resolved] | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put(_lookup(host, port, 0))
-        except OSError as error:
-            answers.put(error)
-
-    threading.Thread(target=ask, name=f"pulsar-resolve-{host}", daemon=True).start()
+    why: object
     started = time.monotonic()
     try:
-        answer = answers.get(timeout=min(deadline.remaining(), threading.TIMEOUT_MAX))
-    except queue.Empty:
-        waited = time.monotonic() - started
-        answer = OSError(errno.ETIMEDOUT, f"no answer within {waited:.1f} s")
-    if isinstance(answer, OSError):
-        raise ConnectError(
-            f"the name of {address} cannot be resolved: {answer.strerror or answer}",
-            "Check service.url, and the name service of this machine.",
-            broker=address,
-        )
-    return answer
+        # The system's resolver has no timeout.
+        lookup = partial(_lookup, host, port, 0)
+        return call_apart(lookup, deadline.remaining(), f"pulsar-resolve-{host}")
+    except FutureTimeout:
+        why = f"no answer within {time.monotonic() - started:.1f} s"
+    except OSError as error:
+        why = error.strerror or error
+    raise ConnectError(
+        f"the name of {address} cannot be resolved: {why}",
+        "Check service.url, and the name service of this machine.",
+        broker=address,
+    )
 
 
 def _lookup(host: str, port: int, flags: int) -> list[Resolved]:
