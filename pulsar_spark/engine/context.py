@@ -281,10 +281,9 @@ class ClientContext(Closing):
         }
 
     def _asking_partitions(self, topics: Iterable[str]) -> Steps[dict[str, int | PulsarError]]:
-
         def attempt(topic: str, deadline: Deadline) -> Operation[int]:
             name = str(TopicName.parse(topic))
-            return (yield from self.lookup.partitions_operation(name, deadline, create=True))
+            return self.lookup.partitions_operation(name, deadline, create=True)
 
         counts: dict[str, int | PulsarError] = dict.fromkeys(topics, 0)
         whole = [topic for topic in counts if TopicName.parse(topic).partition_index < 0]

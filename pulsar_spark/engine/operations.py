@@ -95,14 +95,11 @@ def on_thread(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
 def settled(answers: Sequence[Future[Any] | None], seconds: float) -> Steps[None]:
     """Return steps that wait until answers are there, whatever they are, or for so long."""
 
-    def until(answer: Future[Any]) -> OperationFactory[None]:
-        def operation(deadline: Deadline) -> Operation[None]:
-            with suppress(Exception):
-                yield answer
+    def until(answer: Future[Any], deadline: Deadline) -> Operation[None]:
+        with suppress(Exception):
+            yield answer
 
-        return operation
-
-    yield AllOf([until(answer) for answer in answers if answer is not None], seconds)
+    yield AllOf([partial(until, answer) for answer in answers if answer is not None], seconds)
 
 
 def run(factory: OperationFactory[T], timeout: float) -> T:

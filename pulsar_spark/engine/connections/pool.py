@@ -21,7 +21,6 @@ from pulsar_spark.engine.connections.addresses import (
 from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.tls import warn_of_insecure
-from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
@@ -223,13 +222,9 @@ class ConnectionPool(Closing):
 
     def service(self) -> ClientConnection:
         """Return a connection to a host of the service URL; raises as `get`."""
-
-        def operation(deadline: Deadline) -> Operation[ClientConnection]:
-            return self.service_operation()
-
         # Each host has its own time to connect and to answer.
         timeout = 2 * self.options.connection_timeout + 1.0
-        return run(operation, timeout * len(self.service_url.hosts))
+        return run(lambda _: self.service_operation(), timeout * len(self.service_url.hosts))
 
     @property
     def connections(self) -> list[ClientConnection]:

@@ -331,9 +331,12 @@ def visit(
             yield answer
 
 
-def probe_request(topic: str, position: Position) -> SubscribeRequest:
+def probe_request(
+    topic: str, position: Position, *, read_compacted: bool = False
+) -> SubscribeRequest:
     """Return a request for a subscription at `position` that leaves no trace."""
-    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position, in_turn=True)
+    name = unique_name("pulsar-spark-probe")
+    return SubscribeRequest(topic, name, position, read_compacted=read_compacted, in_turn=True)
 
 
 def durable_exists(

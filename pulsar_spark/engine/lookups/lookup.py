@@ -17,6 +17,7 @@ from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
+    probe_request,
     unique_name,
     visit,
 )
@@ -183,13 +184,7 @@ class Lookup:
         self, topic: str, deadline: Deadline, *, read_compacted: bool = False
     ) -> Operation[Extent]:
         connection = yield from self.connection_operation(topic, deadline)
-        wanted = SubscribeRequest(
-            topic,
-            unique_name("pulsar-spark-probe"),
-            EARLIEST_POSITION,
-            read_compacted=read_compacted,
-            in_turn=True,
-        )
+        wanted = probe_request(topic, EARLIEST_POSITION, read_compacted=read_compacted)
         with ConsumerSession(connection, wanted) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
