@@ -60,12 +60,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.connection import Connection
-from pulsar_spark.protocol.events import (
-    CommandReceived,
-    ConnectionFailed,
-    EndOfStream,
-    Event,
-)
+from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, EndOfStream, Event
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS
 from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock, encode_command
 from pulsar_spark.protocol.states import Role

@@ -19,11 +19,7 @@ from functools import partial
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, probe_request
 from pulsar_spark.engine.consumers.entries import message_count
-from pulsar_spark.engine.consumers.probe import (
-    AwaitedHandler,
-    EntryWait,
-    unread_part,
-)
+from pulsar_spark.engine.consumers.probe import AwaitedHandler, EntryWait, unread_part
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, Within, ask_all

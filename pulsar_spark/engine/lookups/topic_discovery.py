@@ -18,14 +18,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
-from pulsar_spark.engine.operations import (
-    AllOf,
-    Operation,
-    Steps,
-    run,
-    start,
-    value_of,
-)
+from pulsar_spark.engine.operations import AllOf, Operation, Steps, run, start, value_of
 from pulsar_spark.engine.retry import retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound

@@ -20,26 +20,12 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import MessageCallback, ProducerCounts
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.producers.routing import (
-    JAVA_STRING_HASH,
-    ROUND_ROBIN,
-    PartitionRouter,
-)
+from pulsar_spark.engine.producers.routing import JAVA_STRING_HASH, ROUND_ROBIN, PartitionRouter
 from pulsar_spark.engine.transactions import ClientTransaction
-from pulsar_spark.errors import (
-    ClosedError,
-    InvalidRow,
-    MessageTooLarge,
-    ProducerBusy,
-    PulsarError,
-)
+from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, ProducerBusy, PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.outgoing_messages import (
-    MessageFields,
-    OutgoingMessages,
-    encode_fields,
-)
+from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages, encode_fields
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = get_logger(__name__)
