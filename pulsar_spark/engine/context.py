@@ -29,30 +29,34 @@ from pulsar_spark.engine.lookups.lookup import Lookup, attach_once
 from pulsar_spark.engine.memory import ProducerBudget
 from pulsar_spark.engine.operations import Operation, Steps, in_steps, value_of
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
-from pulsar_spark.engine.timers import Timer, Timers
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.policies import no_topic
 from pulsar_spark.protocol.topic_name import TopicName
 
 IDLE_SECONDS = 60.0
-"""Shared connections that were unused for this long are closed."""
+"""Shared connections that were unused for this long, or a quarter longer, are closed."""
 KEPT_SECONDS = 10.0
 """A producer that a task has left for the next one is closed after so long.
 
 While it is there, its topic cannot be deleted without force, and nobody gets exclusive access.
 """
 _MOST_KEPT = 4000
+_MOST_IDLE = 1000
 
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """A pool, what its users leave for others, their number, and when to close it without any."""
+    """A pool, what its users leave for others, and their number."""
 
     pool: ConnectionPool
     kept: Kept
     users: int = 0
-    idle: Timer | None = None
+
+    def let_go(self) -> None:
+        """Close it, without waiting: its threads end by themselves."""
+        self.pool.close(0.0)
 
 
 class SharedConnections:
@@ -62,12 +66,12 @@ class SharedConnections:
     files, and certificates are compared. Thread-safe; useless in a forked child.
     """
 
-    def __init__(self, idle_seconds: float = IDLE_SECONDS, timers: Timers | None = None) -> None:
-        self._idle_seconds = idle_seconds
+    def __init__(self, timers: Timers | None = None) -> None:
         self._timers = timers or Timers("pulsar-spark-idle")
         self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._pools: dict[tuple[ClientOptions, bytes], _Shared] = {}
+        # The following are guarded by _lock: the pools with users, and those without.
+        self._used: dict[tuple[ClientOptions, bytes], _Shared] = {}
+        self._idle = Kept(self._timers, IDLE_SECONDS, _MOST_IDLE)
 
     def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Kept, Callable[[], None]]:
         """Return a pool, what others left on it, and a function to call once when done with it.
@@ -77,61 +81,42 @@ class SharedConnections:
         """
         key = _identity(options)
         with self._lock:
-            shared = self._pools.get(key)
-            if shared is None:
+            shared = self._used.get(key) or self._idle.take(key)
+            if not isinstance(shared, _Shared):
                 kept = Kept(self._timers, KEPT_SECONDS, _MOST_KEPT)
-                shared = self._pools[key] = _Shared(ConnectionPool(options), kept)
+                shared = _Shared(ConnectionPool(options), kept)
                 shared.pool.known_brokers = KnownBrokers()
+            self._used[key] = shared
             shared.users += 1
-            if shared.idle is not None:
-                shared.idle.cancel()
-                shared.idle = None
-        return shared.pool, shared.kept, lambda: self._release(key, shared)
+        return shared.pool, shared.kept, partial(self._release, key, shared)
 
     def _release(self, key: tuple[ClientOptions, bytes], shared: _Shared) -> None:
         with self._lock:
             shared.users -= 1
-            if shared.users or self._pools.get(key) is not shared:
-                return
-            try:
-                shared.idle = self._timers.after(
-                    self._idle_seconds, lambda: self._close_idle(key, shared)
-                )
-                return
-            except (RuntimeError, ClosedError):
-                # No thread can be started that would close it later.
-                del self._pools[key]
-        shared.pool.close(0.0)
+            if not shared.users:
+                del self._used[key]
+                self._idle.keep(key, shared)
 
-    def _close_idle(self, key: tuple[ClientOptions, bytes], shared: _Shared) -> None:
-        with self._lock:
-            if shared.users or self._pools.get(key) is not shared:
-                return
-            del self._pools[key]
-        # Don't wait: their threads end by themselves.
-        shared.pool.close(0.0)
-
-    def close_unused(self, timeout: float = CLOSE_TIMEOUT) -> None:
+    def close_unused(self) -> None:
         """End all unused connections."""
-        with self._lock:
-            unused = [key for key, shared in self._pools.items() if not shared.users]
-            closing = [self._pools.pop(key) for key in unused]
-        for shared in closing:
-            if shared.idle is not None:
-                shared.idle.cancel()
-            shared.pool.close(timeout)
+        for pool in _pools(self._idle.take_all()):
+            pool.close()
 
     @property
     def connections(self) -> list[ClientConnection]:
         """All connections that are open or opening."""
         with self._lock:
-            pools = [shared.pool for shared in self._pools.values()]
+            pools = _pools([*self._used.values(), *self._idle])
         return [connection for pool in pools for connection in pool.connections]
 
     def abandon(self) -> None:
         """In a forked child: close its copies of the parent's sockets, without touching locks."""
-        for shared in list(self._pools.values()):
-            shared.pool.close()
+        for pool in _pools([*self._used.values(), *self._idle]):
+            pool.close()
+
+
+def _pools(shared: Iterable[object]) -> list[ConnectionPool]:
+    return [one.pool for one in shared if isinstance(one, _Shared)]
 
 
 # Connects to nothing, and starts no thread, before somebody uses it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, Protocol
 
 from pulsar_spark.engine.timers import Timers
@@ -47,6 +47,9 @@ class Kept:
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[Keepable]:
+        return (one.thing for waiting in list(self._things.values()) for one in waiting)
+
     def keep(self, key: Hashable, thing: Keepable) -> None:
         """Keep a thing for whoever takes it by an equal key."""
         due = time.monotonic() + self._seconds
@@ -86,13 +89,13 @@ class Kept:
 
     def let_go(self, wanted: Callable[[Hashable], bool] = lambda key: True) -> None:
         """Let go of all that waits, or only by keys that are `wanted`."""
-        for one in self._due(math.inf, wanted):
+        for one in self.take_all(wanted=wanted):
             one.let_go()
 
-    def _due(
-        self, until: float, wanted: Callable[[Hashable], bool] = lambda key: True
+    def take_all(
+        self, until: float = math.inf, wanted: Callable[[Hashable], bool] = lambda key: True
     ) -> list[Keepable]:
-        """Take away what is due until then, and return it."""
+        """As `take`, all that is due until then, by keys that are `wanted`."""
         due: list[Keepable] = []
         with self._lock:
             for key, waiting in list(self._things.items()):
@@ -124,7 +127,7 @@ class Kept:
 
     def _look(self) -> None:
         now = time.monotonic()
-        late = self._due(now)
+        late = self.take_all(now)
         with self._lock:
             dues = [one.due for waiting in self._things.values() for one in waiting]
             self._looks = bool(dues)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine import context as module
+from pulsar_spark.engine import keeping
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, SharedConnections, shared_connections
 from pulsar_spark.engine.deadline import Deadline
@@ -29,6 +30,7 @@ class HandTimers(Timers):
 
     def __init__(self) -> None:
         super().__init__("test-idle")
+        self.now = 0.0
         self.delays: list[float] = []
         self.due: list[Timer] = []
 
@@ -42,7 +44,11 @@ class HandTimers(Timers):
         self.due.append(Timer(self, 0.0, function, dropped))
         return self.due[-1]
 
+    def monotonic(self) -> float:
+        return self.now
+
     def fire(self) -> None:
+        self.now += 60.0
         due, self.due = self.due, []
         for timer in due:
             function = timer.take()
@@ -54,6 +60,7 @@ class HandTimers(Timers):
 def timers(monkeypatch: pytest.MonkeyPatch) -> Iterator[HandTimers]:
     """New shared connections, whose idle ones the test closes."""
     made = HandTimers()
+    monkeypatch.setattr(keeping, "time", made)
     shared = SharedConnections(timers=made)
     monkeypatch.setattr(module, "_shared", shared)
     yield made
@@ -176,7 +183,7 @@ def test_nobody_gets_the_connections_of_other_credentials(
         tokens = [b"canary-1", b"canary-2", b"u:canary-1", b"u:canary-2", b"canary-1", b"canary-3"]
         assert sent == [b"", *tokens]
         shared = shared_connections()
-        assert "canary" not in f"{shared._pools!r} {vars(shared)!r} {list(shared._pools)!r}"
+        assert "canary" not in f"{vars(shared)!r} {vars(shared._idle)!r} {list(shared._idle)!r}"
         shared.close_unused()
 
 
@@ -202,7 +209,7 @@ def test_what_cannot_be_connected_is_refused_and_not_kept(
         ClientContext.shared(ClientOptions(url, auth=gone))
     with pytest.raises(OptionError):
         ClientContext.shared(ClientOptions(url, auth=AuthOptions("token")))
-    assert not shared_connections()._pools
+    assert not shared_connections()._used
 
 
 @pytest.mark.fault(11)
@@ -344,4 +351,4 @@ def test_where_no_thread_can_be_had_connections_are_closed_at_once(
     monkeypatch.setattr(timers, "after", refuse)
     context.close()
     assert connection.closed
-    assert not shared_connections()._pools
+    assert not shared_connections()._used
