@@ -93,15 +93,20 @@ def call_apart(call: Callable[[], T], seconds: float, name: str) -> T:
     without a thread.
     """
     answer: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
     try:
-        threading.Thread(target=work, name=name, daemon=True).start()
+        threading.Thread(target=complete, args=(answer, call), name=name, daemon=True).start()
     except RuntimeError as error:
         raise ConnectError(f"no thread could be started ({error})") from None
-    return answer.result(min(seconds, threading.TIMEOUT_MAX))
+    try:
+        return answer.result(min(seconds, threading.TIMEOUT_MAX))
+    finally:
+        # The traceback of its error must not keep it.
+        del answer
+
+
+def complete(future: Future[T], call: Callable[[], T]) -> None:
+    """Complete a future with what a call returns or raises."""
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias
 
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.reader import EntryReader, reader_of_chunks
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.deadline import complete
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
 from pulsar_spark.errors import ClosedError, IncompleteMessage
@@ -104,10 +106,7 @@ class ChunkFetcher:
 
     def _fetch(self, chunk: LastChunk) -> None:
         fetched: Future[ReceivedEntry | None] = Future()
-        try:
-            fetched.set_result(self._search.find(chunk))
-        except BaseException as error:
-            fetched.set_exception(error)
+        complete(fetched, partial(self._search.find, chunk))
         self._found = chunk, fetched
         self.is_busy = False
         self._on_found()
