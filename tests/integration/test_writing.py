@@ -379,7 +379,8 @@ def test_a_producer_of_one_partition_tells_where_it_stands(broker: Broker, clien
     with clustered(broker) as context:
         producer = TopicProducer(context, name).open()
         assert broker.producers(name) == {producer.name}
-        assert producer.max_message_size == 5 * 1024 * 1024
+        assert producer._encoding is not None
+        assert producer._encoding.limits.max_message_size == 5 * 1024 * 1024
         for number in range(5):
             producer.send(OutgoingMessages([b"%d" % number]))
         producer.flush()

@@ -173,11 +173,6 @@ class ReceivedRows:
         offsets = _view(column[1], "i")
         return bytes(column[2])[offsets[row] : offsets[row + 1]]
 
-    def redelivery_count(self, row: int) -> int:
-        """How often it was delivered before."""
-        column = self._columns["redelivery_count"]
-        return _view(column[1], "i")[row]
-
     @property
     def redelivered(self) -> bool:
         """Whether any message was delivered before."""

@@ -219,11 +219,6 @@ class TopicProducer:
         return b"" if self._encoding is None else self._encoding.limits.schema_version
 
     @property
-    def max_message_size(self) -> int:
-        """The broker's limit for metadata and payload of one message, in bytes."""
-        return 0 if self._encoding is None else self._encoding.limits.max_message_size
-
-    @property
     def max_payload(self) -> int:
         """The maximum size of a batch without compression and key; 0 before it is open."""
         if self._encoding is None:
