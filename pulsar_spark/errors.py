@@ -20,9 +20,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pulsar_spark.policies import (
-    AUTO_SUBSCRIPTION,
-    BACKLOG_QUOTA,
-    MAX_CONSUMERS,
     Policy,
     answer_of,
     named_policies,
@@ -684,6 +681,8 @@ class UnknownServerError(BrokerError):
     """The broker failed with an unspecified error.
 
     Cause: a bug or an overload of the broker; its message follows.
+
+    Remedy: look at the broker's log.
     """
 
     retryable = True
@@ -694,6 +693,8 @@ class MetadataError(BrokerError):
 
     Cause: ZooKeeper or another metadata store is slow or down. Brokers also answer this where a
     policy is not met, such as encryptionRequired.
+
+    Remedy: check the metadata store; the request was retried until its timeout.
     """
 
     code = 1
@@ -704,6 +705,8 @@ class PersistenceError(BrokerError):
     """The broker could not read or write BookKeeper.
 
     Cause: bookies are down, read-only or out of disk.
+
+    Remedy: check the bookies; the request was retried until its timeout.
     """
 
     code = 2
@@ -714,6 +717,9 @@ class AuthenticationError(BrokerError):
     """The broker did not accept the credentials.
 
     Cause: a wrong or expired token, the wrong authentication method, or an unknown certificate.
+
+    Remedy: check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have
+    expired.
     """
 
     code = 3
@@ -723,6 +729,8 @@ class AuthorizationError(BrokerError):
     """The role may not do this.
 
     Cause: the role behind the credentials lacks `produce` or `consume` on the namespace.
+
+    Remedy: grant the role the permission (pulsar-admin namespaces grant-permission).
     """
 
     code = 4
@@ -732,6 +740,8 @@ class AuthorizationUnavailable(AuthorizationError):
     """The broker could not check what the role may do.
 
     Cause: the broker cannot reach its metadata store at the moment, for example after a long pause.
+
+    Remedy: check the metadata store; the request was retried until its timeout.
     """
 
     retryable = True
@@ -742,6 +752,9 @@ class ConsumerBusy(BrokerError):
 
     Cause: two queries, or a query and another consumer, use the same subscription name; or a policy
     such as maxConsumersPerTopic.
+
+    Remedy: if another query or consumer uses this subscription, give each its own name. Otherwise
+    raise the limit on consumers, such as maxConsumersPerTopic.
     """
 
     code = 5
@@ -751,6 +764,8 @@ class ServiceNotReady(BrokerError):
     """The broker does not serve the topic at this moment.
 
     Cause: the topic is being loaded or moved to another broker (unload, load balancing).
+
+    Remedy: it is retried automatically; if it persists, check the brokers.
     """
 
     code = 6
@@ -761,6 +776,10 @@ class QuotaExceededHold(BrokerError):
     """The backlog quota is exceeded; the broker holds producers back.
 
     Cause: consumers are slower than producers, and the policy backlogQuota is to hold producers.
+
+    Remedy: consume the backlog, or raise the policy backlogQuota (pulsar-admin namespaces
+    set-backlog-quota, topicPolicies set-backlog-quota; backlogQuotaDefaultLimitBytes in
+    broker.conf).
     """
 
     code = 7
@@ -772,6 +791,10 @@ class QuotaExceeded(BrokerError):
 
     Cause: consumers are slower than producers, or an abandoned subscription keeps its backlog; the
     policy backlogQuota is to refuse producers.
+
+    Remedy: consume the backlog, or raise the policy backlogQuota (pulsar-admin namespaces
+    set-backlog-quota, topicPolicies set-backlog-quota; backlogQuotaDefaultLimitBytes in
+    broker.conf).
     """
 
     code = 8
@@ -781,6 +804,8 @@ class BrokerChecksumError(BrokerError):
     """The broker received a message with a wrong checksum.
 
     Cause: bytes were changed between this process and the broker.
+
+    Remedy: retry; if it happens again, check the network.
     """
 
     code = 9
@@ -790,6 +815,8 @@ class UnsupportedVersion(BrokerError):
     """The broker does not support a required protocol version.
 
     Cause: the broker is older than the feature.
+
+    Remedy: upgrade the broker, or remove the option that needs it.
     """
 
     code = 10
@@ -799,6 +826,8 @@ class TopicNotFound(BrokerError):
     """The topic does not exist.
 
     Cause: a misspelt name, the wrong tenant or namespace, or a topic that was never created.
+
+    Remedy: check the topic's name, tenant and namespace; reading never creates a topic.
     """
 
     code = 11
@@ -809,6 +838,9 @@ class SubscriptionNotFound(BrokerError):
 
     Cause: it was removed with `unsubscribe`, a policy expired it, or the policy
     autoSubscriptionCreation lets no client create it.
+
+    Remedy: restart the query: it creates the subscription again at its checkpoint's position,
+    unless the policy autoSubscriptionCreation forbids it.
     """
 
     code = 12
@@ -818,6 +850,8 @@ class ConsumerNotFound(BrokerError):
     """The broker does not know the consumer.
 
     Cause: the broker closed the consumer, for example because the topic moved.
+
+    Remedy: none: readers subscribe again automatically.
     """
 
     code = 13
@@ -828,6 +862,8 @@ class TooManyRequests(BrokerError):
     """The broker rejected a request because there are too many.
 
     Cause: more concurrent lookups or connections than the broker allows.
+
+    Remedy: lower the parallelism, or raise the broker's limits.
     """
 
     code = 14
@@ -838,6 +874,8 @@ class TopicTerminated(BrokerError):
     """The topic is terminated: it can be read but not written.
 
     Cause: somebody called `pulsar-admin topics terminate`.
+
+    Remedy: write to another topic.
     """
 
     code = 15
@@ -848,6 +886,9 @@ class ProducerBusy(BrokerError):
 
     Cause: two writers use the same `producerName`, the broker still has an old connection, another
     producer has exclusive access, or a policy such as maxProducersPerTopic.
+
+    Remedy: if pulsar.producer.producerName is set, give each writer its own name. Otherwise raise
+    the limit on producers (maxProducersPerTopic), or close the one with exclusive access.
     """
 
     code = 16
@@ -857,6 +898,8 @@ class BrokerInvalidTopicName(BrokerError):
     """The broker does not accept the topic's name.
 
     Cause: the broker is stricter than Pulsar's rules, or the namespace does not exist.
+
+    Remedy: check the name, and that its tenant and namespace exist.
     """
 
     code = 17
@@ -867,6 +910,8 @@ class IncompatibleSchema(BrokerError):
 
     Cause: the namespace's compatibility strategy does not allow this schema evolution, or a policy
     such as schemaValidationEnforced does not allow to write without the topic's schema.
+
+    Remedy: write with the topic's schema, or change its compatibility strategy.
     """
 
     code = 18
@@ -876,6 +921,8 @@ class ConsumerAssignError(BrokerError):
     """The broker could not assign the consumer to the subscription.
 
     Cause: no consumer could take over the subscription's hash range or partition.
+
+    Remedy: check that all consumers of the subscription have the same type.
     """
 
     code = 19
@@ -885,6 +932,10 @@ class TransactionCoordinatorNotFound(BrokerError):
     """The broker is not the coordinator of the transaction.
 
     Cause: the coordinator is being loaded or moved, or transactions are switched off.
+
+    Remedy: it is retried automatically, because coordinators move. If it persists, set
+    transactionCoordinatorEnabled=true on all brokers, and run
+    initialize-transaction-coordinator-metadata.
     """
 
     code = 20
@@ -895,6 +946,8 @@ class InvalidTxnStatus(BrokerError):
     """The transaction is in a state that does not allow this.
 
     Cause: the transaction is already being ended, for example because it timed out.
+
+    Remedy: begin a new transaction, with a longer timeout if need be.
     """
 
     code = 21
@@ -906,6 +959,8 @@ class NotAllowed(BrokerError):
     Cause: a limit such as maxSubscriptionsPerTopic or maxTopicsPerNamespace, a type of subscription
     that is not enabled, something that is switched off, such as deduplication, or a topic's
     `maxMessageSize` that is lower than the broker's.
+
+    Remedy: check the policies of the broker, the namespace and the topic.
     """
 
     code = 22
@@ -915,6 +970,8 @@ class TransactionConflict(BrokerError):
     """Another transaction holds the acknowledgement.
 
     Cause: two transactions acknowledge the same message.
+
+    Remedy: wait until the other transaction ends, or acknowledge the message only once.
     """
 
     code = 23
@@ -924,6 +981,8 @@ class TransactionNotFound(BrokerError):
     """The coordinator does not know the transaction.
 
     Cause: the transaction timed out and was aborted.
+
+    Remedy: begin a new transaction, with a longer timeout if need be.
     """
 
     code = 24
@@ -933,6 +992,8 @@ class ProducerFenced(BrokerError):
     """Another producer took the topic's exclusive access.
 
     Cause: the topic is written with exclusive access, and another producer took it over.
+
+    Remedy: only one exclusive producer can write: stop the other one.
     """
 
     code = 25
@@ -943,64 +1004,16 @@ _BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerErro
 # A broker uses one code for a role that lacks a permission and for a check that it could not make.
 _CHECK_FAILED = "Exception occurred while trying to authorize"
 
-_QUOTA = f"Consume the backlog, or raise the policy {BACKLOG_QUOTA.name} ({BACKLOG_QUOTA.where})."
 
-_REMEDIES: dict[type[PulsarError], str] = {
-    AuthenticationError: (
-        "Check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have "
-        "expired."
-    ),
-    AuthorizationError: (
-        "Grant the role the permission (pulsar-admin namespaces grant-permission)."
-    ),
-    AuthorizationUnavailable: (
-        "Check the metadata store; the request was retried until its timeout."
-    ),
-    TopicNotFound: "Check the topic's name, tenant and namespace; reading never creates a topic.",
-    ConsumerBusy: (
-        "If another query or consumer uses this subscription, give each its own name. Otherwise "
-        f"raise the limit on consumers, such as {MAX_CONSUMERS.name}."
-    ),
-    ProducerBusy: (
-        "If pulsar.producer.producerName is set, give each writer its own name. Otherwise raise "
-        "the limit on producers (maxProducersPerTopic), or close the one with exclusive access."
-    ),
-    QuotaExceeded: _QUOTA,
-    QuotaExceededHold: _QUOTA,
-    TopicTerminated: "Write to another topic.",
-    IncompatibleSchema: "Write with the topic's schema, or change its compatibility strategy.",
-    ProducerFenced: "Only one exclusive producer can write: stop the other one.",
-    TooManyRequests: "Lower the parallelism, or raise the broker's limits.",
-    NotAllowed: "Check the policies of the broker, the namespace and the topic.",
-    UnknownServerError: "Look at the broker's log.",
-    MetadataError: "Check the metadata store; the request was retried until its timeout.",
-    PersistenceError: "Check the bookies; the request was retried until its timeout.",
-    ServiceNotReady: "It is retried automatically; if it persists, check the brokers.",
-    BrokerChecksumError: "Retry; if it happens again, check the network.",
-    UnsupportedVersion: "Upgrade the broker, or remove the option that needs it.",
-    SubscriptionNotFound: (
-        "Restart the query: it creates the subscription again at its checkpoint's position, unless "
-        f"the policy {AUTO_SUBSCRIPTION.name} forbids it."
-    ),
-    ConsumerNotFound: "None: readers subscribe again automatically.",
-    BrokerInvalidTopicName: "Check the name, and that its tenant and namespace exist.",
-    ConsumerAssignError: "Check that all consumers of the subscription have the same type.",
-    TransactionCoordinatorNotFound: (
-        "It is retried automatically, because coordinators move. If it persists, set "
-        "transactionCoordinatorEnabled=true on all brokers, and run "
-        "initialize-transaction-coordinator-metadata."
-    ),
-    InvalidTxnStatus: "Begin a new transaction, with a longer timeout if need be.",
-    TransactionConflict: (
-        "Wait until the other transaction ends, or acknowledge the message only once."
-    ),
-    TransactionNotFound: "Begin a new transaction, with a longer timeout if need be.",
-}
+def described(kind: type[PulsarError]) -> dict[str, str]:
+    """Return the sentences in the docstring of an error's class: its What, Cause and Remedy.
 
-
-def remedy_of(kind: type[PulsarError]) -> str:
-    """Return the remedy for a broker's error of this class, or an empty text."""
-    return _REMEDIES.get(kind, "")
+    Without docstrings (python -OO) there are none.
+    """
+    texts = f"What: {kind.__doc__ or ''}".split("\n\n")
+    paragraphs = (" ".join(text.split()) for text in texts)
+    pairs = (text.split(": ", 1) for text in paragraphs if ": " in text)
+    return {name: text[0].upper() + text[1:] for name, text in pairs}
 
 
 def policies() -> list[tuple[type[BrokerError], Policy]]:
@@ -1037,7 +1050,8 @@ def from_server_error(
     known = answer_of(code, text)
     if known is not None:
         return kind(f"{known.what}: {text}", known.remedy, **context)
-    summary, remedy = (kind.__doc__ or "").split("\n")[0].rstrip("."), remedy_of(kind)
+    told = described(kind)
+    summary, remedy = told.get("What", kind.__name__).rstrip("."), told.get("Remedy", "")
     if anonymous and kind is AuthenticationError:
         summary, remedy = _ANONYMOUS, _ANONYMOUS_REMEDY
     return kind(f"{summary}: {text}" if text else summary, remedy, **context)

@@ -19,6 +19,7 @@ from pulsar_spark.errors import (
     listed,
     redact,
 )
+from pulsar_spark.policies import BACKLOG_QUOTA
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 KINDS = [
@@ -65,6 +66,13 @@ def test_every_server_error_has_its_class() -> None:
     for code in pb.ServerError.values():
         assert from_server_error(code, "text").code == code
     assert type(from_server_error(999, "text")) is UnknownServerError
+
+
+def test_every_server_error_says_what_to_do() -> None:
+    remedies = {code: from_server_error(code, "text").remedy for code in pb.ServerError.values()}
+    assert all(remedies.values())
+    for code in (pb.ProducerBlockedQuotaExceededError, pb.ProducerBlockedQuotaExceededException):
+        assert BACKLOG_QUOTA.where in remedies[code]
 
 
 @pytest.mark.parametrize(

@@ -164,17 +164,10 @@ def parts(kind: type[PulsarError]) -> tuple[str, str, str]:
 
     Raises ValueError if its docstring lacks one of them.
     """
-    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
-    named = dict(text.split(": ", 1) for text in paragraphs[1:] if ": " in text)
-    remedy = errors.remedy_of(kind) or named.get("Remedy", "")
-    if not remedy or "Cause" not in named:
+    told = errors.described(kind)
+    if not {"Cause", "Remedy"} <= told.keys():
         raise ValueError(f"the docstring of {kind.__name__} needs a `Cause:` and a `Remedy:`")
-    return _sentence(paragraphs[0]), _sentence(named["Cause"]), _sentence(remedy)
-
-
-def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text[0].upper() + text[1:]
+    return told["What"], told["Cause"], told["Remedy"]
 
 
 PAGES: dict[Path, Callable[[], str]] = {
