@@ -16,24 +16,26 @@ _NEEDS = "docs/deploying.md says how many reads, streams and sinks need"
 class Policy(NamedTuple):
     """A setting that an administrator knows by `name`.
 
-    `namespace` and `topic` are the commands of pulsar-admin that set it for one of these, and
-    `broker` is the setting of broker.conf; each is empty if there is none.
+    `namespace` and `topic` are the commands of pulsar-admin that set it for one of these, each
+    empty if there is none. `other_name` is the setting of broker.conf, if it has another name.
     """
 
     name: str
     namespace: str = ""
     topic: str = ""
-    broker: str = ""
+    other_name: str = ""
+
+    @property
+    def broker(self) -> str:
+        """The setting of broker.conf."""
+        return self.other_name or self.name
 
     @property
     def where(self) -> str:
         """Where it is set, with the commands."""
         commands = ", ".join(command for command in (self.namespace, self.topic) if command)
         places = [f"pulsar-admin {commands}"] if commands else []
-        if self.broker:
-            places.append(
-                "broker.conf" if self.broker == self.name else f"{self.broker} in broker.conf"
-            )
+        places.append(f"{self.other_name} in broker.conf" if self.other_name else "broker.conf")
         return "; ".join(places)
 
 
@@ -41,37 +43,25 @@ MAX_CONSUMERS = Policy(
     "maxConsumersPerTopic",
     "namespaces set-max-consumers-per-topic",
     "topicPolicies set-max-consumers",
-    "maxConsumersPerTopic",
 )
 MAX_CONSUMERS_PER_SUBSCRIPTION = Policy(
     "maxConsumersPerSubscription",
     "namespaces set-max-consumers-per-subscription",
     "topicPolicies set-max-consumers-per-subscription",
-    "maxConsumersPerSubscription",
 )
 MAX_SUBSCRIPTIONS = Policy(
     "maxSubscriptionsPerTopic",
     "namespaces set-max-subscriptions-per-topic",
     "topicPolicies set-max-subscriptions-per-topic",
-    "maxSubscriptionsPerTopic",
 )
 MAX_PRODUCERS = Policy(
     "maxProducersPerTopic",
     "namespaces set-max-producers-per-topic",
     "topicPolicies set-max-producers",
-    "maxProducersPerTopic",
 )
-MAX_TOPICS = Policy(
-    "maxTopicsPerNamespace",
-    "namespaces set-max-topics-per-namespace",
-    broker="maxTopicsPerNamespace",
-)
-SAME_ADDRESS_CONSUMERS = Policy(
-    "maxSameAddressConsumersPerTopic", broker="maxSameAddressConsumersPerTopic"
-)
-SAME_ADDRESS_PRODUCERS = Policy(
-    "maxSameAddressProducersPerTopic", broker="maxSameAddressProducersPerTopic"
-)
+MAX_TOPICS = Policy("maxTopicsPerNamespace", "namespaces set-max-topics-per-namespace")
+SAME_ADDRESS_CONSUMERS = Policy("maxSameAddressConsumersPerTopic")
+SAME_ADDRESS_PRODUCERS = Policy("maxSameAddressProducersPerTopic")
 AUTO_SUBSCRIPTION = Policy(
     "autoSubscriptionCreation",
     "namespaces set-auto-subscription-creation",
@@ -79,16 +69,17 @@ AUTO_SUBSCRIPTION = Policy(
     "allowAutoSubscriptionCreation",
 )
 AUTO_TOPIC = Policy(
-    "autoTopicCreation", "namespaces set-auto-topic-creation", broker="allowAutoTopicCreation"
+    "autoTopicCreation", "namespaces set-auto-topic-creation", other_name="allowAutoTopicCreation"
 )
 ENCRYPTION = Policy(
-    "encryptionRequired", "namespaces set-encryption-required", broker="encryptionRequireOnProducer"
+    "encryptionRequired",
+    "namespaces set-encryption-required",
+    other_name="encryptionRequireOnProducer",
 )
 SUBSCRIPTION_TYPES = Policy(
     "subscriptionTypesEnabled",
     "namespaces set-subscription-types-enabled",
     "topicPolicies set-subscription-types-enabled",
-    "subscriptionTypesEnabled",
 )
 SUBSCRIBE_RATE = Policy(
     "subscribeRate",
@@ -105,7 +96,7 @@ SCHEMA_VALIDATION = Policy(
 SCHEMA_UPDATES = Policy(
     "isAllowAutoUpdateSchema",
     "namespaces set-is-allow-auto-update-schema",
-    broker="isAllowAutoUpdateSchemaEnabled",
+    other_name="isAllowAutoUpdateSchemaEnabled",
 )
 BACKLOG_QUOTA = Policy(
     "backlogQuota",
@@ -116,19 +107,17 @@ BACKLOG_QUOTA = Policy(
 
 
 class Answer(NamedTuple):
-    """What an answer with `code` means if its text contains `phrase`: what happened, what to do."""
+    """What an answer means if its text contains `phrase`: what happened, what to do."""
 
-    code: int
     phrase: str
     what: str
     remedy: str
     policy: Policy | None = None
 
 
-def _limit(code: int, phrase: str, policy: Policy, things: str, *, free: str = "") -> Answer:
+def _limit(phrase: str, policy: Policy, things: str, *, free: str = "") -> Answer:
     """A limit on a number of `things`; `free` says how to need fewer of them."""
     return Answer(
-        code,
         phrase,
         f"the limit {policy.name} is reached",
         f"{free or f'Close other {things}'}, or raise it ({policy.where}). {_NEEDS}.",
@@ -140,128 +129,116 @@ def _limit(code: int, phrase: str, policy: Policy, things: str, *, free: str = "
 _METADATA, _CONSUMER_BUSY, _PRODUCER_BUSY, _SCHEMA, _NOT_ALLOWED = 1, 5, 16, 18, 22
 _QUOTA_HOLD, _QUOTA_REFUSED, _NO_TOPIC, _NO_SUBSCRIPTION = 7, 8, 11, 12
 
-_ANSWERS = (
-    _limit(_CONSUMER_BUSY, "topic reached max consumers limit", MAX_CONSUMERS, "consumers"),
-    _limit(
-        _CONSUMER_BUSY,
-        "subscription reached max consumers limit",
-        MAX_CONSUMERS_PER_SUBSCRIPTION,
-        "consumers of the subscription",
+_ANSWERS = {
+    _CONSUMER_BUSY: (
+        _limit("topic reached max consumers limit", MAX_CONSUMERS, "consumers"),
+        _limit(
+            "subscription reached max consumers limit",
+            MAX_CONSUMERS_PER_SUBSCRIPTION,
+            "consumers of the subscription",
+        ),
+        _limit(
+            "max same address consumers limit", SAME_ADDRESS_CONSUMERS, "consumers of this machine"
+        ),
+        Answer(
+            "consumer is already connected",
+            "another consumer holds the subscription",
+            "Another query or consumer uses this subscription: give each its own name.",
+        ),
+        Answer(
+            "different type",
+            "another consumer holds the subscription, with another type",
+            "Give each its own name, or subscribe with the same type.",
+        ),
     ),
-    _limit(
-        _CONSUMER_BUSY,
-        "max same address consumers limit",
-        SAME_ADDRESS_CONSUMERS,
-        "consumers of this machine",
+    _PRODUCER_BUSY: (
+        _limit("max producers limit", MAX_PRODUCERS, "producers"),
+        _limit(
+            "max same address producers limit", SAME_ADDRESS_PRODUCERS, "producers of this machine"
+        ),
+        Answer(
+            "exclusive producer",
+            "another producer has exclusive access to the topic",
+            "Close that producer, or write to another topic.",
+        ),
+        Answer(
+            "producer with name",
+            "a producer with this name is already connected to the topic",
+            "Remove pulsar.producer.producerName, or give each writer its own.",
+        ),
     ),
-    Answer(
-        _CONSUMER_BUSY,
-        "consumer is already connected",
-        "another consumer holds the subscription",
-        "Another query or consumer uses this subscription: give each its own name.",
+    _NOT_ALLOWED: (
+        _limit(
+            "maximum number of subscriptions",
+            MAX_SUBSCRIPTIONS,
+            "subscriptions",
+            free="Remove subscriptions that nobody needs (pulsar-admin topics unsubscribe)",
+        ),
+        _limit(
+            "maximum number of topics in namespace",
+            MAX_TOPICS,
+            "topics",
+            free="Delete topics that nobody needs",
+        ),
+        Answer(
+            "auto subscription creation is not allowed",
+            f"the policy {AUTO_SUBSCRIPTION.name} lets no client create a subscription",
+            "Create it (pulsar-admin topics create-subscription), or allow it "
+            f"({AUTO_SUBSCRIPTION.where}).",
+            AUTO_SUBSCRIPTION,
+        ),
+        Answer(
+            "sub type!",
+            f"the policy {SUBSCRIPTION_TYPES.name} does not allow this type of subscription",
+            f"Use an allowed type, or allow this one ({SUBSCRIPTION_TYPES.where}). Spark's reads "
+            "and streams, and exactly-once sinks, need Exclusive.",
+            SUBSCRIPTION_TYPES,
+        ),
+        Answer(
+            "subscription with the same name already exists",
+            "a subscription of this name exists, and one of the two is not durable",
+            "Give each its own subscription name.",
+        ),
+        Answer(
+            "subscribe rate limit",
+            f"the limit {SUBSCRIBE_RATE.name} is reached",
+            f"Subscribe less often, or raise it ({SUBSCRIBE_RATE.where}).",
+            SUBSCRIBE_RATE,
+        ),
     ),
-    Answer(
-        _CONSUMER_BUSY,
-        "different type",
-        "another consumer holds the subscription, with another type",
-        "Give each its own name, or subscribe with the same type.",
+    _METADATA: (
+        Answer(
+            "encryption is required",
+            f"the policy {ENCRYPTION.name} allows no producer that does not encrypt",
+            "Set pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath (see "
+            f"encryption.md), or change it ({ENCRYPTION.where}). The records of an exactly-once "
+            "sink are never encrypted: keep them in another namespace (sinkStateTopic).",
+            ENCRYPTION,
+        ),
     ),
-    _limit(_PRODUCER_BUSY, "max producers limit", MAX_PRODUCERS, "producers"),
-    _limit(
-        _PRODUCER_BUSY,
-        "max same address producers limit",
-        SAME_ADDRESS_PRODUCERS,
-        "producers of this machine",
+    _SCHEMA: (
+        Answer(
+            "without a schema to topics with a schema",
+            f"the policy {SCHEMA_VALIDATION.name} allows no producer without the topic's schema",
+            "Write with the topic's schema (valueFormat=auto; PulsarClient: schema=), or change it "
+            f"({SCHEMA_VALIDATION.where}).",
+            SCHEMA_VALIDATION,
+        ),
+        Answer(
+            "schema auto updating is disabled",
+            f"the policy {SCHEMA_UPDATES.name} lets no producer add a schema",
+            "Add it (pulsar-admin schemas upload), write with the topic's schema, or change it "
+            f"({SCHEMA_UPDATES.where}).",
+            SCHEMA_UPDATES,
+        ),
     ),
-    Answer(
-        _PRODUCER_BUSY,
-        "exclusive producer",
-        "another producer has exclusive access to the topic",
-        "Close that producer, or write to another topic.",
-    ),
-    Answer(
-        _PRODUCER_BUSY,
-        "producer with name",
-        "a producer with this name is already connected to the topic",
-        "Remove pulsar.producer.producerName, or give each writer its own.",
-    ),
-    _limit(
-        _NOT_ALLOWED,
-        "maximum number of subscriptions",
-        MAX_SUBSCRIPTIONS,
-        "subscriptions",
-        free="Remove subscriptions that nobody needs (pulsar-admin topics unsubscribe)",
-    ),
-    _limit(
-        _NOT_ALLOWED,
-        "maximum number of topics in namespace",
-        MAX_TOPICS,
-        "topics",
-        free="Delete topics that nobody needs",
-    ),
-    Answer(
-        _NOT_ALLOWED,
-        "auto subscription creation is not allowed",
-        f"the policy {AUTO_SUBSCRIPTION.name} lets no client create a subscription",
-        "Create it (pulsar-admin topics create-subscription), or allow it "
-        f"({AUTO_SUBSCRIPTION.where}).",
-        AUTO_SUBSCRIPTION,
-    ),
-    Answer(
-        _NOT_ALLOWED,
-        "sub type!",
-        f"the policy {SUBSCRIPTION_TYPES.name} does not allow this type of subscription",
-        f"Use an allowed type, or allow this one ({SUBSCRIPTION_TYPES.where}). Spark's reads and "
-        "streams, and exactly-once sinks, need Exclusive.",
-        SUBSCRIPTION_TYPES,
-    ),
-    Answer(
-        _NOT_ALLOWED,
-        "subscription with the same name already exists",
-        "a subscription of this name exists, and one of the two is not durable",
-        "Give each its own subscription name.",
-    ),
-    Answer(
-        _NOT_ALLOWED,
-        "subscribe rate limit",
-        f"the limit {SUBSCRIBE_RATE.name} is reached",
-        f"Subscribe less often, or raise it ({SUBSCRIBE_RATE.where}).",
-        SUBSCRIBE_RATE,
-    ),
-    Answer(
-        _METADATA,
-        "encryption is required",
-        f"the policy {ENCRYPTION.name} allows no producer that does not encrypt",
-        "Set pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath (see "
-        f"encryption.md), or change it ({ENCRYPTION.where}). The records of an exactly-once sink "
-        "are never encrypted: keep them in another namespace (sinkStateTopic).",
-        ENCRYPTION,
-    ),
-    Answer(
-        _SCHEMA,
-        "without a schema to topics with a schema",
-        f"the policy {SCHEMA_VALIDATION.name} allows no producer without the topic's schema",
-        "Write with the topic's schema (valueFormat=auto; PulsarClient: schema=), or change it "
-        f"({SCHEMA_VALIDATION.where}).",
-        SCHEMA_VALIDATION,
-    ),
-    Answer(
-        _SCHEMA,
-        "schema auto updating is disabled",
-        f"the policy {SCHEMA_UPDATES.name} lets no producer add a schema",
-        "Add it (pulsar-admin schemas upload), write with the topic's schema, or change it "
-        f"({SCHEMA_UPDATES.where}).",
-        SCHEMA_UPDATES,
-    ),
-)
+}
 
 
 def answer_of(code: int, text: str) -> Answer | None:
     """Return what a broker's answer means, None if its text is not known."""
     lowered = text.lower()
-    return next(
-        (known for known in _ANSWERS if known.code == code and known.phrase in lowered), None
-    )
+    return next((known for known in _ANSWERS.get(code, ()) if known.phrase in lowered), None)
 
 
 def no_subscription(topic: str, name: str) -> tuple[str, str]:
@@ -294,11 +271,11 @@ def no_topic(topic: str, asked: str) -> tuple[str, str]:
 
 def named_policies() -> list[tuple[int, Policy]]:
     """Return all policies that errors name, with the codes that brokers answer."""
-    known = [(one.code, one.policy) for one in _ANSWERS if one.policy is not None]
-    others = [
+    pairs = ((code, one.policy) for code, answers in _ANSWERS.items() for one in answers)
+    return [
+        *((code, policy) for code, policy in pairs if policy is not None),
         (_NO_SUBSCRIPTION, AUTO_SUBSCRIPTION),
         (_NO_TOPIC, AUTO_TOPIC),
         (_QUOTA_HOLD, BACKLOG_QUOTA),
         (_QUOTA_REFUSED, BACKLOG_QUOTA),
     ]
-    return [*known, *others]
