@@ -97,14 +97,12 @@ class QueryLag:
     @property
     def min_offsets_behind_latest(self) -> int | None:
         """The backlog of the topic partition with the fewest messages left."""
-        behind = self._behind()
-        return min(behind) if behind else None
+        return min(self._behind(), default=None)
 
     @property
     def max_offsets_behind_latest(self) -> int | None:
         """The backlog of the topic partition with the most messages left."""
-        behind = self._behind()
-        return max(behind) if behind else None
+        return max(self._behind(), default=None)
 
     @property
     def avg_offsets_behind_latest(self) -> float | None:
@@ -173,39 +171,22 @@ def _of_source(source: object) -> Iterable[PartitionLag]:
     ends = {} if latest is None else dict(by_partition(_object(latest["positions"])))
     told = None if latest is None else latest.get("lag")
     for topic in sorted({*ended, *ends}):
-        yield _partition(
+        # Topic partitions without lag are left out of a source's report.
+        report = _object(told.get(topic, _NOTHING)) if isinstance(told, Mapping) else {}
+        estimated = report.get("estimated")
+        estimates = estimated if isinstance(estimated, list) else []
+        yield PartitionLag(
             topic,
             str(ours["subscription"]),
             _text(ended.get(topic)),
             _text(ends.get(topic)),
-            _of_topic(topic, told),
+            entries=_count(report.get("entries")),
+            messages=_count(report.get("messages")),
+            bytes=_count(report.get("bytes")),
+            seconds=_seconds(report.get("seconds")),
+            messages_estimated="messages" in estimates,
+            bytes_estimated="bytes" in estimates,
         )
-
-
-def _of_topic(topic: str, told: object) -> Mapping[str, Any]:
-    """Return a source's report on a topic partition; partitions without lag are left out."""
-    if not isinstance(told, Mapping):
-        return {}
-    return _object(told.get(topic, _NOTHING))
-
-
-def _partition(
-    topic: str, subscription: str, position: str | None, latest: str | None, told: Mapping[str, Any]
-) -> PartitionLag:
-    estimated = told.get("estimated")
-    estimates = estimated if isinstance(estimated, list) else []
-    return PartitionLag(
-        topic,
-        subscription,
-        position,
-        latest,
-        entries=_count(told.get("entries")),
-        messages=_count(told.get("messages")),
-        bytes=_count(told.get("bytes")),
-        seconds=_seconds(told.get("seconds")),
-        messages_estimated="messages" in estimates,
-        bytes_estimated="bytes" in estimates,
-    )
 
 
 def _check_version() -> None:
@@ -276,12 +257,8 @@ def _no_progress(what: str) -> InvalidOffset:
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
+    known = list(numbers)
+    return None if None in known else sum(number or 0 for number in known)
 
 
 def _sentence(found: PartitionLag | QueryLag) -> str:
