@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -125,21 +125,18 @@ class OffsetSpec:
                     "Name only topics of this read.",
                 )
         bounds: dict[str, Bound] = {}
-        named: dict[str, int] = {}
-        unnamed: list[str] = []
+        used: dict[str, list[str]] = {}
         for topic, partitions in topics.items():
             for partition in partitions:
                 names = (partition, topic, parents.get(partition, topic))
                 name = next((name for name in names if name in given), "")
-                bound = given.get(name, self.default)
-                named[name] = named.get(name, 0) + 1
-                if not name:
-                    unnamed.append(partition)
-                bounds[partition] = bound.at(now_millis)
-        for name, count in named.items():
-            if name and count > 1 and given[name].kind is BoundKind.ID:
+                used.setdefault(name, []).append(partition)
+                bounds[partition] = given.get(name, self.default).at(now_millis)
+        unnamed = used.pop("", [])
+        for name, found in used.items():
+            if len(found) > 1 and given[name].kind is BoundKind.ID:
                 raise InvalidOffset(
-                    f"{self.option} gives one message id for a topic of {count} partitions",
+                    f"{self.option} gives one message id for a topic of {len(found)} partitions",
                     f'Name the partition: "{name}-partition-<n>".',
                     topic=name,
                     message_id=given[name].message_id,
@@ -179,48 +176,34 @@ def entry_end(message_id: MessageIdAdv) -> Position:
     return Position(message_id.ledger_id, message_id.entry_id + 1)
 
 
-def parse_offsets(
-    option: str, text: str, default: Bound, *, refused: Iterable[BoundKind] = ()
+def parse_bounds(
+    option: str, text: str, default: Bound, refused: BoundKind | None = None
 ) -> OffsetSpec:
-    """Return the spec for `earliest`, `latest` or a JSON object of topics.
+    """Return the spec in an option of START_OPTIONS or END_OPTIONS: for all topics, or JSON.
 
-    Topics that the object leaves out get `default`. Raises InvalidOffset for anything else, and for
-    the kinds in `refused`.
+    By position, it is `earliest` or `latest` for all topics. By time, it is a publish time:
+    milliseconds, ISO-8601 or an age. Topics that the JSON object leaves out get `default`. Raises
+    InvalidOffset for anything else, and for the kind `refused`.
     """
-    return _parse(option, text, default, frozenset(refused), _offset_bound)
+    try:
+        return _parsed(option, text.strip(), default, refused)
+    except (InvalidMessageId, InvalidTopicName) as error:
+        raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
 
 
-def parse_times(
-    option: str, text: str, default: Bound, *, refused: Iterable[BoundKind] = ()
-) -> OffsetSpec:
-    """Return the spec for a publish time: milliseconds, ISO-8601, an age, or JSON per topic.
-
-    Topics that the object leaves out get `default`. Raises InvalidOffset for anything else.
-    """
-    return _parse(option, text, default, frozenset(refused), _time_bound)
-
-
-def _parse(
-    option: str,
-    text: str,
-    default: Bound,
-    refused: frozenset[BoundKind],
-    parse_bound: Callable[[str, Any], Bound],
-) -> OffsetSpec:
-    text = text.strip()
+def _parsed(option: str, text: str, default: Bound, refused: BoundKind | None) -> OffsetSpec:
+    by_time = option in (START_OPTIONS[1], END_OPTIONS[1])
+    parse_bound = _time_bound if by_time else _offset_bound
     if not text.startswith("{"):
         bound = parse_bound(option, text)
-        if parse_bound is _offset_bound and bound not in (EARLIEST_BOUND, LATEST_BOUND):
+        if not by_time and bound not in (EARLIEST_BOUND, LATEST_BOUND):
             raise _wrong(
                 option, text, 'earliest, latest, or JSON such as {"my-topic": "12:345:-1:7"}'
             )
         return OffsetSpec(option, _allowed(option, bound, refused))
     by_topic: dict[str, Bound] = {}
     for name, value in _json_object(option, text):
-        try:
-            topic = str(TopicName.parse(name))
-        except InvalidTopicName as error:
-            raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+        topic = str(TopicName.parse(name))
         bound = _allowed(option, parse_bound(option, value), refused)
         if by_topic.setdefault(topic, bound) != bound:
             raise InvalidOffset(f"{option} names the topic twice", topic=topic)
@@ -245,8 +228,8 @@ def _json_object(option: str, text: str) -> list[tuple[str, Any]]:
     return pairs
 
 
-def _allowed(option: str, bound: Bound, refused: frozenset[BoundKind]) -> Bound:
-    if bound.kind in refused:
+def _allowed(option: str, bound: Bound, refused: BoundKind | None) -> Bound:
+    if bound.kind is refused:
         raise InvalidOffset(
             f"{option} cannot be {bound.kind.value!r} in a batch read: nothing would be read",
             "Read a stream to wait for new messages."
@@ -266,10 +249,7 @@ def _offset_bound(option: str, value: Any) -> Bound:
     if word.lower() in ("earliest", "latest"):
         return EARLIEST_BOUND if word.lower() == "earliest" else LATEST_BOUND
     if _ID.fullmatch(word):
-        try:
-            return _id_bound(MessageIdAdv.parse(word))
-        except InvalidMessageId as error:
-            raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+        return _id_bound(MessageIdAdv.parse(word))
     bound = _moment(word)
     if bound is None:
         raise _wrong(
@@ -341,10 +321,7 @@ def _moment(word: str) -> Bound | None:
 def _java_id(option: str, value: list[Any]) -> MessageIdAdv:
     if not all(isinstance(byte, int) and -128 <= byte <= 255 for byte in value):
         raise _wrong(option, value, "bytes from -128 to 127 in the array")
-    try:
-        return MessageIdAdv.deserialize(bytes(byte & 0xFF for byte in value))
-    except InvalidMessageId as error:
-        raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+    return MessageIdAdv.deserialize(bytes(byte & 0xFF for byte in value))
 
 
 def _id_bound(message_id: MessageIdAdv) -> Bound:

@@ -19,8 +19,7 @@ from pulsar_spark.spark.offsets import (
     BoundKind,
     OffsetSpec,
     end_position,
-    parse_offsets,
-    parse_times,
+    parse_bounds,
     start_position,
 )
 
@@ -44,7 +43,7 @@ def age(millis: int) -> Bound:
 
 def spec(value: Any, default: Bound = EARLIEST_BOUND) -> OffsetSpec:
     text = value if isinstance(value, str) else json.dumps(value)
-    return parse_offsets("startingOffsets", text, default)
+    return parse_bounds("startingOffsets", text, default)
 
 
 def signed(data: bytes) -> list[int]:
@@ -138,10 +137,10 @@ def test_a_name_that_is_none_and_a_topic_named_twice_are_errors() -> None:
 def test_a_batch_starts_not_at_the_end_and_ends_not_at_the_start() -> None:
     for text in ("latest", '{"t": "latest"}'):
         with pytest.raises(InvalidOffset, match="cannot be 'latest'"):
-            parse_offsets("startingOffsets", text, EARLIEST_BOUND, refused=[BoundKind.LATEST])
+            parse_bounds("startingOffsets", text, EARLIEST_BOUND, refused=BoundKind.LATEST)
     for text in ("earliest", '{"t": "-1:-1"}'):
         with pytest.raises(InvalidOffset, match="cannot be 'earliest'"):
-            parse_offsets("endingOffsets", text, LATEST_BOUND, refused=[BoundKind.EARLIEST])
+            parse_bounds("endingOffsets", text, LATEST_BOUND, refused=BoundKind.EARLIEST)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +155,14 @@ def test_a_batch_starts_not_at_the_end_and_ends_not_at_the_start() -> None:
     ],
 )
 def test_every_notation_of_a_time_is_understood(text: str, bound: Bound) -> None:
-    assert parse_times("startingTime", text, EARLIEST_BOUND).default == bound
-    by_topic = parse_times("startingTime", json.dumps({"t": text}), EARLIEST_BOUND)
+    assert parse_bounds("startingTime", text, EARLIEST_BOUND).default == bound
+    by_topic = parse_bounds("startingTime", json.dumps({"t": text}), EARLIEST_BOUND)
     assert by_topic.by_topic == ((T, bound),)
     assert by_topic.default == EARLIEST_BOUND
 
 
 def test_times_per_topic_may_be_numbers_with_the_scala_connectors_words() -> None:
-    parsed = parse_times("startingTime", '{"t": 5, "u": -1, "v": -2}', EARLIEST_BOUND)
+    parsed = parse_bounds("startingTime", '{"t": 5, "u": -1, "v": -2}', EARLIEST_BOUND)
     assert [bound for _, bound in parsed.by_topic] == [time(5), EARLIEST_BOUND, LATEST_BOUND]
 
 
@@ -172,8 +171,8 @@ def test_a_time_in_another_unit_is_told(
     number: int, unit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        parse_times("startingTime", str(number), EARLIEST_BOUND)
-        parse_times("startingTime", "1795965541000", EARLIEST_BOUND)
+        parse_bounds("startingTime", str(number), EARLIEST_BOUND)
+        parse_bounds("startingTime", "1795965541000", EARLIEST_BOUND)
     assert caplog.text.count("milliseconds since 1970, not ") == 1
     assert f"startingTime={number} is read as milliseconds since 1970, not {unit}" in caplog.text
 
@@ -182,7 +181,7 @@ def test_a_time_in_another_unit_is_told(
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1.5", "12:345", '{"t": -3}', '{"t": true}'])
 def test_any_other_time_is_an_error_that_names_the_option(text: str) -> None:
     with pytest.raises(InvalidOffset, match="startingTime"):
-        parse_times("startingTime", text, EARLIEST_BOUND)
+        parse_bounds("startingTime", text, EARLIEST_BOUND)
 
 
 def test_a_word_stands_for_all_partitions_of_all_topics() -> None:
@@ -260,7 +259,7 @@ def test_nothing_but_our_errors_comes_of_any_text(text: str) -> None:
     parsers: tuple[Callable[[], object], ...] = (
         lambda: spec(text),
         lambda: spec({"t": text}),
-        lambda: parse_times("startingTime", text, EARLIEST_BOUND),
+        lambda: parse_bounds("startingTime", text, EARLIEST_BOUND),
     )
     for parse in parsers:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql.types import StructType
 
@@ -24,8 +23,7 @@ from pulsar_spark.spark.offsets import (
     START_OPTIONS,
     BoundKind,
     OffsetSpec,
-    parse_offsets,
-    parse_times,
+    parse_bounds,
 )
 from pulsar_spark.spark.options.resolve import Values, resolve
 from pulsar_spark.spark.options.table import NOWHERE, Scope
@@ -109,8 +107,8 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
         ),
         topics=topics,
         pattern=pattern,
-        starting=_starting(values, scope),
-        ending=_ending(values, scope),
+        starting=_bounds(values, START_OPTIONS, scope),
+        ending=_bounds(values, END_OPTIONS, scope),
         publish_time_tolerance=round(values["publishTimeTolerance"] * 1000),
         value_format=values["valueFormat"],
         value_schema=given_schema(values),
@@ -235,29 +233,17 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _starting(values: Values, scope: Scope) -> OffsetSpec:
-    refused = (BoundKind.LATEST,) if scope is Scope.READ else ()
-    default = LATEST_BOUND if scope is Scope.STREAM_READ else EARLIEST_BOUND
-    offsets, times = _one_of(values, START_OPTIONS)
-    if times is not None:
-        return parse_times("startingTime", times, default, refused=refused)
-    text = str(default) if offsets is None else offsets
-    return parse_offsets("startingOffsets", text, default, refused=refused)
-
-
-def _ending(values: Values, scope: Scope) -> OffsetSpec:
-    if scope is Scope.STREAM_READ:
-        return OffsetSpec("endingOffsets", LATEST_BOUND)
-    refused = (BoundKind.EARLIEST,) if scope is Scope.READ else ()
-    offsets, times = _one_of(values, END_OPTIONS)
-    if times is not None:
-        return parse_times("endingTime", times, LATEST_BOUND, refused=refused)
-    return parse_offsets("endingOffsets", offsets or "latest", LATEST_BOUND, refused=refused)
-
-
-def _one_of(values: Values, keys: tuple[str, str]) -> tuple[Any, Any]:
-    """Return two options that exclude each other; raises OptionError if both are set."""
-    first, second = (values[key] for key in keys)
-    if first is not None and second is not None:
+def _bounds(values: Values, keys: tuple[str, str], scope: Scope) -> OffsetSpec:
+    """Return where a read starts or ends: by position or by time, not by both."""
+    default, refused = LATEST_BOUND, BoundKind.EARLIEST
+    if keys == START_OPTIONS:
+        default = LATEST_BOUND if scope is Scope.STREAM_READ else EARLIEST_BOUND
+        refused = BoundKind.LATEST
+    elif scope is Scope.STREAM_READ:
+        return OffsetSpec(keys[0], LATEST_BOUND)
+    given = [key for key in keys if values[key] is not None]
+    if len(given) > 1:
         raise OptionError(f"{' and '.join(keys)} cannot be used together", "Set one of them.")
-    return first, second
+    key = given[0] if given else keys[0]
+    text = values[key] if given else str(default)
+    return parse_bounds(key, text, default, refused if scope is Scope.READ else None)

@@ -16,8 +16,7 @@ from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
     END_OPTIONS,
     START_OPTIONS,
-    parse_offsets,
-    parse_times,
+    parse_bounds,
 )
 from pulsar_spark.spark.options import java as java_options
 from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
@@ -48,6 +47,16 @@ _SPARK_KEYS = frozenset(
 )
 # Spark's own keys have these prefixes, for example for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
+
+_TO_TOPICS = "Write to one topic with the option topic, or name topics in the column __topic."
+_BY_COLUMNS = "Leave it out: valueFormat=avro writes the DataFrame's columns."
+# What to do in a write instead of these.
+_ONLY_READ = {
+    "topics": _TO_TOPICS,
+    "topicsPattern": _TO_TOPICS,
+    "valueSchema": _BY_COLUMNS,
+    "valueMessage": _BY_COLUMNS,
+}
 
 # Only one option of each group may be set.
 _EXCLUSIVE = (
@@ -86,17 +95,8 @@ def resolve(options: Mapping[str, str], scope: Scope, told: Scope = NOWHERE) -> 
         if option is None:
             _check_foreign(name, value, ignored)
         elif not option.scope & scope:
-            if option.key in ("topics", "topicsPattern"):
-                raise OptionError(
-                    f"{option.key} is only for reads",
-                    "Write to one topic with the option topic, or name topics in the column "
-                    "__topic.",
-                )
-            if option.key in ("valueSchema", "valueMessage"):
-                raise OptionError(
-                    f"{option.key} is only for reads",
-                    "Leave it out: valueFormat=avro writes the DataFrame's columns.",
-                )
+            if option.key in _ONLY_READ:
+                raise OptionError(f"{option.key} is only for reads", _ONLY_READ[option.key])
             _add(elsewhere, option, name, _parse_elsewhere(option, value))
         else:
             _add(found, option, name, _parse(option, value))
@@ -162,8 +162,7 @@ def _parse_elsewhere(option: Option, value: str) -> Any:
     """
     parsed = _parse_text(option, value)
     if option.key in START_OPTIONS + END_OPTIONS:
-        check = parse_times if option.key.endswith("Time") else parse_offsets
-        check(option.key, parsed, EARLIEST_BOUND)
+        parse_bounds(option.key, parsed, EARLIEST_BOUND)
     return parsed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Flag, auto
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -69,16 +70,21 @@ class Option:
         return None if self.default is None else self.parse(self.default)
 
 
+_reads = partial(Option, scope=Scope.READS)
+_streams = partial(Option, scope=Scope.STREAM_READ)
+_writes = partial(Option, scope=Scope.WRITES)
+
+
 def _client(name: str, parse: Parser, help: str, **more: Any) -> Option:
     return Option(f"pulsar.client.{name}", parse, help, **more)
 
 
 def _reader(name: str, parse: Parser, help: str, **more: Any) -> Option:
-    return Option(f"pulsar.reader.{name}", parse, help, scope=Scope.READS, **more)
+    return _reads(f"pulsar.reader.{name}", parse, help, **more)
 
 
 def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
-    return Option(f"pulsar.producer.{name}", parse, help, scope=Scope.WRITES, **more)
+    return _writes(f"pulsar.producer.{name}", parse, help, **more)
 
 
 _COUNT = within(integer, 1, _MAX_INT)
@@ -169,23 +175,21 @@ _READ: tuple[Option, ...] = (
         '`.save("topic")`. On write it wins over the column `__topic`.',
         shown_default="to read: one of `topic`, `topics`, `topicsPattern`",
     ),
-    Option("topics", text_list, "Topics to read, separated by commas.", Scope.READS),
-    Option(
+    _reads("topics", text_list, "Topics to read, separated by commas."),
+    _reads(
         "topicsPattern",
         text,
         "Topics to read, as a regular expression that must match the full name without "
         "`-partition-N`. Tenant and namespace are literal; a pattern without them means "
         "`public/default`. System topics and non-persistent ones never match.",
-        Scope.READS,
     ),
-    Option(
+    _reads(
         "startingOffsets",
         text,
         "`earliest`, `latest` (streams), or JSON: topic or partition → `earliest`, `latest`, "
         "`ledger:entry[:partition[:batchIndex]]`, an ISO time, an age such as `-1h`, or the Scala "
         "connector's array of bytes. Inclusive. What the JSON leaves out begins at `earliest` in "
         "a batch, at `latest` in a stream.",
-        Scope.READS,
         shown_default="batch `earliest`, stream `latest`",
     ),
     Option(
@@ -196,13 +200,12 @@ _READ: tuple[Option, ...] = (
         Scope.READ,
         shown_default="`latest`",
     ),
-    Option(
+    _reads(
         "startingTime",
         text,
         "First publish time to read: milliseconds, ISO-8601 (UTC without a zone), an age such as "
         "`-1h`, or JSON per topic: what that leaves out begins at `earliest` in a batch, at "
         "`latest` in a stream. Not together with `startingOffsets`.",
-        Scope.READS,
     ),
     Option(
         "endingTime",
@@ -211,12 +214,11 @@ _READ: tuple[Option, ...] = (
         "together with `endingOffsets`.",
         Scope.READ,
     ),
-    Option(
+    _reads(
         "publishTimeTolerance",
         milliseconds(0, _CENTURY),
         "How far publish times on a topic may be out of order. Searches by time extend this far "
         "beyond both ends; messages that are further out of order can be missed.",
-        Scope.READS,
         default="1m",
     ),
     Option(
@@ -228,74 +230,65 @@ _READ: tuple[Option, ...] = (
         "schemas.md.",
         default="auto",
     ),
-    Option(
+    _reads(
         "valueSchema",
         text,
         "The schema of values that are read with `valueFormat` `avro` or `protobuf`: an Avro "
         "definition as text, a descriptor set (`protoc --descriptor_set_out`) as base64, or the "
         "path or `file://` URL of a file with one of these on the driver.",
-        Scope.READS,
     ),
-    Option(
+    _reads(
         "valueMessage",
         text,
         "The message in `valueSchema` that values are, with `valueFormat=protobuf`: its full name, "
         "or the end of it if only one message has that.",
-        Scope.READS,
     ),
-    Option(
+    _reads(
         "mode",
         choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
         "How to handle values that cannot be decoded: fail the query, set their columns to null, "
         "or drop the row.",
-        Scope.READS,
         default="FAILFAST",
     ),
-    Option(
+    _reads(
         "jsonCoercion",
         choice("lossless", "java"),
         "Which JSON values of another type than the field's are read: those that lose nothing, or "
         "also numbers that Java's client cuts off. See schemas.md.",
-        Scope.READS,
         default="lossless",
     ),
-    Option(
+    _reads(
         "columnNameOfCorruptRecord",
         text,
         "Name of the last column, which `mode` PERMISSIVE adds: the bytes of values that cannot be "
         "decoded.",
-        Scope.READS,
         default="_corrupt_record",
     ),
-    Option(
+    _reads(
         "includeMetadata",
         boolean,
         "Adds the position and producer columns (columns.md).",
-        Scope.READS,
         default="false",
     ),
-    Option(
+    _reads(
         "allowDifferentTopicSchemas",
         boolean,
         "`true`: topics with different schemas are read together, as raw `value`; `false`: they "
         "are an error.",
-        Scope.READS,
         default="false",
     ),
-    Option(
+    _reads(
         "failOnDataLoss",
         boolean,
         "`true`: fail if messages, or chunks of one, were deleted before they were read, for "
         "example by retention or TTL. `false`: continue, and log what was lost.",
-        Scope.READS,
         default="true",
     ),
-    Option(
+    _reads(
         "readCompacted",
         boolean,
         "Reads the compacted view of the topics. Once a topic was compacted, `failOnDataLoss` "
         "cannot tell lost messages from compacted ones.",
-        Scope.READS,
         default="false",
         aliases=("pulsar.reader.readCompacted",),
     ),
@@ -317,79 +310,69 @@ _READ: tuple[Option, ...] = (
 )
 
 _STREAMS: tuple[Option, ...] = (
-    Option(
+    _streams(
         "maxMessagesPerTrigger",
         _COUNT,
         "Maximum number of messages in a micro-batch (backpressure); batched entries are split.",
-        Scope.STREAM_READ,
     ),
-    Option(
+    _streams(
         "maxBytesPerTrigger",
         size,
         "Maximum bytes of a micro-batch, as stored (backpressure); 0 is no limit. At least one "
         "entry is read.",
-        Scope.STREAM_READ,
     ),
-    Option(
+    _streams(
         "minMessagesPerTrigger",
         _COUNT,
         "Minimum number of messages in a micro-batch: it waits for them, at most "
         "`maxTriggerDelay`. The first micro-batch after a start does not wait.",
-        Scope.STREAM_READ,
     ),
-    Option(
+    _streams(
         "maxTriggerDelay",
         duration_seconds,
         "How long a stream waits for `minMessagesPerTrigger`.",
-        Scope.STREAM_READ,
         default="15m",
     ),
-    Option(
+    _streams(
         "subscription",
         text,
         "Name of a stream's durable subscription, one on each topic partition. Each query needs "
         "its own.",
-        Scope.STREAM_READ,
         shown_default="generated once, kept in the checkpoint",
         aliases=("predefinedSubscription",),
     ),
-    Option(
+    _reads(
         "subscriptionPrefix",
         text,
         "First part of generated subscription names.",
-        Scope.READS,
         shown_default="`spark-pulsar`",
     ),
-    Option(
+    _streams(
         "waitingForNonExistedTopic",
         boolean,
         "`true`: a stream waits for topics that do not exist yet.",
-        Scope.STREAM_READ,
         default="false",
     ),
 )
 
 _WRITE: tuple[Option, ...] = (
-    Option(
+    _writes(
         "deliveryGuarantee",
         choice("at-least-once", "exactly-once", "none"),
         "`at-least-once`; `exactly-once` by transactions; `none`: a task does not wait for "
         "receipts, failures are logged and counted.",
-        Scope.WRITES,
         default="at-least-once",
     ),
-    Option(
+    _writes(
         "sinkId",
         text,
         "Name of an exactly-once sink; it must be the same at every start of the query or job.",
-        Scope.WRITES,
         shown_default="the writer's option `checkpointLocation`",
     ),
-    Option(
+    _writes(
         "sinkStateTopic",
         text,
         "Topic for the records of an exactly-once sink; nothing else may write to it.",
-        Scope.WRITES,
         shown_default="derived from `sinkId`, in the topic's namespace",
     ),
     Option(
@@ -399,41 +382,36 @@ _WRITE: tuple[Option, ...] = (
         "that is committed is left out when it comes again.",
         Scope.WRITE,
     ),
-    Option(
+    _writes(
         "sinkRepeats",
         choice("identical", "first"),
         "What a repeated micro-batch or run of an exactly-once sink may write: `identical`: the "
         "rows that were committed; `first`: anything, what was committed first stays.",
-        Scope.WRITES,
         default="identical",
     ),
-    Option(
+    _writes(
         "transactionTimeout",
         within(duration_seconds, 1, unit=" second"),
         "Timeout of a transaction of the exactly-once sink: how long a micro-batch may take, and "
         "how long the driver may be down.",
-        Scope.WRITES,
         default="1h",
     ),
-    Option(
+    _writes(
         "schema.name",
         avro_name,
         "Record name of the schema that a write registers on a topic without a schema.",
-        Scope.WRITES,
         shown_default="`topLevelRecord`",
     ),
-    Option(
+    _writes(
         "schema.namespace",
         avro_namespace,
         "Record namespace of that schema, such as `com.example`.",
-        Scope.WRITES,
     ),
-    Option(
+    _writes(
         "keyEncoding",
         choice("auto", "bytes"),
         "`auto`: a binary key that is valid UTF-8 is sent as text. `bytes`: every key is sent "
         "base64 with its flag.",
-        Scope.WRITES,
         default="auto",
     ),
     _producer(
@@ -490,24 +468,21 @@ _WRITE: tuple[Option, ...] = (
 )
 
 _TUNING: tuple[Option, ...] = (
-    Option(
+    _reads(
         "partitionsPerTopicPartition",
         within(integer, 1, _MAX_TASKS),
         "How many Spark tasks read one topic partition.",
-        Scope.READS,
         default="1",
     ),
-    Option(
+    _reads(
         "minPartitions",
         within(integer, 1, _MAX_TASKS),
         "Minimum number of Spark tasks of a read: topic partitions are split to reach it.",
-        Scope.READS,
     ),
-    Option(
+    _reads(
         "pollTimeout",
         milliseconds(1),
         "How long a read waits without progress before it fails.",
-        Scope.READS,
         default="120s",
         aliases=("pollTimeoutMs",),
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.errors import InvalidOffset, OptionError
-from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
+from pulsar_spark.spark.offsets import EARLIEST_BOUND, START_OPTIONS, parse_bounds
 from pulsar_spark.spark.options.foreign import FOREIGN, KAFKA, foreign_option
 from pulsar_spark.spark.options.java import IGNORED, REFUSED, UNPREFIXED
 from pulsar_spark.spark.options.resolve import resolve
@@ -130,12 +130,11 @@ def test_every_setting_of_the_python_client_is_known(method: str) -> None:
     assert {name for name in names if foreign_option(name) is None} == set()
 
 
-@pytest.mark.parametrize("parse", [parse_offsets, parse_times])
+@pytest.mark.parametrize("option", START_OPTIONS)
 def test_offsets_as_kafkas_source_takes_them_are_told_how_they_are_written_here(
-    parse: object,
+    option: str,
 ) -> None:
-    assert callable(parse)
     with pytest.raises(InvalidOffset) as caught:
-        parse("startingOffsets", '{"orders": {"0": 23, "1": -2}}', EARLIEST_BOUND)
+        parse_bounds(option, '{"orders": {"0": 23, "1": -2}}', EARLIEST_BOUND)
     assert "Kafka" in str(caught.value)
     assert '"my-topic-partition-0"' in str(caught.value)
