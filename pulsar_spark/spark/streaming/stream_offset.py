@@ -105,15 +105,18 @@ class StreamOffset:
         name = body["subscription"]
         if not isinstance(name, str) or not name:
             raise _damaged(f"subscription is {_shown(name)}")
-        return cls(
-            name,
-            _positions(body["positions"]),
-            _positions(body["starts"]) if "starts" in body else None,
-            _times(body.get("publishedFrom", {})),
-            _positions(body.get("ends", {})),
-            _positions(body.get("firsts", {})),
-            listed=version >= _WITH_LISTS,
-        )
+        try:
+            return cls(
+                name,
+                _positions(body["positions"]),
+                _positions(body["starts"]) if "starts" in body else None,
+                _times(body.get("publishedFrom", {})),
+                _positions(body.get("ends", {})),
+                _positions(body.get("firsts", {})),
+                listed=version >= _WITH_LISTS,
+            )
+        except (InvalidMessageId, InvalidTopicName) as error:
+            raise _damaged(error.what) from error
 
 
 def _written(values: Mapping[str, Position] | Mapping[str, int], listed: bool) -> dict[str, Any]:
@@ -145,10 +148,7 @@ def _positions(value: object) -> dict[str, Position]:
     for topic, text in _items(value):
         if not isinstance(text, str):
             raise _damaged(f"the position of {topic} is {_shown(text)}")
-        try:
-            position = Position.parse(text)
-        except InvalidMessageId as error:
-            raise _damaged(error.what) from error
+        position = Position.parse(text)
         if (position.ledger_id < 0 or position.entry_id < 0) and position != (-1, -1, 0):
             raise _damaged(f"the position of {topic} is {text}")
         if topic in parsed:
@@ -169,10 +169,7 @@ def _times(value: object) -> dict[str, int]:
 def _items(value: object) -> list[tuple[str, object]]:
     if not isinstance(value, dict):
         raise _damaged(f"{_shown(value)} is not an object of topics")
-    try:
-        return [(str(TopicName.parse(topic)), item) for topic, item in by_partition(value)]
-    except InvalidTopicName as error:
-        raise _damaged(error.what) from error
+    return [(str(TopicName.parse(topic)), item) for topic, item in by_partition(value)]
 
 
 def _damaged(what: str) -> InvalidOffset:
