@@ -240,19 +240,18 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A schema, and what the values of each version lose that are read with it."""
+    """A schema, and what the values of each version, in their order, lose that are read with it."""
 
     schema: SchemaInfo
-    losses: Mapping[int, Losses]
-    """By the place of the version."""
+    losses: Sequence[Losses]
 
     @property
     def partial(self) -> int:
-        return sum(len(each.partial) for each in self.losses.values())
+        return sum(len(each.partial) for each in self.losses)
 
     @property
     def left_out(self) -> int:
-        return sum(len(each.left_out) for each in self.losses.values())
+        return sum(len(each.left_out) for each in self.losses)
 
 
 def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
@@ -289,7 +288,8 @@ def common_version(versions: Sequence[Version], older: Older) -> SchemaInfo:
     order = _Order(versions, older)
     chosen = whole or [each for each in readers if order.knows(each)]
     if not chosen:
-        fields = sorted({path for each in readers for path in _left_out(each)})
+        lost = chain.from_iterable(each.losses for each in readers)
+        fields = sorted({path for each in lost for path in each.left_out})
         raise SchemaMismatch(f"each lacks fields of another one: {listed(fields, _LOSSES_SHOWN)}")
     return min(chosen, key=lambda each: (order.newer(each, chosen), each.left_out)).schema
 
@@ -300,22 +300,17 @@ def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> 
     None if none has these columns, but all are of one type. Raises as `common_version`; and as
     `older`, which is only asked if no topic's newest version will do.
     """
+    problem: SchemaMismatch | None = None
     try:
-        readers = _readers(versions, columns)
-    except SchemaMismatch as error:
-        problem: SchemaMismatch | None = error
-    else:
-        if readers:
+        if readers := _readers(versions, columns):
             return min(readers, key=lambda each: each.left_out).schema
-        problem = None
-    for schema in chain.from_iterable(older(next(iter(each.topics))) for each in versions):
-        try:
-            reader = _reader(schema, versions, columns)
-        except SchemaMismatch as error:
-            problem = problem or error
-            continue
-        if reader is not None:
-            return reader.schema
+    except SchemaMismatch as error:
+        problem = error
+    others = chain.from_iterable(older(next(iter(each.topics))) for each in versions)
+    for tried in _tried(others, versions, columns):
+        if isinstance(tried, _Reader):
+            return tried.schema
+        problem = problem or tried
     if problem is not None:
         raise problem
     for version in versions:
@@ -360,30 +355,28 @@ def _readers(versions: Sequence[Version], columns: Columns) -> list[_Reader]:
     """
     if len(versions) > _MOST_VERSIONS:
         raise SchemaMismatch(f"there are {len(versions)} of them")
-    found: list[_Reader] = []
-    problem: SchemaMismatch | None = None
-    for version in versions:
-        try:
-            reader = _reader(version.schema, versions, columns)
-        except SchemaMismatch as error:
-            problem = problem or error
-            continue
-        if reader is not None:
-            found.append(reader)
-    if problem is not None and not found:
-        raise problem
+    tried = list(_tried((each.schema for each in versions), versions, columns))
+    found = [each for each in tried if isinstance(each, _Reader)]
+    problems = [each for each in tried if isinstance(each, SchemaMismatch)]
+    if problems and not found:
+        raise problems[0]
     least = min((each.partial for each in found), default=0)
     return [each for each in found if each.partial == least]
 
 
-def _reader(schema: SchemaInfo, versions: Sequence[Version], columns: Columns) -> _Reader | None:
-    if not is_decoded(schema):
-        raise SchemaMismatch(f"values of the type {schema.type_name} stay bytes")
-    names = columns(schema)
-    if names is None:
-        return None
-    losses = {place: _losses(each.schema, schema, names) for place, each in enumerate(versions)}
-    return _Reader(schema, losses)
+def _tried(
+    schemas: Iterable[SchemaInfo], versions: Sequence[Version], columns: Columns
+) -> Iterator[_Reader | SchemaMismatch]:
+    """Yield those of the schemas that have the columns, or why one does not read all versions."""
+    for schema in schemas:
+        try:
+            if not is_decoded(schema):
+                raise SchemaMismatch(f"values of the type {schema.type_name} stay bytes")
+            if (names := columns(schema)) is not None:
+                losses = [_losses(each.schema, schema, names) for each in versions]
+                yield _Reader(schema, losses)
+        except SchemaMismatch as error:
+            yield error
 
 
 def _losses(writer: SchemaInfo, reader: SchemaInfo, names: Collection[str]) -> Losses:
@@ -417,11 +410,6 @@ def _losses_of_part(
     return losses_of(writer, reader, [each for each in fields if names is None or each in names])
 
 
-def _left_out(reader: _Reader) -> Iterator[str]:
-    for lost in reader.losses.values():
-        yield from lost.left_out
-
-
 class _Order:
     """Which of several versions came later, as far as the topics' registries tell."""
 
@@ -443,7 +431,7 @@ class _Order:
         own = identity(reader.schema)
         return all(
             any(own in line and self._places[place] in line for line in self._lines)
-            for place, lost in reader.losses.items()
+            for place, lost in enumerate(reader.losses)
             if lost.left_out
         )
 
