@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import Position
@@ -204,31 +205,19 @@ class Admission:
 
     def _run(self, steps: Mapping[str, Steps]) -> None:
         """Run all generators in rounds until none has a question left."""
-        waiting: dict[str, list[Look]] = {}
-        for topic, generator in steps.items():
-            _go_on(waiting, topic, generator, None)
-        while waiting:
-            questions = [(topic, look) for topic, looks in waiting.items() for look in looks]
-            answers = iter(self._look(questions))
-            asked, waiting = waiting, {}
-            for topic, looks in asked.items():
-                _go_on(waiting, topic, steps[topic], [next(answers) for _ in looks])
+        # None starts a generator.
+        answers: dict[str, Any] = dict.fromkeys(steps)
+        while answers:
+            asked: dict[str, list[Look]] = {}
+            for topic, told in answers.items():
+                with suppress(StopIteration):
+                    asked[topic] = steps[topic].send(told)
+            found = iter(self._look([(topic, each) for topic in asked for each in asked[topic]]))
+            answers = {topic: [next(found) for _ in looks] for topic, looks in asked.items()}
 
     def _look(self, questions: Sequence[tuple[str, Look]]) -> Sequence[Sequence[FoundEntry]]:
         self._left = max(self._left - len(questions), 0)
         return self._ask(questions) if questions else []
-
-
-def _go_on(
-    waiting: dict[str, list[Look]],
-    topic: str,
-    generator: Steps,
-    answers: list[Sequence[FoundEntry]] | None,
-) -> None:
-    try:
-        waiting[topic] = next(generator) if answers is None else generator.send(answers)
-    except StopIteration:
-        return
 
 
 def _limit(caps: Caps) -> Amount:

@@ -65,7 +65,7 @@ class Lag:
 
 @dataclass(slots=True)
 class _Known:
-    """Answers of brokers about one topic partition from `start` on.
+    """Answers of brokers about the backlog of one topic partition, from `start` to `end`.
 
     `first`, `last` and `count` were true when the topic partition ended at `first_end`, `last_end`
     and `count_end`. `samples` are the unread ones of the span `sampled`; with `whole` they are all
@@ -73,6 +73,7 @@ class _Known:
     """
 
     start: Position
+    end: Position
     asked_at: float = 0.0
     first_end: Position | None = None
     first: FoundEntry | None = None
@@ -84,8 +85,9 @@ class _Known:
     whole: bool = False
     samples: dict[tuple[int, int], FoundEntry] = field(default_factory=dict)
 
-    def move(self, start: Position) -> None:
-        """Move the start (or start again): earlier samples are dropped."""
+    def move(self, start: Position, end: Position) -> None:
+        """Move the start (or start again), where earlier samples are dropped, and the end."""
+        self.end = end
         if start == self.start:
             return
         if start < self.start:
@@ -104,60 +106,57 @@ class _Known:
         found = [*self.samples.values()] if self.first is None else [self.first]
         return all(entry.index is not None for entry in found)
 
-    def several_ledgers(self, end: Position) -> bool:
+    @property
+    def several_ledgers(self) -> bool:
         """Whether ids cannot tell the number of entries."""
-        return self.start.ledger_id != end.ledger_id
+        return self.start.ledger_id != self.end.ledger_id
 
-    def entries(self, end: Position) -> int | None:
-        """Return the number of entries, if known."""
-        if self.several_ledgers(end):
-            return self.count if self.count_end == end else None
-        return end.entry_id - self.start.entry_id
+    @property
+    def last_entry(self) -> Position:
+        """Where the last entry is."""
+        return Position(self.end.ledger_id, self.end.entry_id - 1)
 
-    def messages_by_index(self, end: Position) -> int | None:
+    @property
+    def entries(self) -> int | None:
+        """The number of entries, if known."""
+        if self.several_ledgers:
+            return self.count if self.count_end == self.end else None
+        return self.end.entry_id - self.start.entry_id
+
+    def messages_by_index(self) -> int | None:
         """Return the number of messages by the first and last entry's index."""
         first, last = self.first, self.last
         if first is None or first.index is None or last is None or last.index is None:
             return None
-        if self.last_end != end or last.start[:2] != _last_entry(end)[:2]:
+        if self.last_end != self.end or last.start[:2] != self.last_entry[:2]:
             return None
         return last.index - first.index + first.remaining
 
-
-class _Question(NamedTuple):
-    """What to ask about one topic partition; `share` is its number of samples."""
-
-    topic: str
-    known: _Known
-    end: Position
-    share: int
+    # --- what to ask ------------------------------------------------------------------------------
 
     def wants_first(self) -> bool:
         """Whether to look for the first entry; there may have been none."""
-        known = self.known
-        return known.first_end is None or (known.first is None and known.first_end != self.end)
+        return self.first_end is None or (self.first is None and self.first_end != self.end)
 
     def wants_last(self) -> bool:
         """Whether to look at the last entry, whose index counts the messages before it."""
-        known = self.known
-        return known.indexed and known.last_end != self.end and known.entries(self.end) != 1
+        return self.indexed and self.last_end != self.end and self.entries != 1
 
     def wants_count(self) -> bool:
         """Whether to ask the broker for the number of entries."""
-        return self.known.several_ledgers(self.end) and self.known.count_end != self.end
+        return self.several_ledgers and self.count_end != self.end
 
-    def wants_samples(self) -> bool:
-        """Whether there are too few or only old samples for the current backlog."""
-        known, end = self.known, self.end
-        if known.sampled is None:
+    def wants_samples(self, share: int) -> bool:
+        """Whether there are fewer samples than its share, or only old ones for the backlog."""
+        if self.sampled is None:
             return True
-        start, upto = known.sampled
-        if (start, upto) == (known.start, end) or (known.whole and upto == end):
+        start, upto = self.sampled
+        if (start, upto) == (self.start, self.end) or (self.whole and upto == self.end):
             return False
-        slots = known.entries(end)
-        if slots is None or upto.ledger_id != end.ledger_id:
+        slots = self.entries
+        if slots is None or upto.ledger_id != self.end.ledger_id:
             return True
-        return 2 * len(known.samples) < min(self.share, slots) or 2 * (end[1] - upto[1]) > slots
+        return 2 * len(self.samples) < min(share, slots) or 2 * (self.end[1] - upto[1]) > slots
 
 
 class Backlogs:
@@ -178,75 +177,70 @@ class Backlogs:
         behind = {topic: span for topic, span in spans.items() if span[0] < span[1]}
         for topic in set(self._known).difference(behind):
             del self._known[topic]
-        for topic, (start, _) in behind.items():
-            self._known.setdefault(topic, _Known(start)).move(start)
+        for topic, (start, end) in behind.items():
+            self._known.setdefault(topic, _Known(start, end)).move(start, end)
         if behind and self._clock() >= self._silent_until:
-            self._ask({topic: end for topic, (_, end) in behind.items()}, probe)
+            self._ask(probe)
         # Assume that topic partitions without samples are like the others.
         others = _Average.of(
             entry for known in self._known.values() for entry in known.samples.values()
         )
-        return {
-            topic: _estimate(self._known[topic], end, now_ms, others)
-            for topic, (_, end) in behind.items()
-        }
+        return {topic: _estimate(self._known[topic], now_ms, others) for topic in behind}
 
-    def _ask(self, ends: Mapping[str, Position], probe: Probe) -> None:
-        share = max(min(_QUESTIONS // len(ends) - 2, _ENOUGH), 1)
-        questions = [
-            _Question(topic, self._known[topic], end, share) for topic, end in ends.items()
-        ]
+    def _ask(self, probe: Probe) -> None:
+        share = max(min(_QUESTIONS // len(self._known) - 2, _ENOUGH), 1)
         stale = [
-            question
-            for question in questions
-            if question.wants_first()
-            or question.wants_last()
-            or question.wants_count()
-            or question.wants_samples()
+            (topic, known)
+            for topic, known in self._known.items()
+            if known.wants_first()
+            or known.wants_last()
+            or known.wants_count()
+            or known.wants_samples(share)
         ]
         # Those left out last time come first.
-        stale = sorted(stale, key=lambda question: question.known.asked_at)
+        stale.sort(key=lambda each: each[1].asked_at)
         stale = stale[: _QUESTIONS // (share + 2)]
-        for question in stale:
-            question.known.asked_at = self._clock()
-        self._ask_for_counts([question for question in stale if question.wants_count()], probe)
-        self._ask_for_entries(stale, probe)
+        for _, known in stale:
+            known.asked_at = self._clock()
+        self._ask_for_counts([each for each in stale if each[1].wants_count()], probe)
+        self._ask_for_entries(stale, share, probe)
 
-    def _ask_for_counts(self, questions: Sequence[_Question], probe: Probe) -> None:
-        if not questions:
+    def _ask_for_counts(self, stale: Sequence[tuple[str, _Known]], probe: Probe) -> None:
+        if not stale:
             return
-        places = [(question.topic, question.known.start) for question in questions]
-        for question, count in zip(questions, probe.entries_from(places), strict=True):
+        counts = probe.entries_from([(topic, known.start) for topic, known in stale])
+        for (_, known), count in zip(stale, counts, strict=True):
             if isinstance(count, PulsarError):
                 self._fail(count)
                 continue
             # The topic has entries: a broker that says otherwise has lost it meanwhile.
-            question.known.count, question.known.count_end = count or None, question.end
+            known.count, known.count_end = count or None, known.end
 
-    def _ask_for_entries(self, questions: Sequence[_Question], probe: Probe) -> None:
-        places: list[tuple[_Question, Position, str]] = []
-        for question in questions:
-            known, end = question.known, question.end
-            if question.wants_samples():
-                strata = self._strata(known.start, end, question.share)
-                places += [(question, place, "sample") for place in strata]
-                known.whole = known.start[0] == end[0] and end[1] - known.start[1] <= question.share
-                known.sampled, known.samples = (known.start, end), {}
-            if question.wants_first():
-                places.append((question, known.start, "first"))
-            if question.wants_last():
-                places.append((question, _last_entry(end), "last"))
-        answers = probe.first_entries_at([(question.topic, at) for question, at, _ in places])
-        for (question, _, role), found in zip(places, answers, strict=True):
-            known = question.known
+    def _ask_for_entries(
+        self, stale: Sequence[tuple[str, _Known]], share: int, probe: Probe
+    ) -> None:
+        places: list[tuple[str, _Known, Position, str]] = []
+        for topic, known in stale:
+            start, end = known.start, known.end
+            if known.wants_samples(share):
+                strata = self._strata(start, end, share)
+                places += [(topic, known, place, "sample") for place in strata]
+                known.whole = start[0] == end[0] and end[1] - start[1] <= share
+                known.sampled, known.samples = (start, end), {}
+            if known.wants_first():
+                places.append((topic, known, start, "first"))
+            if known.wants_last():
+                places.append((topic, known, known.last_entry, "last"))
+        answers = probe.first_entries_at([(topic, at) for topic, _, at, _ in places])
+        for (_, known, _, role), found in zip(places, answers, strict=True):
             if isinstance(found, PulsarError):
                 self._fail(found)
                 known.sampled = None
                 continue
             if role == "first":
-                known.first, known.first_end = found, question.end
+                known.first, known.first_end = found, known.end
             elif role == "last":
-                known.last, known.last_end = found, question.end
+                known.last, known.last_end = found, known.end
                 continue
             if found is not None and found.start[:2] != known.start[:2]:
                 known.samples[found.start.ledger_id, found.start.entry_id] = found
@@ -285,8 +279,8 @@ class _Average(NamedTuple):
         return cls(messages / count, size / count) if count else None
 
 
-def _estimate(known: _Known, end: Position, now_ms: int, others: _Average | None) -> Lag:
-    entries, first = known.entries(end), known.first
+def _estimate(known: _Known, now_ms: int, others: _Average | None) -> Lag:
+    end, entries, first = known.end, known.entries, known.first
     samples = [found for found in known.samples.values() if found.start < end]
     if known.first_end is None:
         return _by_average(_Average.of(samples) or others, entries)
@@ -299,7 +293,7 @@ def _estimate(known: _Known, end: Position, now_ms: int, others: _Average | None
         messages = first.remaining + sum(found.messages for found in later)
         return Lag(entries, messages, first.size + sum(found.size for found in later), seconds)
     more = _by_average(_Average.of(later or [first]), None if entries is None else entries - 1)
-    counted = known.messages_by_index(end)
+    counted = known.messages_by_index()
     messages_estimated = counted is None and more.messages is not None
     if counted is None and more.messages is not None:
         counted = first.remaining + more.messages
@@ -312,7 +306,3 @@ def _by_average(each: _Average | None, entries: int | None) -> Lag:
         return Lag(entries)
     messages, size = round(entries * each.messages), round(entries * each.size)
     return Lag(entries, messages, size, None, True, True)
-
-
-def _last_entry(end: Position) -> Position:
-    return Position(end.ledger_id, end.entry_id - 1)
