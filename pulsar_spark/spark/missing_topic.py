@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.operations import run
@@ -10,9 +11,7 @@ from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.deadline import Deadline
     from pulsar_spark.engine.lookups.lookup import Lookup
-    from pulsar_spark.engine.operations import Operation
 
 _SECONDS = 5.0
 _COMPARED = 10_000
@@ -37,10 +36,7 @@ def with_near_topics(
     if name is None:
         return error
     wanted = TopicName.parse(name)
-
-    def attempt(deadline: Deadline) -> Operation[list[str]]:
-        return (yield from lookup.topics_operation(wanted.namespace_name, deadline))
-
+    attempt = partial(lookup.topics_operation, wanted.namespace_name)
     try:
         listed = [TopicName.parse(one) for one in run(attempt, _SECONDS)[:_COMPARED]]
     except PulsarError:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.logs import get_logger
@@ -77,25 +76,18 @@ class LossWatch:
         if expected is not None and expected < end and (found is None or found > expected):
             self._check(expected, found)
 
-    def lost(self, error: PulsarError) -> None:
-        """Raise the error of a loss, or log it."""
-        report_loss(error, fail=self._options.fail_on_data_loss)
-
     def on_deleted(self, error: TopicNotFound) -> None:
         """The topic is gone, as the broker says with `error`."""
         begins = self._partition.range[0]
-        try:
-            self.lost(
-                DataLossError(
-                    f"the topic was deleted between planning and reading, or while it was read: "
-                    f"the range begins at {begins}, nothing remains ({error.what})",
-                    "Set failOnDataLoss=false to read the remaining messages of other topics.",
-                    topic=self._partition.topic,
-                    broker=error.broker,
-                )
-            )
-        except DataLossError as loss:
-            raise loss from error
+        loss = DataLossError(
+            f"the topic was deleted between planning and reading, or while it was read: the range "
+            f"begins at {begins}, nothing remains ({error.what})",
+            "Set failOnDataLoss=false to read the remaining messages of other topics.",
+            topic=self._partition.topic,
+            broker=error.broker,
+        )
+        loss.__cause__ = error
+        report_loss(loss, fail=self._options.fail_on_data_loss)
 
     def _expected(self, before: Position) -> Position | None:
         """Return the position of the next entry if nothing before it was deleted.
@@ -114,7 +106,7 @@ class LossWatch:
 
     def _ends_before(self, position: Position) -> bool:
         """Whether the topic ends before an entry that it had: then it is another topic."""
-        last = Lookup(self._context.pool).last_message_id(self._partition.topic)
+        last = self._context.lookup.last_message_id(self._partition.topic)
         return entry_end(last) < Position(*position[:2])
 
     def _check_start(self, found: Position | None) -> None:
@@ -138,7 +130,7 @@ class LossWatch:
 
     def _stores_from(self, position: Position) -> bool:
         topic = self._partition.topic
-        found = value_of(Lookup(self._context.pool).extents([topic])[topic])
+        found = value_of(self._context.lookup.extents([topic])[topic])
         return found.stores_from(position)
 
     def _first_kept(self) -> Position | None:
@@ -150,11 +142,10 @@ class LossWatch:
             self._is_silent = True
             return
         rest = "nothing remains" if kept is None else f"the first remaining message is at {kept}"
-        self.lost(
-            DataLossError(
-                f"messages were deleted {what} at {position}, {rest}{extent(position, kept)}",
-                "Raise the topic's retention, or set failOnDataLoss=false to read the remaining "
-                "messages.",
-                topic=self._partition.topic,
-            )
+        loss = DataLossError(
+            f"messages were deleted {what} at {position}, {rest}{extent(position, kept)}",
+            "Raise the topic's retention, or set failOnDataLoss=false to read the remaining "
+            "messages.",
+            topic=self._partition.topic,
         )
+        report_loss(loss, fail=self._options.fail_on_data_loss)

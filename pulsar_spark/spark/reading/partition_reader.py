@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.consumers.reader import EntryReader
@@ -46,7 +46,7 @@ def read_partition(
         versions = SchemaVersions(context.lookup, partition.topic, written, partition.era)
         writers: Writers = versions
         if options.value_format != "auto" and projection.schema is not None:
-            writers = _Given(writers, projection.schema)
+            writers = partial(_written, versions, projection.schema)
         builder = RecordBatchBuilder(
             schema,
             projection,
@@ -57,23 +57,22 @@ def read_partition(
             max_rows=options.batch_rows,
         )
         yield from _read(context, options, partition, builder)
-        _log_counts(partition, builder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The schemas that values were written with, where the user gives their format."""
-
-    versions: Writers
-    schema: SchemaInfo
-
-    def __call__(self, version: bytes) -> SchemaInfo:
-        return written_with(self.versions(version), self.schema)
+def _written(versions: SchemaVersions, given: SchemaInfo, version: bytes) -> SchemaInfo:
+    """Return the schema that values of a version were written with, where the user gives one."""
+    return written_with(versions(version), given)
 
 
-def _log_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
+def _log_counts(
+    options: ReadOptions,
+    partition: PulsarInputPartition,
+    builder: RecordBatchBuilder,
+    reader: EntryReader,
+) -> None:
     """Log what a task has read; besides rows, the log is its only output."""
     start, end = partition.range
+    corrupt, dropped = builder.corrupt, builder.dropped
     logger.info(
         "%s: a task has read %d messages (about %d bytes) from %s to %s; %d values could not be "
         "decoded, and %d rows were dropped for that",
@@ -82,21 +81,18 @@ def _log_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) ->
         builder.size,
         start,
         end,
-        builder.corrupt + builder.dropped,
-        builder.dropped,
+        corrupt + dropped,
+        dropped,
     )
-    if builder.dropped:
-        logger.warning(
-            "%s: %d rows were dropped by a task because their values cannot be decoded",
-            partition.topic,
-            builder.dropped,
-        )
-    if builder.corrupt:
-        logger.warning(
-            "%s: the values of %d rows of a task are null because they cannot be decoded",
-            partition.topic,
-            builder.corrupt,
-        )
+    action = f"cryptoFailureAction={options.reader.crypto_failure_action}"
+    for count, what in (
+        (reader.incomplete, "a task skipped messages whose chunks are incomplete: {}"),
+        (reader.undecryptable, f"a task could not decrypt messages: {{}} ({action})"),
+        (dropped, "{} rows were dropped by a task because their values cannot be decoded"),
+        (corrupt, "the values of {} rows of a task are null because they cannot be decoded"),
+    ):
+        if count:
+            logger.warning("%s: %s", partition.topic, what.format(count))
 
 
 def _read(
@@ -115,18 +111,6 @@ def _read(
         try:
             for columns in reader.read(wanted):
                 yield from builder.build(columns)
-            if reader.incomplete:
-                logger.warning(
-                    "%s: a task skipped messages whose chunks are incomplete: %d",
-                    partition.topic,
-                    reader.incomplete,
-                )
-            if reader.undecryptable:
-                logger.warning(
-                    "%s: a task could not decrypt messages: %d (cryptoFailureAction=%s)",
-                    partition.topic,
-                    reader.undecryptable,
-                    options.reader.crypto_failure_action,
-                )
         except TopicNotFound as error:
             watch.on_deleted(error)
+        _log_counts(options, partition, builder, reader)
