@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.errors import OptionError
 from pulsar_spark.schema.declared import declared_json
 from pulsar_spark.schema.table import metadata_columns
 from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES, MetadataColumn
@@ -68,8 +68,11 @@ def read_schema(
     Raises OptionError if `corrupt_column` has the name of another column.
     """
     columns = METADATA_COLUMNS + (POSITION_COLUMNS if include_metadata else ())
-    fields = [*_nullable(kind.fields)]
-    fields += [StructField(column.name, _type(column, kind)) for column in columns]
+    # All columns of a value are null in a tombstone.
+    fields = [StructField(field.name, field.dataType) for field in kind.fields]
+    for column in columns:
+        key = kind.key_type if column.name == KEY else None
+        fields.append(StructField(column.name, column.data_type if key is None else key))
     if corrupt_column is not None and kind.schema is not None:
         fields.append(StructField(corrupt_column, BinaryType()))
         _check_corrupt_column(corrupt_column, {field.name.lower() for field in fields[:-1]})
@@ -129,61 +132,30 @@ def _read_from_json(kind: DataType, path: str) -> DataType:
     return kind
 
 
-def check_columns(
-    schema: StructType, corrupt_column: str, mode: str, kind: ValueType | None = None
+def project(
+    schema: StructType, kind: ValueType | None, corrupt_column: str, mode: str
 ) -> tuple[str, ...]:
-    """Return the names of the columns that the user's `schema` requests, as far as they are known.
-
-    Without `kind` the fields of values are only known with the topics, so a name that may be one is
-    returned as it is. Raises OptionError as `project`.
-    """
-    values = None if kind is None else _nullable(kind.all_fields)
-    return _project(schema, values, None, corrupt_column, mode)
-
-
-def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> tuple[str, ...]:
     """Return the column names, as above, that the user's `schema` requests.
 
-    It may request the columns of includeMetadata whether that is set or not, and `corrupt_column`
-    as string or binary; in a `mode` that never fills it, a field of the values with that name takes
-    precedence. As in Spark, case does not matter, except between two fields. Raises OptionError
-    that names the column if its name, type or nullability does not match.
+    Without `kind` the fields of values are only known with the topics, so a name that may be one is
+    returned as it is. It may request the columns of includeMetadata whether that is set or not, and
+    `corrupt_column` as string or binary; in a `mode` that never fills it, a field of the values
+    with that name takes precedence. As in Spark, case does not matter, except between two fields.
+    Raises OptionError that names the column if its name, type or nullability does not match.
     """
-    return _project(schema, _nullable(kind.all_fields), kind.key_type, corrupt_column, mode)
-
-
-def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
-    """Whether a read of such values has all columns of `schema`."""
-    return offered(schema, kind, corrupt_column, mode) is not None
-
-
-def offered(
-    schema: StructType, kind: ValueType, corrupt_column: str, mode: str
-) -> tuple[str, ...] | None:
-    """Return the columns as `project`, None where that raises an error."""
-    try:
-        return project(schema, kind, corrupt_column, mode)
-    except (OptionError, SchemaMismatch):
-        return None
-
-
-def _project(
-    schema: StructType,
-    values: StructType | None,
-    key: DataType | None,
-    corrupt_column: str,
-    mode: str,
-) -> tuple[str, ...]:
-    fields = [Column(field.name, field.dataType, field.nullable) for field in values or ()]
+    values = () if kind is None else kind.all_fields
+    # All columns of a value are null in a tombstone.
+    fields = [Column(field.name, field.dataType, True) for field in values]
     known: dict[str, Column] = {}
     for column in (*fields, *METADATA_COLUMNS, *POSITION_COLUMNS):
         known.setdefault(column.name.lower(), column)
     known |= {column.name: column for column in fields}
+    key = None if kind is None else kind.key_type
     if key is not None:
         known[KEY.lower()] = Column(KEY, key, True)
     corrupt = corrupt_column.lower()
     _check_corrupt_column(corrupt_column, known if mode == PERMISSIVE else FIXED_NAMES)
-    takes_bytes = corrupt not in known and (values is not None or mode == PERMISSIVE)
+    takes_bytes = corrupt not in known and (kind is not None or mode == PERMISSIVE)
     _check_request(schema)
     names: list[str] = []
     for field in schema.fields:
@@ -192,7 +164,7 @@ def _project(
             if not isinstance(field.dataType, StringType | BinaryType):
                 raise _unfit(field, "string or binary")
             names.append(CORRUPT)
-        elif values is None and (lower not in known or lower == KEY.lower()):
+        elif kind is None and (lower not in known or lower == KEY.lower()):
             names.append(KEY if lower in known else field.name)
         else:
             names.append(_known_column(field, known).name)
@@ -246,16 +218,6 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
             "Declare it nullable.",
         )
     return column
-
-
-def _nullable(fields: StructType) -> StructType:
-    """Return the value's columns; all of them are null in a tombstone."""
-    return StructType([StructField(field.name, field.dataType) for field in fields])
-
-
-def _type(column: Column, kind: ValueType) -> DataType:
-    key = kind.key_type if column.name == KEY else None
-    return column.data_type if key is None else key
 
 
 def _fits(given: DataType, offered: DataType, *, exactly: bool) -> bool:

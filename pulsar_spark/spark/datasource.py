@@ -31,6 +31,7 @@ from pulsar_spark.spark.reading.batch_reader import (
     infer_values,
 )
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
+from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.spark.workers import keep_modules
 from pulsar_spark.spark.writing.writers import PulsarBatchWriter, stream_writer
 
@@ -85,7 +86,7 @@ class PulsarDataSource(DataSource):
         kind = infer_values(options)
         if kind is not None and kind.schema is not None and kind.schema.found_as is not None:
             self._schemas = (kind.schema,)
-        return infer_schema(options, kind)
+        return infer_schema(options, kind or ValueType())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, for the columns of `schema`.

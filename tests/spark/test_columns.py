@@ -22,7 +22,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema.table import record_batches
 from pulsar_spark.schema.table.record_batches import DROPMALFORMED, FAILFAST, PERMISSIVE
-from pulsar_spark.spark.columns import check_columns, project, read_schema
+from pulsar_spark.spark.columns import project, read_schema
 from pulsar_spark.spark.value_types import ValueType
 
 CORRUPT = "_corrupt_record"
@@ -76,7 +76,7 @@ def test_a_column_that_is_requested_twice_is_an_error(names: tuple[str, str]) ->
     with pytest.raises(OptionError, match=twice):
         project(schema, ValueType(), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match=twice):
-        check_columns(schema, CORRUPT, FAILFAST)
+        project(schema, None, CORRUPT, FAILFAST)
 
 
 def test_a_request_of_no_column_is_an_error() -> None:
@@ -165,11 +165,11 @@ def test_the_type_of_values_comes_from_the_topic_or_from_value_format(
 @pytest.mark.fault(99)
 def test_what_no_topic_can_offer_is_told_before_the_topics_are_known() -> None:
     unknown = StructType().add("colour", StringType()).add("__KEY", LongType())
-    assert check_columns(unknown, CORRUPT, FAILFAST) == ("colour", "__key")
+    assert project(unknown, None, CORRUPT, FAILFAST) == ("colour", "__key")
     with pytest.raises(OptionError, match="colour"):
-        check_columns(unknown, CORRUPT, FAILFAST, ValueType())
+        project(unknown, ValueType(), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match="'__topic' is bigint, but this read returns string"):
-        check_columns(StructType().add("__topic", LongType()), CORRUPT, FAILFAST)
+        project(StructType().add("__topic", LongType()), None, CORRUPT, FAILFAST)
 
 
 def avro(*names: str) -> ValueType:
@@ -208,7 +208,7 @@ def test_a_field_of_values_is_read_though_it_is_called_like_the_column_of_corrup
     schema = read_schema(kind, include_metadata=False)
     assert schema.fieldNames()[:2] == ["a", CORRUPT]
     for mode in (FAILFAST, DROPMALFORMED):
-        assert check_columns(schema, CORRUPT, mode)[1] == CORRUPT
+        assert project(schema, None, CORRUPT, mode)[1] == CORRUPT
         assert project(schema, kind, CORRUPT, mode)[1] == CORRUPT
         with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
             project(schema, kind, "__topic", mode)

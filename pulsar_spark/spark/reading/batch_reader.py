@@ -25,7 +25,7 @@ from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
-from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
+from pulsar_spark.spark.columns import given_type, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partition_reader import read_partition
@@ -115,7 +115,7 @@ class PulsarBatchReader(DataSourceReader):
         self._schema = schema
         # Errors that do not depend on schemas are raised without asking a broker.
         self._given = given_type(self._options)
-        check_columns(schema, options.corrupt_column, options.mode, self._given)
+        project(schema, self._given, options.corrupt_column, options.mode)
         self._id = secrets.token_hex(8)
         self._definitions: dict[bytes, SchemaInfo] = {}
         self._carry(*schemas)

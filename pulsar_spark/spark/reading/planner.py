@@ -33,7 +33,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName, topic_of
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.record_batches import PublishTimes
-from pulsar_spark.spark.columns import given_type, is_offered, offered
+from pulsar_spark.spark.columns import given_type, project
 from pulsar_spark.spark.missing_topic import with_near_topics
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -44,6 +44,7 @@ from pulsar_spark.spark.offsets import (
     start_position,
 )
 from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.data_loss import report_loss
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
 from pulsar_spark.spark.value_types import (
@@ -84,14 +85,6 @@ class ReadRange:
     end: Position
     times: PublishTimes
     first: Position | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where reading a topic partition starts; messages published before the time are skipped."""
-
-    position: Position
-    published_from: int | None = None
 
 
 class Planner:
@@ -190,8 +183,7 @@ class Planner:
                 raise
         else:
             query = self._options.query
-            fits = query is None or is_offered(query, kind, *self._corrupt)
-            if fits or not self._leave_out_empty(partitions):
+            if query is None or self._columns(query, kind) or not self._leave_out_empty(partitions):
                 return kind
         return self._type_of(self.schemas)
 
@@ -226,14 +218,12 @@ class Planner:
         self.schemas = left
         return has_changed
 
-    def _type_of(self, schemas: Mapping[str, SchemaInfo | None]) -> ValueType:
-        if self._options.query is not None:
-            return self._type_of_query(schemas, self._options.query)
-        return self._value_type(schemas)
-
-    @property
-    def _corrupt(self) -> tuple[str, str]:
-        return self._options.corrupt_column, self._options.mode
+    def _columns(self, query: StructType, kind: ValueType) -> Collection[str] | None:
+        """Return the columns of a query that are read of such values, None if one is not there."""
+        try:
+            return project(query, kind, self._options.corrupt_column, self._options.mode)
+        except (OptionError, SchemaMismatch):
+            return None
 
     def _value_type(
         self, schemas: Mapping[str, SchemaInfo | None], columns: Columns | None = None
@@ -241,25 +231,26 @@ class Planner:
         allow = self._options.allow_different_schemas
         return value_type(schemas, allow_different=allow, older=self._older, columns=columns)
 
-    def _type_of_query(
-        self, schemas: Mapping[str, SchemaInfo | None], query: StructType
-    ) -> ValueType:
-        """Return the version of the topics' schema that has the query's columns.
+    def _type_of(self, schemas: Mapping[str, SchemaInfo | None]) -> ValueType:
+        """Return the topics' type, or the version of their schema that has the query's columns.
 
         Raises SchemaMismatch for a topic with other records, unless different schemas are allowed.
         With inferred columns it is the newest version with exactly these, otherwise the newest with
         all of them: a query keeps its columns while its topics' schemas evolve, each at its own
         time.
         """
-        corrupt = self._corrupt
+        query = self._options.query
+        if query is None:
+            return self._value_type(schemas)
         inferred = self._options.inferred
         allowed = self._options.allow_different_schemas
-        takes_bytes = allowed and not inferred and is_offered(query, ValueType(), *corrupt)
+        offers_bytes = self._columns(query, ValueType()) is not None
+        takes_bytes = allowed and not inferred and offers_bytes
         if takes_bytes and len(versions_of(schemas)) > 1:
             return ValueType()
 
         def columns(schema: SchemaInfo) -> Collection[str] | None:
-            return offered(query, ValueType(schema), *corrupt)
+            return self._columns(query, ValueType(schema))
 
         kinds = {None if found is None else found.type for found in schemas.values()}
         if (inferred or allowed) and len(kinds) == 1:
@@ -269,9 +260,9 @@ class Planner:
             kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
-        if (inferred and is_offered(query, ValueType(), *corrupt)) or takes_bytes:
+        if (inferred and offers_bytes) or takes_bytes:
             # Its topics had no schema, or several, when it was planned; or the user takes any.
-            return kind if is_offered(query, kind, *corrupt) else ValueType()
+            return kind if self._columns(query, kind) else ValueType()
         found = self._inferred_version(schemas, query, columns) if inferred else None
         if found is None:
             found = next(
@@ -279,7 +270,7 @@ class Planner:
             )
         if found is None:
             return kind
-        if not self._options.allow_different_schemas:
+        if not allowed:
             check_alike(schemas, found, [name.lower() for name in query.names])
         return ValueType(found)
 
@@ -357,7 +348,9 @@ class Planner:
             firsts[topic] = end if found is None else min(found.start, end)
         return firsts
 
-    def starts(self, bounds: Mapping[str, Bound], known: Mapping[str, Extent]) -> dict[str, Start]:
+    def starts(
+        self, bounds: Mapping[str, Bound], known: Mapping[str, Extent]
+    ) -> dict[str, Position]:
         """Return where a stream starts on each topic partition: in a ledger, if that is known.
 
         `known` are the extents that need not be asked for. Raises DataLossError for a deleted
@@ -368,18 +361,13 @@ class Planner:
         ends = dict.fromkeys(bounds, LATEST_BOUND)
         first = self._first_positions(bounds, ends)
         found = self._times_of_starts(bounds, extents)
-        starts: dict[str, Start] = {}
+        starts: dict[str, Position] = {}
         for topic, bound in bounds.items():
-            last_end = entry_end(extents[topic].last)
+            extent = extents[topic]
             if bound.kind is BoundKind.ID:
-                self._check_start(topic, bound, first[topic], extents[topic])
-            start, since = last_end, None
-            if bound.kind is not BoundKind.LATEST:
-                start = _start(bound, found.get(topic), last_end)
-                since = bound.millis if bound.kind is BoundKind.TIME else None
-            if start == EARLIEST_POSITION:
-                start = self._beginning(extents[topic])
-            starts[topic] = Start(start, since)
+                self._check_start(topic, bound, first[topic], extent)
+            start = _start(bound, found.get(topic), entry_end(extent.last))
+            starts[topic] = self._beginning(extent) if start == EARLIEST_POSITION else start
         return starts
 
     def beginnings(self, partitions: Sequence[str]) -> dict[str, Position]:
@@ -440,12 +428,10 @@ class Planner:
         return {topic: extent.last for topic, extent in self._extents(partitions).items()}
 
     def _extents(self, partitions: Sequence[str]) -> dict[str, Extent]:
-        results = self._extents_or_errors(partitions)
-        for topic, result in results.items():
-            # Partitions are created lazily and removed when idle: a missing one is empty.
-            if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
-                results[topic] = Extent(None, EARLIEST)
-        return _all(results)
+        return {
+            topic: Extent(None, EARLIEST) if is_unused(topic, result) else value_of(result)
+            for topic, result in self._extents_or_errors(partitions).items()
+        }
 
     def _extents_or_errors(self, partitions: Sequence[str]) -> dict[str, Extent | PulsarError]:
         results = self._lookup.extents(partitions)
@@ -532,13 +518,10 @@ class Planner:
         questions: Sequence[tuple[str, object]],
         results: Sequence[FoundEntry | PulsarError | None],
     ) -> dict[str, FoundEntry | None]:
-        answers: dict[str, FoundEntry | None] = {}
-        for (topic, _), result in zip(questions, results, strict=True):
-            missing = (
-                isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0
-            )
-            (answers[topic],) = _each([None if missing else result])
-        return answers
+        return {
+            topic: None if is_unused(topic, result) else value_of(result)
+            for (topic, _), result in zip(questions, results, strict=True)
+        }
 
     def _check_start(
         self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
@@ -595,9 +578,15 @@ class Planner:
             topic=topic,
             message_id=message_id,
         )
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("%s", error)
+        report_loss(error, fail=self._options.fail_on_data_loss)
+
+
+def is_unused(topic: str, result: object) -> bool:
+    """Whether an answer says that a partition is missing, which is as good as empty.
+
+    Partitions are created lazily and removed when idle.
+    """
+    return isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0
 
 
 def _later(one: Extent | PulsarError, other: Extent | PulsarError) -> Extent | PulsarError:

@@ -193,7 +193,6 @@ class StreamSource:
         """The last offset that was chosen or learnt."""
         self._options = options
         self._context: ClientContext | None = None
-        self._subscriptions: SubscriptionSet | None = None
         self._topics: StreamTopics | None = None
         self._initial: StreamOffset | None = None
         # Whether the first offset after the initial one is still to be chosen.
@@ -230,28 +229,26 @@ class StreamSource:
         topics = planner.find_topics().topics if waiting else planner.topics()
         now = int(time.time() * 1000)
         bounds = self._options.read.starting.bounds(topics, now, waiting=waiting)
-        subscriptions = self._open(self._options.subscription_name())
+        follow = self._open(self._options.subscription_name())
+        subscriptions = follow.subscriptions
         try:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
             # Subscribe first, then choose: messages in between are retained.
-            ends = self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
+            ends = follow.ends(dict.fromkeys(bounds, EARLIEST_POSITION))
             starts = planner.starts(bounds, self._extents(bounds, ends))
         except PulsarError:
-            self._abandon(subscriptions)
+            self._abandon(follow)
             raise
-        positions = {topic: start.position for topic, start in starts.items()}
         logger.info(
             "the query starts with %d topic partitions, held by the subscription %s",
-            len(positions),
+            len(starts),
             subscriptions.name,
         )
         published_from = {
-            topic: start.published_from
-            for topic, start in starts.items()
-            if start.published_from is not None
+            topic: bound.millis for topic, bound in bounds.items() if bound.kind is BoundKind.TIME
         }
-        return StreamOffset(subscriptions.name, positions, published_from=published_from)
+        return StreamOffset(subscriptions.name, starts, published_from=published_from)
 
     def _extents(
         self, bounds: Mapping[str, Bound], ends: Mapping[str, TopicEnd]
@@ -276,8 +273,9 @@ class StreamSource:
                 extents[topic] = Extent(first, end.last)
         return extents
 
-    def _abandon(self, subscriptions: SubscriptionSet, seconds: float | None = None) -> None:
+    def _abandon(self, follow: StreamTopics, seconds: float | None = None) -> None:
         """Close, and remove subscriptions that no checkpoint mentions."""
+        subscriptions = follow.subscriptions
         if self._options.subscription is None:
             for topic, result in subscriptions.unsubscribe(seconds).items():
                 if isinstance(result, PulsarError) and not isinstance(result, _NEVER_MADE):
@@ -287,9 +285,8 @@ class StreamSource:
                         subscriptions.name,
                         result,
                     )
-        self._follow().close()
-        subscriptions.close()
-        self._subscriptions = self._topics = None
+        follow.close()
+        self._topics = None
 
     def learn(self, offset: StreamOffset) -> None:
         """Store the offset from which a restarted query continues."""
@@ -317,17 +314,16 @@ class StreamSource:
                 start.subscription,
                 name,
             )
-        subscriptions = self._open(name)
-        subscriptions.news.clear()
-        follow = self._follow()
+        follow = self._open(name)
+        follow.subscriptions.news.clear()
         follow.refresh(start.positions, start.ends, renamed=name != start.subscription)
         spans = follow.spans(start.positions)
         if committed and self.commits.holds(start):
             self._acknowledge(start)
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
-        found = self._offset(start, name, self._admit(spans, caps))
-        resting = found == start and follow.is_watched and subscriptions.begin_rest()
+        found = self._offset(start, name, self._admit(spans, caps), follow)
+        resting = found == start and follow.is_watched and follow.subscriptions.begin_rest()
         self._rests_until = time.monotonic() + _REST_SECONDS if resting else -math.inf
         return found
 
@@ -336,10 +332,10 @@ class StreamSource:
 
         Before it looks, it waits for news, at most so many seconds.
         """
-        if self._subscriptions is None or time.monotonic() >= self._rests_until:
+        if self._topics is None or time.monotonic() >= self._rests_until:
             return False
-        self._subscriptions.news.wait(wait)
-        return self._follow().are_same() and self._subscriptions.rests()
+        self._topics.subscriptions.news.wait(wait)
+        return self._topics.are_same() and self._topics.subscriptions.rests()
 
     def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:
         if caps.min_messages is not None and not self.end_is_fixed:
@@ -360,7 +356,9 @@ class StreamSource:
         assert self._context is not None
         return [value_of(found) for found in Probe(self._context.pool).entries_at(questions)]
 
-    def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
+    def _offset(
+        self, start: StreamOffset, name: str, spans: Mapping[str, Span], follow: StreamTopics
+    ) -> StreamOffset:
         positions: dict[str, Position] = {}
         firsts = self._firsts({topic: span[:2] for topic, span in spans.items()})
         for topic, span in spans.items():
@@ -373,7 +371,7 @@ class StreamSource:
             elif topic in start.positions or begin != EARLIEST_POSITION:
                 # A restarted query has to know where a new partition began.
                 positions[topic] = begin
-        left_out = self._follow().left_out
+        left_out = follow.left_out
         positions.update((topic, start.positions[topic]) for topic in left_out)
         first = self._first and start == self._initial
         if positions == start.positions and not first:
@@ -395,7 +393,7 @@ class StreamSource:
             ends={
                 topic: end
                 for topic, end in {
-                    **self._follow().seen,
+                    **follow.seen,
                     **{topic: end for topic, end in start.ends.items() if topic in left_out},
                 }.items()
                 if topic in positions and positions[topic] < end
@@ -535,14 +533,14 @@ class StreamSource:
         self._acknowledge(offset)
 
     def _acknowledge(self, offset: StreamOffset) -> None:
-        if self._subscriptions is None:
+        if self._topics is None:
             return
-        seen = self._follow().seen
+        seen, subscriptions = self._topics.seen, self._topics.subscriptions
         for topic, position in offset.positions.items():
             # A position beyond the topic's end belongs to an earlier topic with the same name.
-            if topic in self._subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
+            if topic in subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
                 inside, size = self._batch_sizes.get(topic, (position, 0))
-                self._subscriptions.acknowledge(topic, position, size if inside == position else 0)
+                subscriptions.acknowledge(topic, position, size if inside == position else 0)
 
     # --- connections --------------------------------------------------------------------------
 
@@ -551,33 +549,25 @@ class StreamSource:
             self._context = ClientContext.shared(self._options.read.client)
         return Planner(self._context, self._options.read)
 
-    def _open(self, name: str) -> SubscriptionSet:
-        if self._subscriptions is None:
+    def _open(self, name: str) -> StreamTopics:
+        if self._topics is None:
             planner = self._planner()
             assert self._context is not None
             reader = self._options.read.reader
-            self._subscriptions = SubscriptionSet(
+            subscriptions = SubscriptionSet(
                 self._context, name, reader.poll_timeout, read_compacted=reader.read_compacted
             )
-            self._topics = StreamTopics(
-                self._context, planner, self._subscriptions, self._options.read
-            )
-        return self._subscriptions
-
-    def _follow(self) -> StreamTopics:
-        assert self._topics is not None
+            self._topics = StreamTopics(self._context, planner, subscriptions, self._options.read)
         return self._topics
 
     def close(self) -> None:
         """Leave the brokers; subscriptions that a checkpoint can name stay. May be called twice."""
         chose_none = self._first and self.last is self._initial
-        if chose_none and self._subscriptions is not None:
-            self._abandon(self._subscriptions, _ABANDON_SECONDS)
+        if chose_none and self._topics is not None:
+            self._abandon(self._topics, _ABANDON_SECONDS)
         if self._topics is not None:
             self._topics.close()
-        if self._subscriptions is not None:
-            self._subscriptions.close()
-            self._subscriptions = self._topics = None
+            self._topics = None
         if self._context is not None:
             self._context.close()
             self._context = None

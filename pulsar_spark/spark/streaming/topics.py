@@ -13,9 +13,9 @@ from pulsar_spark.engine.lookups.topic_discovery import PatternWatch
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import (
     DataLossError,
-    PulsarError,
     SubscriptionNotFound,
     TopicNotFound,
+    listed,
 )
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -30,7 +30,7 @@ from pulsar_spark.spark.reading.data_loss import (
     keeps_from,
     report_loss,
 )
-from pulsar_spark.spark.reading.planner import FoundTopics, Planner
+from pulsar_spark.spark.reading.planner import FoundTopics, Planner, is_unused
 from pulsar_spark.spark.streaming.held_back import HeldWatch
 
 logger = get_logger(__name__)
@@ -41,8 +41,6 @@ _ASKED_EACH_TIME = 100
 _LOOK_SECONDS = 1.0
 # A broker that watches a pattern can miss a change.
 _LIST_SECONDS = 60.0
-# How many topic partitions a warning names.
-_SHOWN = 5
 
 Positions = Mapping[str, Position]
 
@@ -71,7 +69,7 @@ class StreamTopics:
         self._probe = Probe(context.pool)
         self._held = HeldWatch(context)
         self._planner = planner
-        self._subscriptions = subscriptions
+        self.subscriptions = subscriptions
         self._options = options
         self._found: FoundTopics | None = None
         self._watch: PatternWatch | None = None
@@ -114,22 +112,22 @@ class StreamTopics:
                 raise error
         partitions = [topic for names in found.topics.values() for topic in names]
         for topic in partitions:
-            if topic not in self._subscriptions:
+            if topic not in self.subscriptions:
                 begun = not positions.get(topic, EARLIEST_POSITION).begins_ledger
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
                 existed = begun or (topic in positions and not renamed)
-                self._subscriptions.add(topic, EARLIEST, must_exist=existed)
+                self.subscriptions.add(topic, EARLIEST, must_exist=existed)
                 if begun:
                     self._restarted.add(topic)
                 if ends and topic in ends:
                     self._unread[topic] = ends[topic]
-        for topic in set(self._subscriptions.topics).difference(partitions):
-            self._subscriptions.remove(topic)
+        for topic in set(self.subscriptions.topics).difference(partitions):
+            self.subscriptions.remove(topic)
         self._leave_out(
             topic
             for topic in positions
-            if topic not in self._subscriptions and not self._options.includes(topic)
+            if topic not in self.subscriptions and not self._options.includes(topic)
         )
 
     def _leave_out(self, topics: Iterable[str]) -> None:
@@ -138,12 +136,12 @@ class StreamTopics:
         fresh = sorted(self.left_out - before)
         if not fresh:
             return
-        name = self._subscriptions.name
+        name = self.subscriptions.name
         exist = self._probe.subscriptions_exist([(topic, name) for topic in fresh])
         held = [topic for topic, exists in zip(fresh, exist, strict=True) if exists is True]
         what = (
             f"{len(fresh)} topic partitions are left out, as the query's options no longer include "
-            f"them: {_named(fresh)}. The checkpoint keeps their positions, and the query resumes "
+            f"them: {listed(fresh)}. The checkpoint keeps their positions, and the query resumes "
             "there when they are included again"
         )
         if not held:
@@ -206,9 +204,10 @@ class StreamTopics:
         return self._watch is None or self._watch.is_on
 
     def close(self) -> None:
-        """Stop watching."""
+        """Leave the brokers; the subscriptions stay."""
         if self._watch is not None:
             self._watch.close()
+        self.subscriptions.close()
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -218,7 +217,7 @@ class StreamTopics:
         Deleted partitions are left out. Raises DataLossError, unless failOnDataLoss is off.
         """
         for topic in {**self.seen, **positions}:
-            if topic not in self._subscriptions and topic not in self.left_out:
+            if topic not in self.subscriptions and topic not in self.left_out:
                 self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
         spans: dict[str, Span] = {}
         ends = self.ends(positions)
@@ -259,23 +258,22 @@ class StreamTopics:
         DataLossError, unless failOnDataLoss is off, and the broker's error.
         """
         known = {topic: max(self.seen.get(topic, at), at) for topic, at in positions.items()}
-        results = self._subscriptions.ends(known={**self.seen, **known})
+        results = self.subscriptions.ends(known={**self.seen, **known})
         unused = [
             topic
             for topic, result in results.items()
-            if isinstance(result, TopicNotFound)
-            and TopicName.parse(topic).partition_index >= 0
+            if is_unused(topic, result)
             and positions.get(topic, EARLIEST_POSITION) == EARLIEST_POSITION
         ]
-        results.update(self._subscriptions.create_partitions(unused))
+        results.update(self.subscriptions.create_partitions(unused))
         missing = [
             topic
             for topic, result in results.items()
-            if isinstance(result, SubscriptionNotFound) and self._subscriptions.guards(topic)
+            if isinstance(result, SubscriptionNotFound) and self.subscriptions.guards(topic)
         ]
         if missing:
             self._without_subscription(missing, positions)
-            results.update(self._subscriptions.create_again(missing))
+            results.update(self.subscriptions.create_again(missing))
         ends: dict[str, TopicEnd] = {}
         for topic, result in results.items():
             position = positions.get(topic, EARLIEST_POSITION)
@@ -283,11 +281,9 @@ class StreamTopics:
                 if topic in positions or topic in self.seen:
                     self._vanished(topic, position)
                 continue
-            if isinstance(result, PulsarError):
-                raise result
-            ends[topic] = result
-            if position == EARLIEST_POSITION and result.done is not None:
-                self._held_at.setdefault(topic, result.done)
+            ends[topic] = end = value_of(result)
+            if position == EARLIEST_POSITION and end.done is not None:
+                self._held_at.setdefault(topic, end.done)
         return ends
 
     # --- data loss ----------------------------------------------------------------------------
@@ -334,7 +330,7 @@ class StreamTopics:
         be another one with the same name.
         """
         what = (
-            f"the subscription {self._subscriptions.name} does not exist any more: it was removed, "
+            f"the subscription {self.subscriptions.name} does not exist any more: it was removed, "
             "or the topic was deleted and created again"
         )
         lasts = self._planner.last_ids(topics)
@@ -347,11 +343,7 @@ class StreamTopics:
             if keeps_from(first, needed) and end >= Position(*needed[:2]):
                 self._warn_of_emptied(topic, position)
                 continue
-            upto = "the topic's end" if first is None or first < needed else str(first)
-            much = extent(needed, first, unread)
-            self._lost(
-                topic, f"{what}. Messages from {_begin(position)} up to {upto} are gone{much}"
-            )
+            self._lost(topic, f"{what}. Messages {_gone(position, needed, first, unread)}")
 
     def _needed(self, topic: str, position: Position) -> Position:
         """Return a position from which all messages are unread.
@@ -389,7 +381,7 @@ class StreamTopics:
         unread: Position | None,
     ) -> None:
         """Check whether messages that the subscription lost are still stored."""
-        name = self._subscriptions.name
+        name = self.subscriptions.name
         first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
             # From here on it retains the remaining messages.
@@ -397,9 +389,7 @@ class StreamTopics:
             self._move(topic, position)
         needed = self._needed(topic, position)
         if not keeps_from(first, needed):
-            upto = "the topic's end" if first is None else str(first)
-            much = extent(needed, first, unread or found.done)
-            self._lost(topic, f"messages from {_begin(position)} up to {upto} are gone{much}")
+            self._lost(topic, f"messages {_gone(position, needed, first, unread or found.done)}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
                 "%s: the subscription %s was moved to %s by others or by expiry, while the "
@@ -416,7 +406,7 @@ class StreamTopics:
             "%s: the subscription %s is new, or was removed or emptied by others; it is set to the "
             "query's position %s",
             topic,
-            self._subscriptions.name,
+            self.subscriptions.name,
             position,
         )
 
@@ -447,22 +437,22 @@ class StreamTopics:
                 "expired (messageTTL) or were truncated, they are lost: the broker does not "
                 "report it. The topic partitions are %s",
                 len(unsure),
-                _named(unsure),
+                listed(unsure),
             )
 
     def _move(self, topic: str, position: Position) -> None:
-        (error,) = self._subscriptions.seek({topic: position}).values()
+        (error,) = self.subscriptions.seek({topic: position}).values()
         if error is not None:
             logger.warning(
                 "%s: the subscription %s could not be moved to %s: %s",
                 topic,
-                self._subscriptions.name,
+                self.subscriptions.name,
                 position,
                 error,
             )
 
     def _vanished(self, topic: str, position: Position) -> None:
-        self._subscriptions.remove(topic)
+        self.subscriptions.remove(topic)
         seen = self.seen.pop(topic, None)
         for kept in (self._judged, self._unread, self._compacted, self._held_at, self._begins):
             kept.pop(topic, None)
@@ -485,8 +475,11 @@ def _begin(position: Position) -> str:
     return "its beginning" if position == EARLIEST_POSITION else str(position)
 
 
-def _named(topics: Sequence[str]) -> str:
-    return ", ".join(topics[:_SHOWN]) + (", …" if len(topics) > _SHOWN else "")
+def _gone(
+    position: Position, needed: Position, first: Position | None, known: Position | None
+) -> str:
+    upto = "the topic's end" if first is None or first < needed else str(first)
+    return f"from {_begin(position)} up to {upto} are gone{extent(needed, first, known)}"
 
 
 def _start_of(first: FoundEntry | None) -> Position | None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -564,8 +565,10 @@ def test_unread_messages_that_expire_with_their_ledger_are_a_loss(
         # It looks at the topic again when it is disconnected, before anybody asks.
         broker.close_clients("t", producers=False)
         name = loose.start().subscription
-        wait_until(lambda: loose.source._follow()._subscriptions._consumers[full("t")]._unread)
-        wait_until(lambda: strict.source._follow()._subscriptions._consumers[full("t")]._unread)
+        for each in (loose, strict):
+            assert each.source._topics is not None
+            consumers = each.source._topics.subscriptions._consumers
+            wait_until(partial(getattr, consumers[full("t")], "_unread"))
     elif new:
         # Nobody looked before the next message came.
         return
