@@ -6,6 +6,8 @@ MessageMetadata, in the order of their tags.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,21 +50,16 @@ def encode_fields(
     keys are bytes or null. Raises pa.ArrowInvalid for a name or value of a property that is not
     UTF-8, and for columns that are too large.
     """
-    parts: list[pa.Array | pa.Scalar] = []
-    if properties is not None:
-        parts.append(_properties(properties))
-    if event_times is not None:
-        parts.append(_times(event_times, _EVENT_TIME))
-    if are_base64 is not None:
-        parts.append(_marks(are_base64, _IS_BASE64))
-    if ordering_keys is not None:
-        parts.append(_ordering_keys(ordering_keys))
-    if deliver_at is not None:
-        parts.append(_times(deliver_at, _DELIVER_AT))
-    if null_values is not None:
-        parts.append(_marks(null_values, _NULL_VALUE))
-    if null_keys is not None:
-        parts.append(_marks(null_keys, _NULL_KEY))
+    fields = (
+        (properties, _properties),
+        (event_times, partial(_times, field=_EVENT_TIME)),
+        (are_base64, partial(_marks, mark=_IS_BASE64)),
+        (ordering_keys, _ordering_keys),
+        (deliver_at, partial(_times, field=_DELIVER_AT)),
+        (null_values, partial(_marks, mark=_NULL_VALUE)),
+        (null_keys, partial(_marks, mark=_NULL_KEY)),
+    )
+    parts = [encoded(column) for column, encoded in fields if column is not None]
     return joined(parts, count) if parts else None
 
 

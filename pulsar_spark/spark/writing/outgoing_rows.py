@@ -89,10 +89,11 @@ class RowConverter:
         ]
 
     def _by_topic(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, pa.Array]]:
-        column = self._column(batch, names.TOPIC)
-        assert column is not None
+        position = self._columns.position(names.TOPIC)
+        assert position is not None
+        column = batch.column(position)
         if column.null_count:
-            row = first_row + _first_null(column)
+            row = first_row + pc.index(column.is_null(), True).as_py()
             raise InvalidRow(
                 f"row {row}: {names.TOPIC} is null", "Name a topic, or set the option topic."
             )
@@ -135,13 +136,13 @@ class RowConverter:
         self.brings_sequence_ids = self.brings_sequence_ids or own_ids is not None
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
         properties = _properties(self._column(batch, names.PROPERTIES), part)
-        ordering_keys = _present(self._column(batch, names.ORDERING_KEY))
+        ordering_keys = self._column(batch, names.ORDERING_KEY)
         if self.digest is not None:
             self.digest += digest_of(
                 part.topic,
                 encoded.payloads,
                 keys=encoded.keys if encoder.typed_keys else self._column(batch, names.KEY),
-                ordering_keys=self._column(batch, names.ORDERING_KEY),
+                ordering_keys=ordering_keys,
                 event_times=event_times,
                 properties=properties,
             )
@@ -192,12 +193,14 @@ class RowConverter:
         self._last_ids[part.topic] = last
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        """Return a named column, None if it is missing or all null."""
         position = self._columns.position(name)
-        return None if position is None else batch.column(position)
+        column = None if position is None else batch.column(position)
+        return None if column is None or column.null_count == len(column) else column
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[_Keys, pa.BooleanArray | None]:
         """Return the keys as they are sent, and which of them are bytes in base64."""
-        column = _present(self._column(batch, names.KEY))
+        column = self._column(batch, names.KEY)
         if column is None:
             return None, None
         keys = as_binary(column)
@@ -232,28 +235,16 @@ def _in_base64(
     return found, booleans(list(are_bytes))
 
 
-def _first_null(column: pa.Array) -> int:
-    return pc.index(column.is_null(), True).as_py()  # type: ignore[no-any-return]
-
-
-def _present(column: pa.Array | None) -> pa.Array | None:
-    """Return a column, None if it is missing or all null."""
-    return None if column is None or column.null_count == len(column) else column
-
-
 def _millis(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
     if column is None or not pa.types.is_timestamp(column.type):
         return _not_negative(column, name, part)
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    micros = _not_negative(micros, name, part)
-    return None if micros is None else pc.divide(micros, _MICROS)
+    return pc.divide(_not_negative(micros, name, part), _MICROS)
 
 
 def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
-    """Return a column of numbers, None if it is missing or all null."""
-    if column is None or column.null_count == len(column):
-        return None
-    if pc.min(column).as_py() < 0:
+    """Return a column of numbers; raises InvalidRow that names the row with a negative one."""
+    if column is not None and pc.min(column).as_py() < 0:
         negative = pc.fill_null(pc.less(column, ZERO), booleans([False])[0])
         what = "is negative" if name == names.SEQUENCE_ID else "lies before 1970"
         row = part.locate(pc.index(negative, True).as_py())
@@ -266,7 +257,7 @@ def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
 
     Raises InvalidRow that names the row with a null property.
     """
-    if column is None or column.null_count == len(column):
+    if column is None:
         return None
     if column.items.null_count:
         for row, pairs in enumerate(column.to_pylist()):
