@@ -209,7 +209,7 @@ def _check_values(fields: StructType, value_format: str) -> None:
 
 def _check_convertible(column: str, kind: DataType) -> None:
     """Raise InvalidRow for what Spark passes on as its own struct, or not, such as an interval."""
-    for place, part in _leaves(column, kind):
+    for place, part in leaves(column, kind):
         what = f"the column {place} is {part.simpleString()}, "
         if isinstance(part, INTERNAL_STRUCTS):
             raise InvalidRow(
@@ -234,7 +234,7 @@ def _conversion_error(part: DataType) -> str:
     return ""
 
 
-def _leaves(place: str, kind: DataType, level: int = 0) -> Iterator[tuple[str, DataType]]:
+def leaves(place: str, kind: DataType, level: int = 0) -> Iterator[tuple[str, DataType]]:
     """Return the types without parts in a type, and where they are."""
     if level > _MAX_LEVELS:
         raise InvalidRow(
@@ -243,12 +243,12 @@ def _leaves(place: str, kind: DataType, level: int = 0) -> Iterator[tuple[str, D
         )
     if isinstance(kind, StructType):
         for field in kind.fields:
-            yield from _leaves(f"{place}.{field.name}", field.dataType, level + 1)
+            yield from leaves(f"{place}.{field.name}", field.dataType, level + 1)
     elif isinstance(kind, ArrayType):
-        yield from _leaves(f"{place}[]", kind.elementType, level + 1)
+        yield from leaves(f"{place}[]", kind.elementType, level + 1)
     elif isinstance(kind, MapType):
-        yield from _leaves(f"{place}{{}}", kind.keyType, level + 1)
-        yield from _leaves(f"{place}{{}}", kind.valueType, level + 1)
+        yield from leaves(f"{place}{{}}", kind.keyType, level + 1)
+        yield from leaves(f"{place}{{}}", kind.valueType, level + 1)
     else:
         yield place, kind
 

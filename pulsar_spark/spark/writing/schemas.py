@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.logs import get_logger
@@ -31,7 +30,12 @@ from pulsar_spark.schema.codec import (
 )
 from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
-from pulsar_spark.spark.writing.columns import WriteColumns, check_type, reserved_name_near
+from pulsar_spark.spark.writing.columns import (
+    WriteColumns,
+    check_type,
+    leaves,
+    reserved_name_near,
+)
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 logger = get_logger(__name__)
@@ -147,10 +151,9 @@ def _brings_new(columns: WriteColumns, target: Target) -> bool:
 
 def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
     fields = columns.fields
-    known = arrow_schema(fields)
-    _check_typed(known)
+    _check_typed(fields)
     if choice.value_format in ("auto", "string") and len(fields) == 1:
-        primitive = primitive_for(known.field(0).type)
+        primitive = primitive_for(arrow_schema(fields).field(0).type)
         if primitive is not None:
             return Target(None if primitive.type == BYTES else primitive)
     if {"key", "value"} <= set(fields.names) and columns.key is None:
@@ -158,9 +161,13 @@ def _made(columns: WriteColumns, choice: SchemaChoice) -> Target:
     for name in fields.names:
         if (meant := reserved_name_near(name)) is not None:
             _warn_of_field(name, meant)
-    kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
     unwraps = _is_one_struct(fields)
-    made = _definition(kind, columns, unwraps=unwraps, choice=choice)
+    made = record_definition(
+        _FORMATS.get(choice.value_format, pb.Schema.Avro),
+        arrow_schema(_nullable(_record(columns, unwraps=unwraps))),
+        choice.name or _RECORD_NAME,
+        choice.namespace,
+    )
     return Target(made, unwraps)
 
 
@@ -175,17 +182,10 @@ def _warn_of_field(name: str, meant: str) -> None:
     )
 
 
-def _definition(
-    kind: int, columns: WriteColumns, *, unwraps: bool, choice: SchemaChoice
-) -> SchemaInfo:
-    fields = _nullable(_record(columns, unwraps=unwraps))
-    return record_definition(kind, fields, choice.name or _RECORD_NAME, choice.namespace)
-
-
-def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
+def _record(columns: WriteColumns, *, unwraps: bool) -> StructType:
     fields = columns.fields
     kind = fields.fields[0].dataType
-    return arrow_schema(kind if unwraps and isinstance(kind, StructType) else fields)
+    return kind if unwraps and isinstance(kind, StructType) else fields
 
 
 def _plain_name(text: str) -> str:
@@ -227,7 +227,7 @@ def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -
     return Target(current, unwraps)
 
 
-def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
+def _evolved(current: SchemaInfo, fields: StructType) -> SchemaInfo:
     """Return a topic's schema, with its missing columns appended to its fields.
 
     Existing fields stay unchanged: only then is the new version compatible with the old one.
@@ -251,14 +251,14 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
 
 
 def _made_fields(
-    kind: int, added: Sequence[pa.Field], definition: Mapping[str, Any]
+    kind: int, added: Sequence[StructField], definition: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Define fields, with type names that `definition` does not use yet."""
     # A topic's record may have a name that is invalid for the names made here.
     name = _plain_name(definition["name"].rpartition(".")[2])
-    taken = _type_names(definition["fields"])
+    taken, nullable = _type_names(definition["fields"]), _nullable(added)
     while True:
-        made = record_definition(kind, _nullable(pa.schema(added)), name, None)
+        made = record_definition(kind, arrow_schema(nullable), name, None)
         fields: list[dict[str, Any]] = json.loads(made.schema_data)["fields"]
         if taken.isdisjoint(_type_names(fields)):
             return fields
@@ -276,9 +276,10 @@ def _type_names(tree: Any) -> set[str]:
     return own.union(*(_type_names(tree.get(key)) for key in ("type", "fields", "items", "values")))
 
 
-def _check_typed(fields: Iterable[pa.Field]) -> None:
+def _check_typed(fields: Iterable[StructField]) -> None:
     """Raise SchemaMismatch if a new schema would have a field that takes nothing but null."""
-    found = [place for field in fields for place in _void_places(field.name, field.type)]
+    parts = (part for field in fields for part in leaves(field.name, field.dataType))
+    found = [place for place, kind in parts if isinstance(kind, NullType)]
     if found:
         raise SchemaMismatch(
             "void is no type for a new schema, where it would only ever take nulls: "
@@ -287,38 +288,24 @@ def _check_typed(fields: Iterable[pa.Field]) -> None:
         )
 
 
-def _void_places(place: str, kind: pa.DataType) -> Iterator[str]:
-    if pa.types.is_null(kind):
-        yield place
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            yield from _void_places(f"{place}.{field.name}", field.type)
-    elif pa.types.is_list(kind):
-        yield from _void_places(f"{place}[]", kind.value_type)
-    elif pa.types.is_map(kind):
-        yield from _void_places(f"{place}{{}}", kind.item_type)
-
-
-def _nullable(fields: pa.Schema) -> pa.Schema:
+def _nullable(fields: Iterable[StructField]) -> StructType:
     """Return the columns as nullable fields, so that later versions can add and remove them.
 
     Fields of structs too: that Spark sees no nulls there today is chance.
     """
-    return pa.schema([_nullable_field(field) for field in fields])
+    return StructType(
+        [StructField(field.name, _nullable_parts(field.dataType)) for field in fields]
+    )
 
 
-def _nullable_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_nullable_fields(field.type)).with_nullable(True)
-
-
-def _nullable_fields(kind: pa.DataType) -> pa.DataType:
+def _nullable_parts(kind: DataType) -> DataType:
     """Return a type in which all fields of structs are nullable."""
-    if pa.types.is_struct(kind):
-        return pa.struct([_nullable_field(kind.field(i)) for i in range(kind.num_fields)])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_nullable_fields(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(_nullable_fields(kind.item_type)))
+    if isinstance(kind, StructType):
+        return _nullable(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable_parts(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable_parts(kind.valueType), kind.valueContainsNull)
     return kind
 
 
