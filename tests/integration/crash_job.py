@@ -18,8 +18,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import pulsar_spark
-from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS
 from tests.integration.test_spark_stream_sink import TASKS, Job
+from tests.support.crash_points import POINTS, TASK_POINTS
 
 # The test's time limit is shorter.
 _NEVER_SECONDS = 3600

@@ -21,10 +21,11 @@ from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.attempts import attempts_topic
-from pulsar_spark.spark.writing.crash_points import POINTS, VARIABLE
+from pulsar_spark.spark.writing.crash_points import VARIABLE
 from pulsar_spark.spark.writing.decision_log import read_state
 from tests.integration.brokers import Broker, Real
 from tests.integration.sink_job import ROWS, TASKS, Sink, whole
+from tests.support.crash_points import POINTS
 from tests.support.real_broker import OwnBroker
 from tests.support.waiting import wait_until
 

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_spark.spark.writing.crash_points import DRIVER_POINTS, TASK_POINTS, VARIABLE
+from pulsar_spark.spark.writing.crash_points import VARIABLE
 from tests.soak.job import Job
 from tests.soak.processes import kill
 from tests.soak.soak import SoakFailed, chosen_seed, conduct, say, schedule
 from tests.soak.witness import Witness
+from tests.support.crash_points import DRIVER_POINTS, TASK_POINTS
 from tests.support.pulsar_distribution import BrokerUnavailable
 from tests.support.real_broker import AdminError, prepare
 from tests.support.real_cluster import ClusterBroker, RealCluster
