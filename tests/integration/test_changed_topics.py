@@ -19,7 +19,7 @@ from pulsar_spark.errors import TopicLost, TopicTerminated, TornBatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
-from pulsar_spark.spark.writing import exactly_once, task_writer
+from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
@@ -270,7 +270,7 @@ def test_a_terminated_topic_is_known_whatever_policy_it_has(
 def test_a_task_that_finds_a_topic_terminated_waits_for_no_answer(
     broker: Broker, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_writer, "_ABORT_SECONDS", 60.0)
+    monkeypatch.setattr(exactly_once, "_ABORT_SECONDS", 60.0)
     sink = Sink(broker, topics, "stream")
     change(broker, topics[1], "terminated")
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.task_writer import write_task
+from pulsar_spark.spark.writing.task_writer import TaskPlan, write_task
 from tests.integration.brokers import Broker
 from tests.integration.messages import read_rows
 from tests.integration.spark_io import save
@@ -79,7 +79,7 @@ def test_a_task_tells_whether_the_broker_deduplicates(broker: Broker, tuned_brok
         schema = StructType().add("value", "string").add("__sequenceId", "long")
         columns = plan_columns(schema, topic_given=True, value_format="string")
         rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "__sequenceId": [5, 6]})
-        done = write_task(parse_write_options(options), columns, [rows])
+        done = write_task(TaskPlan(parse_write_options(options), columns), [rows])
         assert done.forgetful == ((topic,) if told else ())
 
 

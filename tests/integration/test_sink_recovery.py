@@ -373,7 +373,7 @@ def test_more_tasks_than_the_topic_of_attempts_allows_producers(broker: Broker) 
 @pytest.mark.slow
 @pytest.mark.fault(165)
 def test_5000_attempts_are_aborted_in_a_moment(broker: Broker, sink: Sink) -> None:
-    turn = checked(sink)._turn
+    turn = checked(sink)._plan.turn
     assert turn is not None
     assert turn.announcing is not None
     where, topic = turn.announcing, sink.options["topic"]

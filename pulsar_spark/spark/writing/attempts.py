@@ -123,8 +123,8 @@ class Announcer(Closing):
         """
         self._opening.result()
         self._check_epoch()
-        record = {"v": _VERSION, **attempt._asdict(), "txn": list(attempt.txn)}
-        record["process"] = this_process()
+        named = attempt._replace(process=this_process())
+        record = {"v": _VERSION, **named._asdict(), "txn": list(attempt.txn)}
         self._producer.send(OutgoingMessages.of([MessageFields(packed(record))]))
         self._producer.flush(self._timeout)
         # It may have been sent again, in another registration.
@@ -207,7 +207,7 @@ class Attempts(Closing):
         if not log.is_begun:
             begin_together([fence])
         # Without announcements, transactions end by their timeout: no reason to refuse to write.
-        log.attach(anew=True)
+        log.attach()
         stored = log.fence(record)
         reach("attempts-fenced")
         found = list(_attempts_in([*log.unprotected, *log.read(needed_from, stored)]))

@@ -89,11 +89,6 @@ class DecisionLog(Closing):
         """The last decision, if it may not be carried out yet."""
         return self.state.undone
 
-    @property
-    def done(self) -> Decision | None:
-        """The last decision that was carried out."""
-        return self.state.done
-
     def close(self) -> None:
         """Leave the topic; the records and the subscription stay."""
         self._log.close()
@@ -124,7 +119,7 @@ class DecisionLog(Closing):
             fence = Fence(self._log, self._fence_record())
             begin_together([fence] if beside is None else [fence, beside])
         try:
-            self._log.attach(anew=anew)
+            self._log.attach()
         except TopicTerminated as error:
             raise TopicTerminated(
                 error.what,
@@ -205,8 +200,9 @@ class DecisionLog(Closing):
         stored = self._fence()
         last = self._log.is_readable(stored, wait=True)
         if last is None:
+            undone = "nothing" if self.undone is None else self.undone.unit
             raise TransactionOutcomeUnknown(
-                f"which transactions of {self._undone_name()} are committed is not known yet",
+                f"which transactions of {undone} are committed is not known yet",
                 "Start the query, or the write, again: it finds out before it writes.",
                 topic=self.topic,
             )
@@ -276,9 +272,6 @@ class DecisionLog(Closing):
         self.state.based, self.state.base_at = True, base_at
         self.state.age_of_base, self.state.records = time.time(), 1
         self._log.acknowledge(base_at)
-
-    def _undone_name(self) -> str:
-        return "nothing" if self.undone is None else str(self.undone.unit)
 
     def _fence(self) -> MessageIdAdv:
         self.state.records += 1

@@ -317,47 +317,39 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
     except UnsupportedFeature:
         raise
     except AuthorizationError as error:
-        denied = AuthorizationError(
+        raise AuthorizationError(
             f"the role may not use the transaction coordinators: {error.what}",
             "Permit it: pulsar-admin namespaces grant-permission --role ROLE --actions "
             f"produce,consume {COORDINATORS.namespace_name}",
-        )
-        raise denied.with_context(broker=error.broker) from error
+            broker=error.broker,
+        ) from error
     except BrokerError as error:
         if error.retryable:
             # It never gave an answer that depends on the timeout.
             raise
+        asked = f"a transaction of {timeout:g} s (transactionTimeout)"
         if isinstance(error, InvalidTxnStatus):
-            short = type(error)(
-                f"a transaction of {timeout:g} s (transactionTimeout) ended before it could be "
-                f"used: {error.what}",
-                "Raise transactionTimeout.",
-            )
-            raise short.with_context(broker=error.broker) from error
-        refused = type(error)(
-            f"the transaction coordinator refuses a transaction of {timeout:g} s "
-            f"(transactionTimeout): {error.what}",
-            "Lower transactionTimeout to what the brokers allow, or have them allow more.",
-        )
-        raise refused.with_context(broker=error.broker) from error
+            what, remedy = f"{asked} ended before it could be used", "Raise transactionTimeout."
+        else:
+            what = f"the transaction coordinator refuses {asked}"
+            remedy = "Lower transactionTimeout to what the brokers allow, or have them allow more."
+        raise type(error)(f"{what}: {error.what}", remedy, broker=error.broker) from error
 
 
-def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tasks: Tasks) -> bool:
-    """Commit a unit's transactions, unless it is committed already; return whether these were.
+def commit_unit(client: ClientOptions, options: SinkOptions, mine: Decision, tasks: Tasks) -> None:
+    """Commit a unit's transactions, unless it is committed already.
 
     Raises TopicLost, TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError.
     Even then a recorded decision remains. Each error says what of the unit is visible.
     """
-    try:
-        with opened(
+    # An error that does not say so comes before anything was decided.
+    with (
+        _telling(f"nothing of what {mine.unit} wrote now is visible"),
+        opened(
             client, options, tasks.driver, read_from=tasks.read_from, uses=mine.transactions
-        ) as sink:
-            return sink.commit(mine, tasks)
-    except PulsarError as error:
-        if error.tells_outcome:
-            raise
-        # Nothing was decided yet.
-        raise error.telling(f"nothing of what {mine.unit} wrote now is visible") from error
+        ) as sink,
+    ):
+        sink.commit(mine, tasks)
 
 
 def abort_unit(
@@ -381,7 +373,7 @@ def abort_unit(
             rest = [txn for txn in transactions if txn not in decided]
             # Those that end already would give no answer if a terminated topic takes part.
             joined = sink.context.coordinators.add_partition_to_all(rest, sink.log.topic)
-            _abort(sink.context, [txn for txn in rest if not isinstance(joined[txn], _ENDED)])
+            abort_all(sink.context, [txn for txn in rest if not isinstance(joined[txn], _ENDED)])
             if sink.attempts.exist():
                 sink.abort_attempts(but=decided)
     except PulsarError as error:
@@ -428,10 +420,10 @@ class OpenSink:
             self.log.state, options.sink_id, self.log.topic, first_stays=options.first_stays
         )
 
-    def commit(self, mine: Decision, tasks: Tasks) -> bool:
-        """Decide on these transactions and commit them, unless the unit is already committed.
+    def commit(self, mine: Decision, tasks: Tasks) -> None:
+        """Decide on these transactions and commit them. See `commit_unit`.
 
-        Returns whether they were committed; otherwise they are aborted. See `commit_unit`.
+        If the unit is committed already, they are aborted.
         """
         undone = self.log.undone
         if tasks.announced:
@@ -444,15 +436,15 @@ class OpenSink:
             verdict = judge(self.log.state, self.place, mine)
         finally:
             if verdict is not Verdict.NEW:
-                _abort(self.context, mine.transactions)
+                abort_all(self.context, mine.transactions)
         if verdict is not Verdict.NEW:
             if verdict is Verdict.ACCEPTED:
                 self.log.accepted(mine)
-            return False
+            return
         if mine.transactions:
             self._check_alive(mine, tasks)
             if lost := lost_topics(self.context, mine.ends):
-                _abort_lost(self.context, mine, mine.transactions, lost)
+                self._abort_lost(mine, mine.transactions, lost)
                 raise topic_lost(mine.unit, lost)
         with _telling(f"whether {mine.unit} is committed is not known", self._how_to_know(mine)):
             if mine.transactions:
@@ -463,7 +455,6 @@ class OpenSink:
                 self.carry_out(mine, taking_part=True)
             else:
                 self._finish(mine)
-        return True
 
     def abort_attempts(
         self, *, but: Collection[TxnId] = (), spare_this_process: bool = False
@@ -535,7 +526,7 @@ class OpenSink:
         """Forget what was committed, and abort what was not."""
         undone = self.log.undone
         if undone is not None:
-            _abort(self.context, undone.transactions)
+            abort_all(self.context, undone.transactions)
         self.abort_attempts()
         self.log.reset()
 
@@ -597,13 +588,20 @@ class OpenSink:
         """Abort what is alive, if that is certain to leave nothing of a decision committed."""
         if self.log.nothing_committed():
             # Committing the others would tear the unit.
-            _abort_lost(self.context, decision, alive, lost)
+            self._abort_lost(decision, alive, lost)
             return True
         if len(alive) < len(decision.transactions):
             return False
         # Their markers hide whether a commit is on its way: if so, it tears the unit in any case.
-        _abort_lost(self.context, decision, alive, lost)
+        self._abort_lost(decision, alive, lost)
         return not self.log.seen_markers()
+
+    def _abort_lost(
+        self, decision: Decision, transactions: Sequence[TxnId], lost: Mapping[str, str]
+    ) -> None:
+        """Abort transactions of a decision; `lost` are its `lost_topics`."""
+        stuck = {end.txn for end in decision.ends if lost.get(end.topic) == TERMINATED}
+        abort_all(self.context, transactions, stuck)
 
     def _give_up(
         self, decision: Decision, gone: Sequence[TxnId], lost: Mapping[str, str], *, again: bool
@@ -620,7 +618,7 @@ class OpenSink:
 
         Those that the last unit has left are looked for again: what held them can be gone now.
         """
-        self.log.finish(confirm(self.context, decision, self.log.done, just_now=just_now))
+        self.log.finish(confirm(self.context, decision, self.log.state.done, just_now=just_now))
 
     def _read_records_again(self, decision: Decision, proven: Set[TxnId]) -> None:
         """Have the records' topic know of commits that it was not told of, and read it again.
@@ -666,16 +664,11 @@ class OpenSink:
 
     def _end_all(self, transactions: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
         """Commit transactions in one round."""
-
-        def end(some: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
-            return self._coordinators.end_all(some, commit=True)
-
-        if not armed("between-ends"):
-            return end(transactions)
         # Crash points between two commits need commits one by one.
+        rounds = [[txn] for txn in transactions] if armed("between-ends") else [transactions]
         ends: dict[TxnId, PulsarError | None] = {}
-        for txn in transactions:
-            ends |= end([txn])
+        for some in rounds:
+            ends |= self._coordinators.end_all(some, commit=True)
             reach("between-ends")
         return ends
 
@@ -684,7 +677,7 @@ class OpenSink:
         taking_part = self._coordinators.add_partition_to_all(mine.transactions, self.log.topic)
         gone = [txn for txn, error in taking_part.items() if isinstance(error, _ENDED)]
         if gone:
-            _abort(self.context, [txn for txn in mine.transactions if txn not in gone])
+            abort_all(self.context, [txn for txn in mine.transactions if txn not in gone])
             is_other = tasks.driver not in (None, self.log.state.driver_before)
             if is_other and time.time() < tasks.begun + self._options.transaction_timeout:
                 raise overtaken(self.log.topic)
@@ -693,7 +686,7 @@ class OpenSink:
 
 
 @contextmanager
-def _telling(what: str, remedy: str) -> Iterator[None]:
+def _telling(what: str, remedy: str = "") -> Iterator[None]:
     """Have errors say what of a unit is visible, unless they do."""
     try:
         yield
@@ -703,25 +696,19 @@ def _telling(what: str, remedy: str) -> Iterator[None]:
         raise error.telling(what, remedy) from error
 
 
-def _abort(context: ClientContext, transactions: Sequence[TxnId]) -> None:
-    ends = context.coordinators.end_all(transactions, commit=False, timeout=_ABORT_SECONDS)
+def abort_all(
+    context: ClientContext, transactions: Sequence[TxnId], stuck: Collection[TxnId] = ()
+) -> None:
+    """Abort transactions. Never raises: what is left open ends by its timeout.
+
+    The coordinator gives no answer about those that are `stuck`, since a topic of theirs is
+    terminated. Their other topics learn of it at once.
+    """
+    sure = [txn for txn in transactions if txn not in stuck]
+    ends = context.coordinators.end_all(sure, commit=False, timeout=_ABORT_SECONDS)
     for txn, error in ends.items():
         if error is not None:
-            logger.warning("transaction %s ends by its time-out: %s", name_of(txn), error)
-
-
-def _abort_lost(
-    context: ClientContext,
-    decision: Decision,
-    transactions: Sequence[TxnId],
-    lost: Mapping[str, str],
-) -> None:
-    """Abort transactions of a decision; `lost` are its `lost_topics`.
-
-    The other topics of those that wrote to a terminated one learn of it at once.
-    """
-    stuck = {end.txn for end in decision.ends if lost.get(end.topic) == TERMINATED}
-    _abort(context, [txn for txn in transactions if txn not in stuck])
+            logger.warning("transaction %s ends by its timeout: %s", name_of(txn), error)
     unanswered = [txn for txn in transactions if txn in stuck]
     context.coordinators.end_all(unanswered, commit=False, timeout=_STUCK_SECONDS)
 

@@ -30,7 +30,6 @@ from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.retry import Backoff, retried
 from pulsar_spark.errors import (
-    BrokerError,
     ConsumerBusy,
     ProducerFenced,
     PulsarError,
@@ -75,8 +74,9 @@ class FencedTopic(Closing):
         self._consumer = HeldSubscription(context, topic, SUBSCRIPTION, EARLIEST, create=True)
         self.unprotected: list[Found] = []
         """What was read before it was acknowledged to make the broker accept messages again."""
-        # What `begin_together` has done ahead, for the first call that asks for it.
-        self._is_begun = False
+        self.is_begun = False
+        """Whether `begin_together` has had it."""
+        # What that has done ahead, for the first call that asks for it.
         self._refusal: PulsarError | None = None
         self._end: TopicEnd | None = None
         self._fenced: MessageIdAdv | None = None
@@ -88,11 +88,6 @@ class FencedTopic(Closing):
             batching_enabled=False, access_mode=pb.ExclusiveWithFencing, txn_enabled=True
         )
         return TopicProducer(self._context, self.topic, options)
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether `begin_together` has had it."""
-        return self._is_begun
 
     def check_exists(self) -> None:
         """Raise as `exists`."""
@@ -110,17 +105,15 @@ class FencedTopic(Closing):
         start(self._producer.abort_operation, _CLOSE_SECONDS, self._context.timers)
         self._consumer.close()
 
-    def attach(self, *, anew: bool = False) -> None:
+    def attach(self) -> None:
         """Subscribe, and fence other drivers; creates the topic and the subscription if missing.
 
-        Raises as `exists`, except to begin `anew`, and TopicNotFound if brokers create no topics.
+        Raises TopicNotFound if brokers create no topics.
         """
-        if not anew and not self._is_begun:
-            self.check_exists()
         try:
             if self._refusal is not None:
                 raise self._refusal
-            if not self._is_begun:
+            if not self.is_begun:
                 self.end()
         except TopicNotFound as error:
             raise TopicNotFound(
@@ -130,7 +123,7 @@ class FencedTopic(Closing):
                 broker=error.broker,
             ) from error
         except ConsumerBusy as error:
-            raise self._taken(error) from error
+            raise overtaken(self.topic, error.broker) from error
         try:
             self._producer.open()
             if self._fenced_at is None and not self._producer.is_connected:
@@ -191,14 +184,13 @@ class FencedTopic(Closing):
     def read(self, start: Position, last: MessageIdAdv) -> list[Found]:
         """Return what is stored from a position up to and including the message at `last`."""
         reader, self._reader = self._reader, None
-        if reader is None:
-            return read_all(self._context, self.topic, start, last)
-        try:
-            if self._fenced_at == last and reader.position <= start:
-                return [one for one in _found_by(reader, last) if one[0] >= start]
-        finally:
-            # Nothing depends on when the broker has closed it.
-            reader.begin_close()
+        if reader is not None:
+            try:
+                if self._fenced_at == last and reader.position <= start:
+                    return [one for one in _found_by(reader, last) if one[0] >= start]
+            finally:
+                # Nothing depends on when the broker has closed it.
+                reader.begin_close()
         return read_all(self._context, self.topic, start, last)
 
     def is_readable(self, stored: MessageIdAdv, *, wait: bool) -> MessageIdAdv | None:
@@ -237,7 +229,7 @@ class FencedTopic(Closing):
                 self._put(record, txn)
             self._producer.flush(self._timeout)
         except ProducerFenced as error:
-            raise self._taken(error) from error
+            raise overtaken(self.topic, error.broker) from error
 
     def _put(self, record: dict[str, Any], txn: TxnId | None = None) -> None:
         """Send a record without waiting for its receipt."""
@@ -260,9 +252,6 @@ class FencedTopic(Closing):
     def leave(self) -> None:
         """Let others write to the topic again; returns when the broker knows."""
         self._producer.close()
-
-    def _taken(self, error: BrokerError) -> SinkStateError:
-        return overtaken(self.topic, error.broker)
 
 
 def exists(context: ClientContext, topic: str, what: str) -> bool:
@@ -370,7 +359,7 @@ def begin_together(fences: Sequence[Fence]) -> None:
     timeout = topics[0]._timeout
     # A driver at work holds a subscription: who does not get it fences nobody.
     for topic, refusal in zip(topics, _all_attached(topics, timeout), strict=True):
-        topic._is_begun = True
+        topic.is_begun = True
         topic._refusal = refusal
     if any(topic._refusal is not None for topic in topics):
         return

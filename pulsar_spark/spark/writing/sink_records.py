@@ -27,7 +27,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pulsar_spark.errors import SinkStateError, without_credentials
@@ -339,16 +339,10 @@ def records_missing(topic: str, sink_id: str | None) -> SinkStateError:
 
 def record_of(kind: str, decision: Decision) -> dict[str, Any]:
     """Return the record of a decision, which is made now."""
-    unit = decision.unit
     record: dict[str, Any] = {
         "kind": kind,
-        "batch": unit.batch,
-        "job": unit.job,
-        "query": unit.query,
-        "run": unit.run,
-        "messages": decision.written.messages,
-        "digest": decision.written.digest,
-        "schemas": decision.written.schemas,
+        **asdict(decision.unit),
+        **decision.written._asdict(),
         "topics": decision.topics,
         "at": decision.at or time.time(),
         "txns": [],

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from pulsar_spark.engine.producers.partitioned_producer import (
     open_together,
 )
 from pulsar_spark.engine.producers.producer import TopicProducer
-from pulsar_spark.engine.transactions import ClientTransaction, name_of
+from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
     IncompleteWrite,
     InvalidRow,
@@ -47,13 +46,25 @@ from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.attempts import Announcer, Attempt
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
-from pulsar_spark.spark.writing.exactly_once import SinkOptions, Tasks, Turn, check_persistent
+from pulsar_spark.spark.writing.exactly_once import (
+    SinkOptions,
+    Tasks,
+    Turn,
+    abort_all,
+    check_persistent,
+)
 from pulsar_spark.spark.writing.fenced_topic import is_quota
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_digest import DIGEST_VERSION, Digest
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 from pulsar_spark.spark.writing.schemas import Target, target_for
-from pulsar_spark.spark.writing.sink_records import LastMessage, Unit, Written, text_digest
+from pulsar_spark.spark.writing.sink_records import (
+    Decision,
+    LastMessage,
+    Unit,
+    Written,
+    text_digest,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,9 +75,6 @@ _ROWS_OF_A_NAME = 1000
 # What Spark tells the tasks of a stream, those of writes in foreachBatch too.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-# A transaction that is not aborted within this time ends by its timeout.
-_ABORT_SECONDS = 10.0
-_UNANSWERED_SECONDS = 1.0
 # Without a guarantee: how long a task stays to hear what brokers refuse.
 _SETTLED_SECONDS = 1.0
 
@@ -104,31 +112,38 @@ class PulsarCommitMessage(WriterCommitMessage):
     read_from: tuple[int, int] | None = None
 
 
+@dataclass(slots=True)
+class TaskPlan:
+    """What the driver has tasks do; plain data.
+
+    `targets` are its schema choices by topic, `turn` is what it has found for an exactly-once
+    write. Tasks `in_stream` are of a micro-batch, of which Spark tells them; others of the `unit`.
+    """
+
+    options: WriteOptions
+    columns: WriteColumns
+    in_stream: bool = False
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    turn: Turn | None = None
+    unit: Unit = field(default_factory=Unit)
+
+
 class TaskWriter:
     """Writes the rows of one task, with one writer per topic.
 
     Topics that a record batch is the first to name are asked about together, and their producers
     are opened together. Those of a micro-batch are left to the stream's next task of this process.
 
-    `targets` are earlier schema choices by topic, `producer` the options of this task's producers,
-    `turn` is what the driver of an exactly-once write has found, `unit` what the task is part of.
+    `producer` has the options of this task's producers, `unit` is what the task is part of.
     """
 
     def __init__(
-        self,
-        context: ClientContext,
-        options: WriteOptions,
-        columns: WriteColumns,
-        producer: ProducerOptions,
-        targets: Mapping[str, Target] | None = None,
-        turn: Turn | None = None,
-        unit: Unit | None = None,
-        *,
-        in_stream: bool = False,
+        self, context: ClientContext, plan: TaskPlan, producer: ProducerOptions, unit: Unit
     ) -> None:
+        options, columns = plan.options, plan.columns
         self._context = context
-        self._turn = turn
-        self._unit = unit or Unit()
+        self._turn = plan.turn
+        self._unit = unit
         self._options = options
         self._columns = columns
         self._producer = producer
@@ -139,10 +154,10 @@ class TaskWriter:
             ids_grow=producer.resumes,
             digests=options.exactly_once is not None,
         )
-        self._targets: dict[str, Target] = dict(targets or {})
+        self._targets: dict[str, Target] = dict(plan.targets)
         # Ids that users give would be taken for repeated ones of the task before.
         has_ids = columns.position(names.SEQUENCE_ID) is not None
-        self._keeps = in_stream and options.wait_for_receipts and not has_ids
+        self._keeps = plan.in_stream and options.wait_for_receipts and not has_ids
         # What was asked for all topics of a record batch at once, before each is met.
         self._schemas: dict[str, SchemaInfo | PulsarError | None] = {}
         self._encoders: dict[str, RowEncoder] = {}
@@ -170,12 +185,8 @@ class TaskWriter:
                 raise _incomplete(part.batch.num_rows, len(messages), "made", part.topic)
         self._open(converted)
         for part, messages in converted:
-            try:
+            with self._losses_logged():
                 self._writer(part.topic).write(messages, part.locate)
-            except PulsarError as error:
-                if self._options.wait_for_receipts:
-                    raise
-                self._log_loss(error)
         if self._options.wait_for_receipts:
             self._check_duplicates()
         reach("task-midway")
@@ -190,25 +201,22 @@ class TaskWriter:
                 writer.flush()
             reach("task-flushed")
             self._check_duplicates()
-            _check_complete(self._commit_message())
+            check_complete([self._commit_message()])
             # All messages are acknowledged: an error from here on is no loss.
             self._leave()
             reach("task-left")
         else:
-            self._for_each(PartitionedProducer.flush_batches)
-            self._for_each(partial(_settle, deadline=Deadline(_SETTLED_SECONDS)))
+            for writer in self._writers.values():
+                with self._losses_logged():
+                    writer.flush_batches()
+            deadline = Deadline(_SETTLED_SECONDS)
+            for writer in self._writers.values():
+                with self._losses_logged():
+                    _settle(writer, deadline)
             self.abort()
             if (dropped := self._dropped()) is not None:
                 self._log_loss(dropped)
         return self._commit_message()
-
-    def _for_each(self, step: Callable[[PartitionedProducer], None]) -> None:
-        """Take a step with each writer; errors are logged."""
-        for writer in self._writers.values():
-            try:
-                step(writer)
-            except PulsarError as error:
-                self._log_loss(error)
 
     def abort(self, *, terminated: bool = False) -> None:
         """Leave the brokers without waiting for receipts, and abort the transaction.
@@ -217,11 +225,8 @@ class TaskWriter:
         """
         abort_together(list(self._writers.values()))
         if self._txn is not None:
-            txn = self._txn.txn_id
-            seconds = _UNANSWERED_SECONDS if terminated else _ABORT_SECONDS
-            ends = self._context.coordinators.end_all([txn], commit=False, timeout=seconds)
-            if (error := ends[txn]) is not None and not terminated:
-                logger.warning("transaction %s ends by its timeout: %s", name_of(txn), error)
+            own = [self._txn.txn_id]
+            abort_all(self._context, own, stuck=own if terminated else ())
 
     def _leave(self) -> None:
         close_together(list(self._writers.values()))
@@ -311,26 +316,18 @@ class TaskWriter:
     def _encoder(self, part: TopicRows) -> RowEncoder | None:
         """Return a topic's encoder; None if its failure is only counted."""
         found = self._encoders.get(part.topic)
-        if found is not None:
-            return found
-        try:
-            target = self._targets.get(part.topic)
-            if target is None:
-                target = self._find_target(part.topic)
-            self._targets[part.topic] = target
-            self._encoders[part.topic] = encoder = target.encoder(self._columns)
-        except PulsarError as error:
-            if self._options.wait_for_receipts:
-                raise
-            self._log_loss(error)
-            return None
-        return encoder
+        if found is None:
+            with self._losses_logged():
+                target = self._targets.get(part.topic) or self._find_target(part.topic)
+                self._targets[part.topic] = target
+                found = self._encoders[part.topic] = target.encoder(self._columns)
+        return found
 
     def _find_target(self, topic: str) -> Target:
         if topic not in self._schemas:
             return find_target(self._context, self._options, self._columns, topic)
         current = value_of(self._schemas.pop(topic))
-        return _chosen(topic, current, self._options, self._columns)
+        return target_for(topic_of(topic), current, self._columns, self._options.schema)
 
     def _open(self, converted: Sequence[tuple[TopicRows, OutgoingMessages]]) -> None:
         """Open what the messages for several topics need; writers raise what is in the way."""
@@ -347,13 +344,14 @@ class TaskWriter:
     def _writer(self, topic: str, partitions: int | None = None) -> PartitionedProducer:
         writer = self._writers.get(topic)
         if writer is None:
-            target = self._targets[topic]
+            target, sink = self._targets[topic], self._options.exactly_once
             options: ProducerOptions = replace(
-                self._producer,
-                schema=target.schema,
-                txn_enabled=self._options.exactly_once is not None,
+                self._producer, schema=target.schema, txn_enabled=sink is not None
             )
-            txn = self._transaction(topic)
+            if sink is not None:
+                check_persistent(TopicName.parse(topic))
+                if self._txn is None:
+                    self._begin(sink, topic)
             writer = self._writers[topic] = PartitionedProducer(
                 self._context,
                 topic,
@@ -361,23 +359,13 @@ class TaskWriter:
                 partitions=partitions,
                 in_order=self._options.wait_for_receipts,
                 on_too_large=None if self._options.wait_for_receipts else self._log_loss,
-                txn=txn,
+                txn=self._txn,
                 # A schema that has changed meanwhile has to be registered.
                 keep_as=(target.current,) if self._keeps else None,
             )
         return writer
 
-    def _transaction(self, topic: str) -> ClientTransaction | None:
-        """Return the task's transaction, begun for its first topic; None without exactly-once."""
-        sink = self._options.exactly_once
-        if sink is None:
-            return None
-        check_persistent(TopicName.parse(topic))
-        if self._txn is None:
-            self._txn = self._begun(sink, topic)
-        return self._txn
-
-    def _begun(self, sink: SinkOptions, topic: str) -> ClientTransaction:
+    def _begin(self, sink: SinkOptions, topic: str) -> None:
         """Begin the task's transaction, and let drivers know before anything takes part in it."""
         where = None if self._turn is None else self._turn.announcing
         with nullcontext() if where is None else Announcer(self._context, where) as announcer:
@@ -400,7 +388,16 @@ class TaskWriter:
                         "killed, readers wait for it until transactionTimeout: %s",
                         error,
                     )
-        return txn
+
+    @contextmanager
+    def _losses_logged(self) -> Iterator[None]:
+        """Log errors instead of raising them, if there is no guarantee."""
+        try:
+            yield
+        except PulsarError as error:
+            if self._options.wait_for_receipts:
+                raise
+            self._log_loss(error)
 
     def _log_loss(self, error: PulsarError) -> None:
         """Log the first of the errors that no guarantee makes fatal."""
@@ -421,13 +418,6 @@ def _settle(writer: PartitionedProducer, deadline: Deadline) -> None:
         writer.flush()
 
 
-def _check_complete(done: PulsarCommitMessage) -> None:
-    """Raise IncompleteWrite unless each row that a task was given is acknowledged."""
-    if done.acknowledged + done.failed != done.messages:
-        topics = sorted({topic_of(topic) for topic, _ in done.last_ids})
-        raise _incomplete(done.messages, done.acknowledged, "acknowledged", listed(topics) or None)
-
-
 def _incomplete(rows: int, messages: int, what: str, topic: str | None) -> IncompleteWrite:
     return IncompleteWrite(
         f"{rows} rows were given, and {messages} messages {what}",
@@ -445,14 +435,7 @@ def find_target(
     """
     raw = options.schema.value_format == "raw"
     current = None if raw else latest_schema(context.lookup, topic)
-    return _chosen(topic, current, options, columns)
-
-
-def _chosen(
-    topic: str, current: SchemaInfo | None, options: WriteOptions, columns: WriteColumns
-) -> Target:
-    owner = topic_of(topic)
-    return target_for(owner, current, columns, options.schema)
+    return target_for(topic_of(topic), current, columns, options.schema)
 
 
 def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Target]:
@@ -466,77 +449,69 @@ def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Targ
         return {options.topic: find_target(context, options, columns, options.topic)}
 
 
-def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
-    """Add up the counts of all tasks, without ids; None is a failed task."""
-    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
-    digests = [task.digest for task in written if task.digest is not None]
+def successful(messages: Iterable[WriterCommitMessage | None]) -> list[PulsarCommitMessage]:
+    """Return what the successful tasks say; None is a failed one."""
+    return [message for message in messages if isinstance(message, PulsarCommitMessage)]
+
+
+def sum_up(tasks: Sequence[PulsarCommitMessage]) -> PulsarCommitMessage:
+    """Add up the counts of tasks, without ids."""
+    digests = [task.digest for task in tasks if task.digest is not None]
     return PulsarCommitMessage(
-        messages=sum(task.messages for task in written),
-        acknowledged=sum(task.acknowledged for task in written),
-        failed=sum(task.failed for task in written),
+        messages=sum(task.messages for task in tasks),
+        acknowledged=sum(task.acknowledged for task in tasks),
+        failed=sum(task.failed for task in tasks),
         last_ids=(),
-        duplicates=sum(task.duplicates for task in written),
-        forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
+        duplicates=sum(task.duplicates for task in tasks),
+        forgetful=tuple(sorted({topic for task in tasks for topic in task.forgetful})),
         digest=sum(digests, Digest()) if digests else None,
-        schemas=tuple(sorted({pair for task in written for pair in task.schemas})),
+        schemas=tuple(sorted({pair for task in tasks for pair in task.schemas})),
     )
 
 
-def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
+def check_complete(tasks: Iterable[PulsarCommitMessage]) -> None:
     """Raise IncompleteWrite unless the brokers acknowledged each row that the tasks were given."""
-    for message in messages:
-        if isinstance(message, PulsarCommitMessage):
-            _check_complete(message)
+    for done in tasks:
+        if done.acknowledged + done.failed != done.messages:
+            topics = listed(sorted({topic_of(topic) for topic, _ in done.last_ids})) or None
+            raise _incomplete(done.messages, done.acknowledged, "acknowledged", topics)
 
 
-def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnId]:
-    """Return the transactions of the successful tasks."""
-    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
-    return [message.txn for message in written if message.txn is not None]
+def transactions_of(tasks: Iterable[PulsarCommitMessage]) -> list[TxnId]:
+    """Return the transactions of successful tasks."""
+    return [task.txn for task in tasks if task.txn is not None]
 
 
-def written_by(messages: Sequence[WriterCommitMessage | None]) -> Written:
-    """Return what all tasks have written."""
-    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
-    total = sum_up(messages)
+def decision_of(unit: Unit, tasks: Sequence[PulsarCommitMessage]) -> Decision:
+    """Return what is to be committed of a unit: all that its tasks have written."""
+    total = sum_up(tasks)
     digest = "" if total.digest is None else f"{DIGEST_VERSION}:{total.digest.total:016x}"
-    schemas = sorted({f"{topic} {version}" for task in written for topic, version in task.schemas})
-    return Written(total.messages, digest, text_digest("\n".join(schemas)) if digest else "")
-
-
-def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """Return the id of the query whose tasks these are, None if Spark did not tell it."""
-    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
-    return next((message.query for message in written if message.query is not None), None)
-
-
-def tasks_of(messages: Sequence[WriterCommitMessage | None]) -> Tasks:
-    """Return what successful tasks say about themselves."""
-    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
-    return Tasks(
-        next((task.driver for task in written if task.driver is not None), None),
-        any(task.announced for task in written),
-        min((task.begun for task in written if task.txn is not None), default=0.0),
-        next((Position(*task.read_from) for task in written if task.read_from is not None), None),
-    )
-
-
-def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    """Return the topics, without partitions, that successful tasks wrote to."""
-    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
-    return {topic_of(topic) for task in written for topic, _ in task.last_ids}
-
-
-def ends_of(messages: Sequence[WriterCommitMessage | None]) -> list[LastMessage]:
-    """Return where the transactions of the successful tasks end on their topic partitions."""
-    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
-    return [
+    schemas = "\n".join(sorted(f"{topic} {version}" for topic, version in total.schemas))
+    topics = {topic_of(topic) for task in tasks for topic, _ in task.last_ids}
+    ends = (
         LastMessage(task.txn, topic, Position(last.ledger_id, last.entry_id))
-        for task in written
+        for task in tasks
         if task.txn is not None
         for topic, text in task.last_ids
         for last in [MessageIdAdv.parse(text)]
-    ]
+    )
+    return Decision(
+        unit,
+        tuple(transactions_of(tasks)),
+        Written(total.messages, digest, text_digest(schemas) if digest else ""),
+        text_digest("\n".join(sorted(topics))),
+        tuple(ends),
+    )
+
+
+def tasks_of(tasks: Sequence[PulsarCommitMessage]) -> Tasks:
+    """Return what successful tasks say about themselves."""
+    return Tasks(
+        next((task.driver for task in tasks if task.driver is not None), None),
+        any(task.announced for task in tasks),
+        min((task.begun for task in tasks if task.txn is not None), default=0.0),
+        next((Position(*task.read_from) for task in tasks if task.read_from is not None), None),
+    )
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:
@@ -557,32 +532,21 @@ def warn_of_duplicates(total: PulsarCommitMessage) -> None:
         )
 
 
-def write_task(
-    options: WriteOptions,
-    columns: WriteColumns,
-    batches: Iterable[pa.RecordBatch],
-    targets: Mapping[str, Target] | None = None,
-    *,
-    in_stream: bool = False,
-    turn: Turn | None = None,
-    unit: Unit | None = None,
-) -> PulsarCommitMessage:
-    """Write all rows of a task and return the counts; `in_stream` are those of a micro-batch.
+def write_task(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
+    """Write all rows of a task and return the counts.
 
-    Those of a batch write are of the `unit`. Connects for the first row, and closes in any case.
-    Raises SinkStateError before it, if the task's micro-batch has no place in the sink whose driver
-    has let it write (`turn`).
+    Connects for the first row, and closes in any case. Raises SinkStateError before it, if the
+    task's micro-batch has no place in the sink whose driver has let it write.
     """
-    if in_stream:
+    unit = plan.unit
+    if plan.in_stream:
         unit = _micro_batch_of_task()
-        if turn is not None and unit.batch is not None:
-            turn.place.check(unit)
+        if plan.turn is not None and unit.batch is not None:
+            plan.turn.place.check(unit)
     keep_freed_memory()
-    with ClientContext.shared(options.client) as context:
-        producer, batches = _task_producer(options, columns, batches, in_stream=in_stream)
-        writer = TaskWriter(
-            context, options, columns, producer, targets, turn, unit, in_stream=in_stream
-        )
+    with ClientContext.shared(plan.options.client) as context:
+        producer, batches = _task_producer(plan, batches)
+        writer = TaskWriter(context, plan, producer, unit)
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -600,11 +564,7 @@ def deduplicates(options: WriteOptions, columns: WriteColumns) -> bool:
 
 
 def _task_producer(
-    options: WriteOptions,
-    columns: WriteColumns,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    in_stream: bool,
+    plan: TaskPlan, batches: Iterable[pa.RecordBatch]
 ) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
     """Return the options of this task's producers, and its rows.
 
@@ -612,20 +572,21 @@ def _task_producer(
     is the same whenever a task with these rows runs, so that messages are not stored twice. Each
     micro-batch has names of its own, as its ids may start anew.
     """
-    name = options.producer.producer_name
-    position = columns.position(names.SEQUENCE_ID)
-    if position is None or not deduplicates(options, columns):
-        return replace(options.producer, producer_name=_attempt_name(name)), batches
+    options = plan.options.producer
+    name, position = options.producer_name, plan.columns.position(names.SEQUENCE_ID)
+    if position is None or not deduplicates(plan.options, plan.columns):
+        return replace(options, producer_name=_attempt_name(name)), batches
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    micro_batch = _micro_batch_name()
+    unit = _micro_batch_of_task()
+    # It is the same when a micro-batch runs again, also after a restart of the query.
+    micro_batch = "" if unit.batch is None else f"{unit.query}/{unit.batch}:"
     rest = iter(batches)
     first: list[pa.RecordBatch] = []
-    while sum(batch.num_rows for batch in first) < _ROWS_OF_A_NAME:
-        batch = next(rest, None)
-        if batch is None:
-            break
+    for batch in rest:
         first.append(batch)
+        if sum(one.num_rows for one in first) >= _ROWS_OF_A_NAME:
+            break
     # Tasks don't know how many there are. With another number of tasks, a task of the same number
     # would have other rows, and a broker would drop them as duplicates of the first run's.
     digest = hashlib.blake2b(micro_batch.encode(), digest_size=6)
@@ -634,13 +595,11 @@ def _task_producer(
         part = batch.slice(0, left)
         left -= part.num_rows
         digest.update("".join(f"{own}," for own in part.column(position).to_pylist()).encode())
-        if in_stream and not micro_batch:
+        if plan.in_stream and not micro_batch:
             # Only a process that is none of Spark's tasks is not told the micro-batch. Its rows
             # tell then: the same ids alone do not make it the same.
             digest.update(repr(part.to_pylist()).encode())
-    producer = replace(
-        options.producer, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True
-    )
+    producer = replace(options, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True)
     return producer, chain(first, rest)
 
 
@@ -651,15 +610,6 @@ def _micro_batch_of_task() -> Unit:
         return Unit()
     batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
     return Unit(batch=None if batch is None else int(batch), query=query)
-
-
-def _micro_batch_name() -> str:
-    """Return what identifies the micro-batch that a task belongs to; empty outside of streams.
-
-    It is the same when a micro-batch runs again, also after a restart of the query.
-    """
-    unit = _micro_batch_of_task()
-    return "" if unit.batch is None else f"{unit.query}/{unit.batch}:"
 
 
 def _attempt_name(name: str | None) -> str | None:

@@ -43,24 +43,22 @@ from pulsar_spark.spark.compat import (
 )
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.workers import keep_modules
-from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.exactly_once import Turn, abort_unit, check_sink, commit_unit
-from pulsar_spark.spark.writing.schemas import Target
-from pulsar_spark.spark.writing.sink_records import Decision, Unit, text_digest
+from pulsar_spark.spark.writing.columns import leaves, plan_columns
+from pulsar_spark.spark.writing.exactly_once import abort_unit, check_sink, commit_unit
+from pulsar_spark.spark.writing.sink_records import Unit
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    TaskPlan,
     check_complete,
+    decision_of,
     deduplicates,
-    ends_of,
     find_targets,
-    query_of,
+    successful,
     sum_up,
     tasks_of,
-    topics_of,
     transactions_of,
     warn_of_duplicates,
     write_task,
-    written_by,
 )
 
 if TYPE_CHECKING:
@@ -84,19 +82,17 @@ class CheckedWriter:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._columns = plan_columns(
+        columns = plan_columns(
             schema,
             topic_given=options.topic is not None,
             value_format=options.schema.value_format,
         )
-        self._targets: dict[str, Target] = {}
-        self._turn: Turn | None = None
-        self._unit: Unit | None = None
+        self._plan = TaskPlan(options, columns, self.in_stream)
 
     @property
     def fate(self) -> str:
         """What happens to written rows when the job runs again."""
-        if deduplicates(self._options, self._columns):
+        if deduplicates(self._options, self._plan.columns):
             return "are left out where their topics deduplicate"
         return "will be there twice"
 
@@ -106,57 +102,61 @@ class CheckedWriter:
         And whether exactly-once works, if requested. If rows name their topics, the tasks ask about
         these.
         """
-        self._targets = find_targets(self._options, self._columns)
+        self._plan.targets = find_targets(self._options, self._plan.columns)
         if self._options.exactly_once is not None:
-            self._turn = check_sink(
+            self._plan.turn = check_sink(
                 self._options.client, self._options.exactly_once, in_stream=self.in_stream
             )
 
-    def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Commit rows written with exactly-once; return whether these rows were committed.
+    def commit_unit(
+        self, unit: Unit, messages: Sequence[WriterCommitMessage | None]
+    ) -> PulsarCommitMessage:
+        """Commit rows written with exactly-once; return the counts of all tasks.
 
         With any guarantee, raises IncompleteWrite if a task got fewer receipts than rows.
         """
-        sink = self._options.exactly_once
+        sink, tasks = self._options.exactly_once, successful(messages)
         if self._options.wait_for_receipts:
             try:
-                check_complete(messages)
+                check_complete(tasks)
             except IncompleteWrite as error:
                 if sink is None:
                     raise
                 raise error.telling(f"nothing of {unit} is visible") from error
-        if sink is None:
-            return True
-        decision = Decision(
-            unit,
-            tuple(transactions_of(messages)),
-            written_by(messages),
-            text_digest("\n".join(sorted(topics_of(messages)))),
-            tuple(ends_of(messages)),
-        )
-        return commit_unit(self._options.client, sink, decision, tasks_of(messages))
+        if sink is not None:
+            commit_unit(self._options.client, sink, decision_of(unit, tasks), tasks_of(tasks))
+        total = sum_up(tasks)
+        warn_of_duplicates(total)
+        return total
 
-    def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Abort rows written with exactly-once; return whether these rows were."""
-        sink = self._options.exactly_once
+    def abort_unit(
+        self, what: str, messages: Sequence[WriterCommitMessage | None], again: str
+    ) -> None:
+        """Abort rows written with exactly-once; otherwise tell what becomes of them `again`.
+
+        `what` failed.
+        """
+        sink, turn, tasks = self._options.exactly_once, self._plan.turn, successful(messages)
         if sink is not None:
             # Spark makes another writer to end a micro-batch than the one that was checked.
-            driver = tasks_of(messages).driver if self._turn is None else self._turn.driver
-            abort_unit(self._options.client, sink, transactions_of(messages), driver)
-        return sink is not None
+            driver = tasks_of(tasks).driver if turn is None else turn.driver
+            abort_unit(self._options.client, sink, transactions_of(tasks), driver)
+            logger.warning("%s failed", what)
+            return
+        logger.warning(
+            "%s failed; %d messages of %d successful tasks, and those that the others had sent, "
+            "stay on their topics, and %s %s",
+            what,
+            sum_up(tasks).acknowledged,
+            len(tasks),
+            self.fate,
+            again,
+        )
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
         keep_modules()
-        return write_task(
-            self._options,
-            self._columns,
-            batches,
-            self._targets,
-            in_stream=self.in_stream,
-            turn=self._turn,
-            unit=self._unit,
-        )
+        return write_task(self._plan, batches)
 
 
 class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
@@ -171,7 +171,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         super().__init__(options, schema)
         sink = options.exactly_once
         run = None if sink is None else sink.run_id
-        self._unit: Unit = Unit(job=secrets.token_hex(8), run=run)
+        self._plan.unit = Unit(job=secrets.token_hex(8), run=run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
@@ -179,34 +179,22 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows on the driver, if exactly-once, and log the counts."""
-        self.commit_unit(self._unit, messages)
-        total = sum_up(messages)
-        logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
+        total = self.commit_unit(self._plan.unit, messages)
+        ended_well = len(successful(messages))
+        logger.info("%d messages written by %d tasks", total.messages, ended_well)
         if total.failed:
             logger.warning(
                 "%d messages could not be written (deliveryGuarantee none)", total.failed
             )
-        warn_of_duplicates(total)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log that the job has failed; the rows that its tasks have written stay.
 
         With exactly-once they are aborted, unless committing them was decided.
         """
-        if self.abort_unit(messages):
-            logger.warning("the write of %s failed", self._unit)
-            return
-        logger.warning(
-            "the write failed; %d messages of %d successful tasks, and those that the others had "
-            "sent, stay on their topics, and %s if it runs again",
-            sum_up(messages).acknowledged,
-            _ended_well(messages),
-            self.fate,
-        )
-
-
-def _ended_well(messages: Sequence[WriterCommitMessage | None]) -> int:
-    return sum(message is not None for message in messages)
+        is_named = self._options.exactly_once is not None
+        named = f"the write of {self._plan.unit}" if is_named else "the write"
+        self.abort_unit(named, messages, "if it runs again")
 
 
 class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
@@ -216,9 +204,8 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch on the driver, if exactly-once, and log the counts."""
-        self.commit_unit(Unit(batch=batchId, query=query_of(messages)), messages)
-        total = sum_up(messages)
-        warn_of_duplicates(total)
+        told = (task.query for task in successful(messages) if task.query is not None)
+        total = self.commit_unit(Unit(batch=batchId, query=next(told, None)), messages)
         if self._options.wait_for_receipts:
             logger.info(
                 "micro-batch %d is committed: %d messages written by %d tasks, all acknowledged",
@@ -243,18 +230,7 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
 
         With exactly-once they are aborted, unless committing them was decided.
         """
-        total = sum_up(messages)
-        if self.abort_unit(messages):
-            logger.warning("micro-batch %d failed", batchId)
-            return
-        logger.warning(
-            "micro-batch %d failed; %d messages of %d successful tasks, and those that the others "
-            "had sent, stay on their topics, and %s when it runs again",
-            batchId,
-            total.acknowledged,
-            sum(message is not None for message in messages),
-            self.fate,
-        )
+        self.abort_unit(f"micro-batch {batchId}", messages, "when it runs again")
 
 
 class RowStreamWriter(PulsarStreamWriter):
@@ -269,14 +245,15 @@ class RowStreamWriter(PulsarStreamWriter):
 
     def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
         first = 0
-        positions = (*self._columns.values, *dict(self._columns.by_name).values())
+        columns = self._plan.columns
+        positions = (*columns.values, *dict(columns.by_name).values())
         used = [(position, self._schema.fields[position]) for position in positions]
         timed = [(position, field) for position, field in used if _has_times(field.dataType)]
         while some := self._next_rows(rows, first):
             for row, values in enumerate(some if timed else (), first):
                 for position, field in timed:
                     _check_times(field.dataType, values[position], field.name, row)
-            yield from rows_to_arrow(some, self._columns.frame)
+            yield from rows_to_arrow(some, columns.frame)
             first += len(some)
 
     def _next_rows(self, rows: Iterator[Row], first: int) -> list[Row]:
@@ -301,11 +278,7 @@ _TIMES = (TimestampType, TimestampNTZType, DateType)
 
 
 def _has_times(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_times(field.dataType) for field in kind.fields)
-    if isinstance(kind, MapType):
-        return _has_times(kind.keyType) or _has_times(kind.valueType)
-    return _has_times(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, _TIMES)
+    return any(isinstance(part, _TIMES) for _, part in leaves("", kind))
 
 
 def _check_times(kind: DataType, value: Any, place: str, row: int) -> None:

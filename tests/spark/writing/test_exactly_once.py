@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -419,15 +419,17 @@ def test_a_marker_whose_transaction_is_aborted_is_no_sign_of_a_commit(
 def test_a_driver_that_dies_while_it_drops_a_decision_leaves_that_to_the_next_one(
     broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    def abort_some(context: ClientContext, transactions: list[TxnId]) -> None:
-        abort(context, transactions[:after])
+    def abort_some(
+        context: ClientContext, transactions: list[TxnId], stuck: Collection[TxnId] = ()
+    ) -> None:
+        abort(context, transactions[:after], stuck)
         raise Died
 
-    abort = exactly_once._abort
+    abort = exactly_once.abort_all
     first = die_at(monkeypatch, sink, "after-decision")
     end(sink, first[:1], commit=False)
     with monkeypatch.context() as patched:
-        patched.setattr(exactly_once, "_abort", abort_some)
+        patched.setattr(exactly_once, "abort_all", abort_some)
         with pytest.raises(Died):
             sink.run(0)
     sink.run(0)
@@ -462,15 +464,17 @@ def test_a_driver_that_wakes_up_behind_its_decision_finds_it_dropped(
 def test_a_driver_that_is_overtaken_while_it_drops_a_decision_drops_nothing_of_the_next_one(
     broker: EmbeddedBroker, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overtaken(context: ClientContext, transactions: list[TxnId]) -> None:
+    def overtaken(
+        context: ClientContext, transactions: list[TxnId], stuck: Collection[TxnId] = ()
+    ) -> None:
         monkeypatch.undo()
         take_over(broker, sink, 0)
-        exactly_once._abort(context, transactions)
+        exactly_once.abort_all(context, transactions, stuck)
 
     first = die_at(monkeypatch, sink, "after-decision")
     end(sink, first[:1], commit=False)
     again = written(sink, 0)
-    monkeypatch.setattr(exactly_once, "_abort", overtaken)
+    monkeypatch.setattr(exactly_once, "abort_all", overtaken)
     with pytest.raises(SinkStateError, match="taken this sink over"):
         sink.writer().commit(list(again), 0)
     sink.writer().abort(list(again), 0)

@@ -36,7 +36,7 @@ def test_the_end_of_a_topic_that_is_taken_over_is_behind_the_fence(
     with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
         for name in ("records", "beside"):
             with FencedTopic(context, full(name), "the test") as first:
-                first.attach(anew=True)
+                first.attach()
                 first.append(RECORD)
         trouble(broker)
         with (

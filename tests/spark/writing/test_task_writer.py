@@ -46,7 +46,12 @@ from pulsar_spark.spark.writing import schemas, task_writer
 from pulsar_spark.spark.writing.columns import plan_columns
 from pulsar_spark.spark.writing.row_digest import Digest
 from pulsar_spark.spark.writing.row_encoder import EncodedRows, RowEncoder
-from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
+from pulsar_spark.spark.writing.task_writer import (
+    PulsarCommitMessage,
+    TaskPlan,
+    find_targets,
+    write_task,
+)
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, read, set_schema, values
 from tests.support.waiting import finish, wait_until
@@ -98,7 +103,7 @@ def write(
                 raise RuntimeError("killed")
             yield table.slice(start, batch_rows)
 
-    return write_task(parsed, planned, batches(), in_stream=in_stream)
+    return write_task(TaskPlan(parsed, planned, in_stream), batches())
 
 
 def test_a_task_returns_when_all_is_acknowledged(broker: EmbeddedBroker) -> None:
@@ -297,11 +302,11 @@ def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroke
         topic_given=True,
         value_format="auto",
     )
-    targets = find_targets(options, planned)
+    plan = TaskPlan(options, planned, targets=find_targets(options, planned))
     asked = broker.faults.seen("GET_SCHEMA")
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, None], "b": ["x", None, None]})
     for _ in range(2):
-        write_task(options, planned, [batch], targets)
+        write_task(plan, [batch])
     assert broker.faults.seen("GET_SCHEMA") == asked == 1
     rows = read(broker, {"topic": "t", "includeMetadata": "true"})
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, None), (None, None)] * 2
@@ -575,7 +580,7 @@ def test_tasks_add_up_to_the_digest_of_all_rows(broker: EmbeddedBroker) -> None:
         write(broker, {"value": values_[part], "__topic": topics[part]}, EXACTLY_ONCE)
         for part in (slice(30, None), slice(0, 7), slice(7, 30), slice(0, 0))
     ]
-    total = task_writer.sum_up([*tasks, None])
+    total = task_writer.sum_up(task_writer.successful([*tasks, None]))
     assert (total.digest, total.schemas) == (whole.digest, whole.schemas)
     assert total.schemas == ((full("t"), ""), (full("u"), ""))
     assert tasks[-1].digest == Digest()
@@ -805,7 +810,7 @@ def test_a_topic_that_does_not_deduplicate_is_told_of(
     broker.create_topic("t")
     done = write(broker, rows(range(10)), NAMED)
     assert done.forgetful == (full("t"),)
-    task_writer.warn_of_duplicates(task_writer.sum_up([done, None, done]))
+    task_writer.warn_of_duplicates(task_writer.sum_up([done, done]))
     assert "does not deduplicate" in caplog.text
     assert write(deduplicating, rows(range(10)), NAMED).forgetful == ()
     # With the producer's own ids, deduplication was not requested.
