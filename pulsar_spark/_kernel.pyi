@@ -1,13 +1,14 @@
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
+
+from pulsar_spark.protocol.blocks import Progress
 
 __all__ = [
     "CONTRACT",
     "BlockDecoder",
     "Columns",
     "Memory",
-    "Progress",
     "SendEncoder",
     "ValueDecoder",
     "ValueEncoder",
@@ -29,12 +30,6 @@ class Memory:
 _Buffer = bytes | bytearray | memoryview
 _Values = bytes | Memory
 
-class Progress(NamedTuple):
-    at: int
-    status: int
-    messages: int
-    position: tuple[int, int, int]
-
 def hash_values(
     values: Sequence[bytes | None], seed: int, word: int = 0, words: bytes | None = None
 ) -> bytes: ...
@@ -48,8 +43,6 @@ class BlockDecoder:
     ) -> BlockDecoder: ...
     @property
     def rows(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
     @property
     def slow_frames(self) -> int: ...
     def decode(
@@ -72,8 +65,6 @@ class SendEncoder:
         compression: int,
         compress: Callable[[int, _Buffer], _Buffer],
     ) -> SendEncoder: ...
-    @property
-    def compression(self) -> int: ...
     @property
     def overhead(self) -> int: ...
     def encode(

@@ -3,7 +3,7 @@
 //! What the plain reader in Python refuses is refused here too, without a reason: it finds that.
 
 use crate::columns::check_text;
-use crate::values::{scaled, Column, List};
+use crate::values::{scaled, widened, Column, Decimal, List};
 use crate::wire::{Reader, Result, Unusual};
 
 /// How to read a value, and what it becomes: `schema/avro/resolution.py` explains each.
@@ -61,12 +61,7 @@ pub enum Into {
     Text,
     Uuid,
     Duration,
-    /// The unscaled number, multiplied, divided without a rest, and below the bound.
-    Decimal {
-        factor: i128,
-        divisor: i128,
-        bound: i128,
-    },
+    Decimal(Decimal),
 }
 
 /// An item's least bytes, and how many flat columns it needs.
@@ -295,12 +290,9 @@ impl Number {
             Written::Boolean => {
                 let [byte] = cursor.rest.array()?;
                 match (byte, into) {
-                    (0 | 1, None) => Ok(()),
-                    (0 | 1, Some(Column::Boolean(column))) => {
-                        column.push(Some(byte == 1));
-                        Ok(())
-                    }
-                    _ => Err(Unusual),
+                    (0 | 1, None) => {}
+                    (0 | 1, Some(Column::Boolean(column))) => column.push(Some(byte == 1)),
+                    _ => return Err(Unusual),
                 }
             }
             Written::Int | Written::Long => {
@@ -308,21 +300,27 @@ impl Number {
                 if self.written == Written::Int {
                     i32::try_from(number).map_err(|_| Unusual)?;
                 }
-                self.put_whole(number, into)
+                self.put_whole(number, into)?;
             }
-            Written::Float => put_float(u32::from_le_bytes(cursor.rest.array()?), into),
+            Written::Float => {
+                let bits = u32::from_le_bytes(cursor.rest.array()?);
+                match into {
+                    None => {}
+                    Some(Column::Fixed32(column)) => column.push(Some(bits)),
+                    Some(Column::Fixed64(column)) => column.push(Some(widened(bits))),
+                    Some(_) => return Err(Unusual),
+                }
+            }
             Written::Double => {
                 let bits = u64::from_le_bytes(cursor.rest.array()?);
                 match into {
-                    None => Ok(()),
-                    Some(Column::Fixed64(column)) => {
-                        column.push(Some(bits));
-                        Ok(())
-                    }
-                    Some(_) => Err(Unusual),
+                    None => {}
+                    Some(Column::Fixed64(column)) => column.push(Some(bits)),
+                    Some(_) => return Err(Unusual),
                 }
             }
         }
+        Ok(())
     }
 
     #[inline]
@@ -353,26 +351,6 @@ impl Number {
     }
 }
 
-fn put_float(bits: u32, into: Option<&mut Column>) -> Result<()> {
-    match into {
-        None => {}
-        Some(Column::Fixed32(column)) => column.push(Some(bits)),
-        Some(Column::Fixed64(column)) => column.push(Some(widened(bits))),
-        Some(_) => return Err(Unusual),
-    }
-    Ok(())
-}
-
-/// The bits of a double with a float's value. Of what is no number, processors keep the bits too.
-pub fn widened(bits: u32) -> u64 {
-    let float = f32::from_bits(bits);
-    if !float.is_nan() {
-        return f64::from(float).to_bits();
-    }
-    let (sign, payload) = (u64::from(bits >> 31), u64::from(bits & 0x007f_ffff));
-    sign << 63 | 0x7ff8 << 48 | payload << 29
-}
-
 impl Into {
     #[inline]
     fn put(&self, bytes: &[u8], into: Option<&mut Column>) -> Result<()> {
@@ -394,12 +372,8 @@ impl Into {
                 own.end(true);
                 Ok(())
             }
-            (Into::Decimal { factor, divisor, bound }, into) => {
-                let scaled = unscaled(bytes)?.checked_mul(*factor).ok_or(Unusual)?;
-                let (number, rest) = (scaled / divisor, scaled % divisor);
-                if rest != 0 || number >= *bound || number <= -bound {
-                    return Err(Unusual);
-                }
+            (Into::Decimal(decimal), into) => {
+                let number = decimal.rescaled(unscaled(bytes)?)?;
                 match into {
                     None => {}
                     Some(Column::Fixed128(column)) => column.push(Some(number as u128)),

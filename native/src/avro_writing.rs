@@ -3,10 +3,9 @@
 //! A row is either written whole or refused: the reference in Python then writes it, or tells why it
 //! cannot be written (Avro 1.12 specification, Binary Encoding).
 
-use crate::avro::widened;
 use crate::given::Array;
-use crate::values::scaled;
-use crate::wire::{put_number, Result, Unusual};
+use crate::values::{scaled, Decimal};
+use crate::wire::{put_zigzag, Result, Unusual};
 
 /// How a value is written.
 #[repr(u8)]
@@ -31,14 +30,8 @@ pub enum Plan {
     UuidText,
     Uuid,
     Duration,
-    /// The unscaled number, multiplied, divided without a rest, and below the bound; of a size, or
-    /// of as few bytes as it takes.
-    Decimal {
-        factor: i128,
-        divisor: i128,
-        bound: i128,
-        size: Option<usize>,
-    },
+    /// Of a size, or of as few bytes as it takes.
+    Decimal(Decimal, Option<usize>),
     Record(Vec<Step>),
     Array(Box<Plan>),
     Map(Box<Plan>),
@@ -84,19 +77,13 @@ impl Plan {
                 if factor != divisor {
                     number = scaled(number, *factor, *divisor)?;
                 }
-                put_long(out, number);
+                put_zigzag(out, number);
             }
             Plan::Float(true) => out.extend_from_slice(&given.number::<4>(row)?),
             Plan::Float(false) => {
                 out.extend_from_slice(&(given.whole(row)? as f32).to_le_bytes());
             }
-            Plan::Double(true) => match given.number::<8>(row) {
-                Ok(bytes) => out.extend_from_slice(&bytes),
-                Err(_) => {
-                    let bits = u32::from_le_bytes(given.number(row)?);
-                    out.extend_from_slice(&widened(bits).to_le_bytes());
-                }
-            },
+            Plan::Double(true) => out.extend_from_slice(&given.double(row)?),
             Plan::Double(false) => {
                 out.extend_from_slice(&(given.whole(row)? as f64).to_le_bytes());
             }
@@ -114,13 +101,8 @@ impl Plan {
             }
             Plan::Uuid => out.extend_from_slice(&uuid(given.bytes(row)?)?),
             Plan::Duration => write_duration(given, row, out)?,
-            Plan::Decimal { factor, divisor, bound, size } => {
-                let number = i128::from_le_bytes(given.number(row)?);
-                let number = number.checked_mul(*factor).ok_or(Unusual)?;
-                let (number, rest) = (number / divisor, number % divisor);
-                if rest != 0 || number >= *bound || number <= -bound {
-                    return Err(Unusual);
-                }
+            Plan::Decimal(decimal, size) => {
+                let number = decimal.rescaled(i128::from_le_bytes(given.number(row)?))?;
                 put_decimal(out, number, *size)?;
             }
             Plan::Record(steps) => write_record(steps, given, row, out)?,
@@ -152,7 +134,7 @@ fn write_record(steps: &[Step], given: &Array, row: usize, out: &mut Vec<u8>) ->
 #[inline(never)]
 fn write_array(items: &Plan, given: &Array, row: usize, out: &mut Vec<u8>) -> Result<()> {
     let (column, rows) = given.items(row)?;
-    put_long(out, rows.len() as i64);
+    put_zigzag(out, rows.len() as i64);
     if !rows.is_empty() {
         for row in rows {
             items.write(column, row, out)?;
@@ -166,7 +148,7 @@ fn write_array(items: &Plan, given: &Array, row: usize, out: &mut Vec<u8>) -> Re
 fn write_map(values: &Plan, given: &Array, row: usize, out: &mut Vec<u8>) -> Result<()> {
     let (column, rows) = given.items(row)?;
     let [keys, own] = column.parts()? else { return Err(Unusual) };
-    put_long(out, rows.len() as i64);
+    put_zigzag(out, rows.len() as i64);
     if !rows.is_empty() {
         for row in rows {
             put_sized(out, keys.bytes(row)?);
@@ -225,13 +207,8 @@ fn write_duration(given: &Array, row: usize, out: &mut Vec<u8>) -> Result<()> {
 }
 
 #[inline]
-fn put_long(out: &mut Vec<u8>, number: i64) {
-    put_number(out, (number << 1 ^ number >> 63) as u64);
-}
-
-#[inline]
 fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_long(out, bytes.len() as i64);
+    put_zigzag(out, bytes.len() as i64);
     out.extend_from_slice(bytes);
 }
 
@@ -247,7 +224,7 @@ fn put_decimal(out: &mut Vec<u8>, number: i128, size: Option<usize>) -> Result<(
     let least = bits / 8 + 1;
     let size = match size {
         None => {
-            put_long(out, least as i64);
+            put_zigzag(out, least as i64);
             least
         }
         Some(size) if size < least => return Err(Unusual),

@@ -1,6 +1,6 @@
 //! Batches: the messages of an entry's body, each with metadata and payload.
 
-use crate::frame::{pair, Pair};
+use crate::frame::{pair, Fields, Pair};
 use crate::wire::{be32, Reader, Result, Unusual};
 
 const PROPERTIES: u64 = 0x0a;
@@ -12,12 +12,8 @@ const MIN_MESSAGE: usize = 6;
 #[derive(Default)]
 pub struct Message<'a> {
     pub properties: Properties<'a>,
-    pub key: Option<&'a [u8]>,
-    pub key_is_base64: bool,
-    pub event_time: u64,
-    pub ordering_key: Option<&'a [u8]>,
+    pub fields: Fields<'a>,
     pub sequence_id: Option<u64>,
-    pub null_value: bool,
     /// Compaction has removed the message.
     pub compacted_out: bool,
     pub payload: &'a [u8],
@@ -65,14 +61,14 @@ pub fn message(body: &[u8], at: usize) -> Result<(Message<'_>, usize)> {
                 found.properties.metadata = metadata;
                 found.properties.count += 1;
             }
-            0x12 => found.key = Some(reader.bytes()?),
+            0x12 => found.fields.key = Some(reader.bytes()?),
             PAYLOAD_SIZE => size = Some(reader.int()? as usize),
             0x20 => found.compacted_out = reader.flag()?,
-            0x28 => found.event_time = reader.number()?,
-            0x30 => found.key_is_base64 = reader.flag()?,
-            0x3a => found.ordering_key = Some(reader.bytes()?),
+            0x28 => found.fields.event_time = reader.number()?,
+            0x30 => found.fields.key_is_base64 = reader.flag()?,
+            0x3a => found.fields.ordering_key = Some(reader.bytes()?),
             0x40 => found.sequence_id = Some(reader.number()?),
-            0x48 => found.null_value = reader.flag()?,
+            0x48 => found.fields.null_value = reader.flag()?,
             // null_partition_key
             0x50 => drop(reader.flag()?),
             _ => return Err(Unusual),

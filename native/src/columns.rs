@@ -1,11 +1,11 @@
 //! Rows in the making, laid out as Arrow has them; knows nothing of Python.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::frame::Pair;
+use crate::frame::{Fields, Pair};
 use crate::wire::{put_base64, Result, Unusual};
 
 /// The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
@@ -300,12 +300,8 @@ pub struct Shared<'a> {
 #[derive(Default)]
 pub struct Own<'a, P> {
     pub batch_index: i32,
-    pub value: Option<&'a [u8]>,
-    pub size: usize,
-    pub key: Option<&'a [u8]>,
-    pub key_is_base64: bool,
-    pub event_time: u64,
-    pub ordering_key: Option<&'a [u8]>,
+    pub payload: &'a [u8],
+    pub fields: Fields<'a>,
     pub sequence_id: i64,
     pub index: Option<i64>,
     pub properties: P,
@@ -400,9 +396,8 @@ macro_rules! columns {
         impl Columns {
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            fn new(names: &[String]) -> Self {
-                let wanted = |name| names.iter().any(|wanted| wanted == name);
-                Columns { $($name: wanted(stringify!($name)).then($kind::default),)* }
+            fn new(names: &HashSet<String>) -> Self {
+                Columns { $($name: names.contains(stringify!($name)).then($kind::default),)* }
             }
 
             /// Each of them, with its name.
@@ -451,7 +446,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    pub fn new(columns: &[String]) -> Self {
+    pub fn new(columns: &HashSet<String>) -> Self {
         Rows { columns: Columns::new(columns), ..Rows::default() }
     }
 
@@ -479,12 +474,13 @@ impl Rows {
         id: &[u8],
         own: Own<'a, impl Iterator<Item = Pair<'a>>>,
     ) -> Result<()> {
+        let fields = own.fields;
         if let Some(column) = &mut self.columns.value {
-            column.push(own.value)?;
+            column.push((!fields.null_value).then_some(own.payload))?;
         }
         if let Some(column) = &mut self.columns.key {
-            match own.key {
-                Some(text) if own.key_is_base64 => {
+            match fields.key {
+                Some(text) if fields.key_is_base64 => {
                     put_base64(&mut column.data, text)?;
                     column.end(true)?;
                     self.pushed_inexact = true;
@@ -496,9 +492,9 @@ impl Rows {
             column.push(Some(id))?;
         }
         if let Some(column) = &mut self.columns.event_time {
-            let millis = own.event_time.min(LAST_MILLIS) as i64;
+            let millis = fields.event_time.min(LAST_MILLIS) as i64;
             column.push((millis > 0).then_some(millis * 1000));
-            self.pushed_inexact |= own.event_time > LAST_MILLIS;
+            self.pushed_inexact |= fields.event_time > LAST_MILLIS;
         }
         if let Some(column) = &mut self.columns.properties {
             column.push(own.properties)?;
@@ -510,10 +506,10 @@ impl Rows {
             column.push(Some(own.sequence_id));
         }
         if let Some(column) = &mut self.columns.ordering_key {
-            column.push(own.ordering_key)?;
+            column.push(fields.ordering_key)?;
         }
         if let Some(column) = &mut self.columns.size {
-            column.push(Some(i32::try_from(own.size).map_err(|_| Unusual)?));
+            column.push(Some(i32::try_from(own.payload.len()).map_err(|_| Unusual)?));
         }
         if let Some(column) = &mut self.columns.index {
             column.push(own.index);
@@ -619,10 +615,10 @@ mod tests {
 
     #[test]
     fn an_event_time_that_is_too_late_is_the_last_one() {
-        let mut rows = Rows::new(&["event_time".to_string()]);
+        let mut rows = Rows::new(&HashSet::from(["event_time".to_string()]));
         for event_time in [1, LAST_MILLIS, LAST_MILLIS + 1, u64::MAX, 0] {
-            let properties = std::iter::empty();
-            let own = Own { event_time, properties, ..Own::default() };
+            let fields = Fields { event_time, ..Fields::default() };
+            let own = Own { fields, properties: std::iter::empty(), ..Own::default() };
             rows.push(b"", own).unwrap();
         }
         let found = rows.columns.event_time.unwrap();

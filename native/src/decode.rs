@@ -1,5 +1,7 @@
 //! The decoder: frames of a consumer, in order, become rows.
 
+use std::collections::HashSet;
+
 use crate::batch;
 use crate::columns::{Own, Rows, Shared};
 use crate::frame::{command, parts, Metadata, Parts};
@@ -17,9 +19,10 @@ pub enum Status {
     Slow = 3,
 }
 
+#[cfg_attr(feature = "python", derive(pyo3::FromPyObject))]
 pub struct Options {
     pub partition: i32,
-    pub columns: Vec<String>,
+    pub columns: HashSet<String>,
     pub end: Option<Place>,
     pub max_rows: usize,
     pub max_bytes: usize,
@@ -276,12 +279,8 @@ impl Decoder {
     ) -> Result<()> {
         let own = Own {
             batch_index: -1,
-            value: (!metadata.null_value).then_some(payload),
-            size: payload.len(),
-            key: metadata.key,
-            key_is_base64: metadata.key_is_base64,
-            event_time: metadata.event_time,
-            ordering_key: metadata.ordering_key,
+            payload,
+            fields: metadata.fields,
             sequence_id: metadata.sequence_id as i64,
             index,
             properties: metadata.properties.iter().copied(),
@@ -346,12 +345,8 @@ impl Decoder {
                 let own_id = message.sequence_id.map(|id| id as i64);
                 let own = Own {
                     batch_index: index,
-                    value: (!message.null_value).then_some(message.payload),
-                    size: message.payload.len(),
-                    key: message.key,
-                    key_is_base64: message.key_is_base64,
-                    event_time: message.event_time,
-                    ordering_key: message.ordering_key,
+                    payload: message.payload,
+                    fields: message.fields,
                     sequence_id: own_id
                         .unwrap_or((metadata.sequence_id as i64).wrapping_add(i64::from(index))),
                     // It is that of the last message.
@@ -361,12 +356,12 @@ impl Decoder {
                 self.rows.push(&id, own)?;
                 (reached, reached_at) = (index + 1, end);
             }
-            if message.key_is_base64
+            if message.fields.key_is_base64
                 && self.rows.columns.key.is_some()
                 && (!taken || message.compacted_out)
             {
                 // A batch with a key that cannot be read is left whole.
-                put_base64(&mut Vec::new(), message.key.unwrap_or_default())?;
+                put_base64(&mut Vec::new(), message.fields.key.unwrap_or_default())?;
             }
             offset = end;
             if checked && full {

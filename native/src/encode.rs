@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::wire::{put_number, Reader, Result, Unusual};
+use crate::wire::{put_number, put_sized, Reader, Result, Unusual};
 
 const CHECKSUM: [u8; 2] = [0x0e, 0x01];
 /// Of a SEND: its type, and the tag of its body.
@@ -239,7 +239,7 @@ fn txn_of(fields: &[u8]) -> Result<Option<(u64, u64)>> {
 #[derive(Default)]
 pub struct Frames {
     heads: Vec<u8>,
-    bodies: Vec<u8>,
+    pub bodies: Vec<u8>,
     /// Where those of each frame end.
     cuts: Vec<(usize, usize)>,
 }
@@ -254,11 +254,6 @@ impl Frames {
     /// Bytes of memory in use.
     pub fn capacity(&self) -> usize {
         self.heads.capacity() + self.bodies.capacity()
-    }
-
-    /// Put a batch as the next frame's body.
-    pub fn put_batch(&mut self, columns: &Columns, range: Range<usize>) -> Result<()> {
-        put_batch(&mut self.bodies, columns, range)
     }
 
     /// Put the next frame's body, in place of one that was put.
@@ -388,7 +383,7 @@ pub fn column_edges(numbers: &[u8], width: usize, size: usize) -> Result<Vec<usi
 }
 
 /// Append the body of a batch of a range of the messages.
-fn put_batch(out: &mut Vec<u8>, columns: &Columns, range: Range<usize>) -> Result<()> {
+pub fn put_batch(out: &mut Vec<u8>, columns: &Columns, range: Range<usize>) -> Result<()> {
     for index in range {
         let payload = columns.payloads[index];
         let start = out.len();
@@ -422,11 +417,6 @@ fn put_batch(out: &mut Vec<u8>, columns: &Columns, range: Range<usize>) -> Resul
         out.extend_from_slice(payload);
     }
     Ok(())
-}
-
-fn put_sized(out: &mut Vec<u8>, data: &[u8]) {
-    put_number(out, data.len() as u64);
-    out.extend_from_slice(data);
 }
 
 fn set_be32(out: &mut [u8], at: usize, value: usize) -> Result<()> {
@@ -470,9 +460,9 @@ mod tests {
         put_batch(&mut body, &columns, 0..2).unwrap();
         let (first, end) = batch::message(&body, 0).unwrap();
         let (second, end) = batch::message(&body, end).unwrap();
-        assert_eq!((first.payload, first.key), (&b"one"[..], Some(&b"k"[..])));
+        assert_eq!((first.payload, first.fields.key), (&b"one"[..], Some(&b"k"[..])));
         assert_eq!((second.payload, second.sequence_id), (&b""[..], Some(128)));
-        assert_eq!((second.event_time, second.null_value), (7, true));
+        assert_eq!((second.fields.event_time, second.fields.null_value), (7, true));
         assert_eq!(end, body.len());
 
         let entry = Entry {

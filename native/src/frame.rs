@@ -71,18 +71,18 @@ fn receipt_frame(data: &[u8], at: usize, limit: usize) -> Result<(usize, i64, [i
     reader.expect(0x08)?;
     let producer = reader.number()? as i64;
     reader.expect(0x10)?;
-    let sequence_id = reader.signed()?;
+    let sequence_id = reader.number()? as i64;
     reader.expect(0x1a)?;
     let mut id = Reader::new(reader.bytes()?);
     id.expect(0x08)?;
-    let ledger = id.signed()?;
+    let ledger = id.number()? as i64;
     id.expect(0x10)?;
-    let entry = id.signed()?;
+    let entry = id.number()? as i64;
     if id.has(0x18) {
-        id.signed()?;
+        id.number()?;
     }
     // 2^64-1 and 0 are said where there is none.
-    let highest = match if reader.has(0x20) { reader.signed()? } else { -1 } {
+    let highest = match if reader.has(0x20) { reader.number()? as i64 } else { -1 } {
         -1 => sequence_id,
         highest => highest.max(sequence_id),
     };
@@ -109,17 +109,11 @@ pub fn command(frame: &[u8]) -> Result<Command<'_>> {
     reader.number()?;
     reader.expect(0x12)?;
     let mut id = Reader::new(reader.bytes()?);
-    id.expect(0x08)?;
-    let ledger = id.shortest()? as i64;
-    id.expect(0x10)?;
-    let entry = id.shortest()? as i64;
+    // The partition that goes into ids is the reader's own.
+    let (ledger, entry, _) = place(&mut id)?;
     if entry == i64::MAX {
         // No position can be after it.
         return Err(Unusual);
-    }
-    if id.has(0x18) {
-        // The partition, -1 on a topic without: what goes into ids is the reader's own.
-        id.signed()?;
     }
     let first_chunk = if id.has(0x3a) { Some(chunk_place(id.bytes()?)?) } else { None };
     // Java reads it as a signed number.
@@ -136,12 +130,18 @@ pub fn command(frame: &[u8]) -> Result<Command<'_>> {
 
 fn chunk_place(data: &[u8]) -> Result<(i64, i64, i64)> {
     let mut id = Reader::new(data);
+    let found = place(&mut id)?;
+    id.is_empty().then_some(found).ok_or(Unusual)
+}
+
+/// What an id begins with: ledger, entry, and the partition, -1 on a topic without.
+fn place(id: &mut Reader) -> Result<(i64, i64, i64)> {
     id.expect(0x08)?;
     let ledger = id.shortest()? as i64;
     id.expect(0x10)?;
     let entry = id.shortest()? as i64;
-    let partition = if id.has(0x18) { id.signed()? } else { -1 };
-    id.is_empty().then_some((ledger, entry, partition)).ok_or(Unusual)
+    let partition = if id.has(0x18) { id.number()? as i64 } else { -1 };
+    Ok((ledger, entry, partition))
 }
 
 /// What is behind the command: the broker's index, the checksum and what it covers, in which lie
@@ -189,6 +189,16 @@ pub fn parts(rest: &[u8]) -> Result<Parts<'_>> {
 
 pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
+/// What a message has of its own, besides its properties: in its metadata, in a batch or alone.
+#[derive(Clone, Copy, Default)]
+pub struct Fields<'a> {
+    pub key: Option<&'a [u8]>,
+    pub key_is_base64: bool,
+    pub event_time: u64,
+    pub ordering_key: Option<&'a [u8]>,
+    pub null_value: bool,
+}
+
 /// The fields of MessageMetadata that are of use here; `count` is 0 outside of a batch.
 #[derive(Default)]
 pub struct Metadata<'a> {
@@ -197,15 +207,11 @@ pub struct Metadata<'a> {
     pub publish_time: u64,
     pub properties: Vec<Pair<'a>>,
     pub replicated_from: Option<&'a [u8]>,
-    pub key: Option<&'a [u8]>,
     pub codec: i32,
     pub uncompressed_size: i32,
     pub count: i32,
-    pub event_time: u64,
     pub schema_version: &'a [u8],
-    pub key_is_base64: bool,
-    pub ordering_key: Option<&'a [u8]>,
-    pub null_value: bool,
+    pub fields: Fields<'a>,
 }
 
 impl<'a> Metadata<'a> {
@@ -223,7 +229,7 @@ impl<'a> Metadata<'a> {
             match reader.tag(&mut last, &[PROPERTIES, REPLICATE_TO])? {
                 PROPERTIES => found.properties.push(pair(reader.bytes()?)?),
                 0x2a => found.replicated_from = Some(reader.bytes()?),
-                0x32 => found.key = Some(reader.bytes()?),
+                0x32 => found.fields.key = Some(reader.bytes()?),
                 0x40 => found.codec = reader.int()?,
                 0x48 => found.uncompressed_size = reader.int()?,
                 0x58 => {
@@ -232,11 +238,11 @@ impl<'a> Metadata<'a> {
                         return Err(Unusual);
                     }
                 }
-                0x60 => found.event_time = reader.number()?,
+                0x60 => found.fields.event_time = reader.number()?,
                 0x82 => found.schema_version = reader.bytes()?,
-                0x88 => found.key_is_base64 = reader.flag()?,
-                0x92 => found.ordering_key = Some(reader.bytes()?),
-                0xc8 => found.null_value = reader.flag()?,
+                0x88 => found.fields.key_is_base64 = reader.flag()?,
+                0x92 => found.fields.ordering_key = Some(reader.bytes()?),
+                0xc8 => found.fields.null_value = reader.flag()?,
                 // deliver_at_time, the transaction, highest_sequence_id, null_partition_key,
                 // entry_hash_min, entry_hash_max
                 0x98 | 0xb0 | 0xb8 | 0xc0 | 0xf0 | 0x108 | 0x110 => drop(reader.number()?),

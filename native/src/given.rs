@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use crate::values::Kind;
-use crate::wire::{Result, Unusual};
+use crate::values::{widened, Kind};
+use crate::wire::{bytes_at, Result, Unusual};
 
 /// A column.
 pub struct Array<'a> {
@@ -47,6 +47,15 @@ impl<'a> Array<'a> {
             return Err(Unusual);
         }
         numbers(data, row)
+    }
+
+    /// A double's bytes, also of a float.
+    #[inline]
+    pub fn double(&self, row: usize) -> Result<[u8; 8]> {
+        match self.number(row) {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => Ok(widened(u32::from_le_bytes(self.number(row)?)).to_le_bytes()),
+        }
     }
 
     /// A signed number of at most 64 bits.
@@ -102,18 +111,12 @@ fn bit(bits: &[u8], row: usize) -> Result<bool> {
 
 #[inline]
 fn numbers<const N: usize>(data: &[u8], place: usize) -> Result<[u8; N]> {
-    let start = place.checked_mul(N).ok_or(Unusual)?;
-    let found = data.get(start..).and_then(|rest| rest.first_chunk());
-    found.copied().ok_or(Unusual)
+    bytes_at(data, place.checked_mul(N).ok_or(Unusual)?)
 }
 
 #[inline]
 fn range(offsets: &[u8], row: usize) -> Result<Range<usize>> {
-    let pair: [u8; 8] = {
-        let start = row.checked_mul(4).ok_or(Unusual)?;
-        *offsets.get(start..).and_then(|rest| rest.first_chunk()).ok_or(Unusual)?
-    };
-    let both = u64::from_le_bytes(pair);
+    let both = u64::from_le_bytes(bytes_at(offsets, row.checked_mul(4).ok_or(Unusual)?)?);
     let at = |offset: u32| usize::try_from(offset as i32).map_err(|_| Unusual);
     Ok(at(both as u32)?..at((both >> 32) as u32)?)
 }
@@ -149,14 +152,12 @@ pub fn columns_of<'a>(message: &'a [u8], kinds: &[Kind]) -> Result<Array<'a>> {
 }
 
 fn number32(data: &[u8], at: usize) -> Result<u32> {
-    let found = data.get(at..).and_then(|rest| rest.first_chunk());
-    found.map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Unusual)
+    bytes_at(data, at).map(u32::from_le_bytes)
 }
 
 /// A number of 64 bits that is a size or a place.
 fn length(data: &[u8], at: usize) -> Result<usize> {
-    let found = data.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Unusual)?;
-    usize::try_from(i64::from_le_bytes(*found)).map_err(|_| Unusual)
+    usize::try_from(i64::from_le_bytes(bytes_at(data, at)?)).map_err(|_| Unusual)
 }
 
 /// A table of flatbuffers: what it has is found by its vtable.
@@ -198,8 +199,7 @@ impl<'a> Table<'a> {
 }
 
 fn number16(data: &[u8], at: usize) -> Result<u16> {
-    let found = data.get(at..).and_then(|rest| rest.first_chunk());
-    found.map(|bytes| u16::from_le_bytes(*bytes)).ok_or(Unusual)
+    bytes_at(data, at).map(u16::from_le_bytes)
 }
 
 fn followed(data: &[u8], place: usize) -> Result<usize> {

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use crate::avro_writing::uuid;
 use crate::given::Array;
-use crate::values::scaled;
+use crate::values::{scaled, Decimal};
 use crate::wire::{Result, Unusual};
 
 /// How a value is written.
@@ -44,12 +44,8 @@ pub enum Plan {
         source: u32,
         quoted: bool,
     },
-    Decimal {
-        factor: i128,
-        divisor: i128,
-        bound: i128,
-        scale: usize,
-    },
+    /// Of a scale.
+    Decimal(Decimal, usize),
     Text,
     /// One of these names, sorted; or any, where numbers stand for themselves.
     Enum(Option<Vec<Vec<u8>>>),
@@ -128,13 +124,8 @@ impl Plan {
             Plan::Float { bits, source, quoted } => {
                 write_float((*bits, *source), *quoted, given, row, out)?;
             }
-            Plan::Decimal { factor, divisor, bound, scale } => {
-                let number = i128::from_le_bytes(given.number(row)?);
-                let number = number.checked_mul(*factor).ok_or(Unusual)?;
-                let (number, rest) = (number / divisor, number % divisor);
-                if rest != 0 || number >= *bound || number <= -bound {
-                    return Err(Unusual);
-                }
+            Plan::Decimal(decimal, scale) => {
+                let number = decimal.rescaled(i128::from_le_bytes(given.number(row)?))?;
                 put_decimal(out, number, *scale);
             }
             Plan::Text => put_quoted(out, given.bytes(row)?),

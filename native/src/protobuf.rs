@@ -5,6 +5,7 @@
 //! reason: the reference in Python finds that, or reads it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::columns::check_text;
@@ -38,7 +39,6 @@ pub enum Value {
     },
     Bytes {
         is_text: bool,
-        absent: Vec<u8>,
     },
     Message {
         message: Message,
@@ -144,7 +144,9 @@ impl Message {
             if let Some(oneof) = field.oneof {
                 let before = state.members[members + oneof].replace(place);
                 if let Some(before) = before.filter(|&before| before != place) {
-                    self.clear(before, columns, row)?;
+                    if let Some(column) = columns.get_mut(before) {
+                        self.fields[before].take_back(column, row)?;
+                    }
                 }
             }
             match columns.get_mut(place) {
@@ -183,10 +185,6 @@ impl Message {
         let at = self.order.binary_search_by_key(&number, |(number, _)| *number).ok()?;
         *next = at + 1;
         Some(self.order[at].1)
-    }
-
-    fn clear(&self, place: usize, columns: &mut [Column], row: usize) -> Result<()> {
-        columns.get_mut(place).map_or(Ok(()), |column| self.fields[place].take_back(column, row))
     }
 }
 
@@ -256,7 +254,7 @@ impl Field {
         }
         match &self.value {
             Value::Number { into, absent, .. } => into.put(*absent, column),
-            Value::Bytes { absent, .. } => put_bytes(absent, column),
+            Value::Bytes { .. } => put_bytes(b"", column),
             // No bytes are a message without fields.
             Value::Message { message, form, .. } => form.put(message, b"", column, state),
             Value::Noticed(_) | Value::Refused => Err(Unusual),
@@ -269,7 +267,7 @@ impl Value {
     fn read(&self, reader: &mut Reader, column: &mut Column, state: &mut State) -> Result<()> {
         match self {
             Value::Number { written, into, .. } => into.put(written.number(reader)?, column),
-            Value::Bytes { is_text, .. } => {
+            Value::Bytes { is_text } => {
                 let bytes = reader.bytes()?;
                 if *is_text {
                     check_text(bytes)?;
@@ -313,14 +311,14 @@ impl Form {
             }
             (Form::Timestamp, Column::Fixed64(column)) => {
                 let (seconds, nanos) = time(data)?;
-                let valid = (FIRST_SECOND..=LAST_SECOND).contains(&seconds) && nanos >= 0;
+                let valid = SECONDS.contains(&seconds) && nanos >= 0;
                 column.push(Some(micros(seconds, nanos, valid)?));
                 Ok(())
             }
             (Form::Duration, Column::Fixed64(column)) => {
                 let (seconds, nanos) = time(data)?;
-                let valid = (-LAST_DURATION..=LAST_DURATION).contains(&seconds)
-                    && seconds.signum() * i64::from(nanos.signum()) >= 0;
+                let valid =
+                    SPAN.contains(&seconds) && seconds.signum() * i64::from(nanos.signum()) >= 0;
                 column.push(Some(micros(seconds, nanos, valid)?));
                 Ok(())
             }
@@ -355,7 +353,7 @@ impl Wire {
 
 /// A field's number and how it is written.
 #[inline]
-fn tag(reader: &mut Reader) -> Result<(u32, Wire)> {
+pub fn tag(reader: &mut Reader) -> Result<(u32, Wire)> {
     let tag = u32::try_from(reader.shortest()?).map_err(|_| Unusual)?;
     if tag < 8 {
         return Err(Unusual);
@@ -363,7 +361,8 @@ fn tag(reader: &mut Reader) -> Result<(u32, Wire)> {
     Ok((tag >> 3, Wire::of(u64::from(tag & 7))?))
 }
 
-fn pass(reader: &mut Reader, wire: Wire) -> Result<()> {
+/// Pass a field's value.
+pub fn pass(reader: &mut Reader, wire: Wire) -> Result<()> {
     match wire {
         Wire::Delimited => reader.bytes().map(drop),
         _ => wire.number(reader).map(drop),
@@ -416,10 +415,9 @@ fn put_bytes(bytes: &[u8], column: &mut Column) -> Result<()> {
     }
 }
 
-/// The years 0001 to 9999, and a Duration's range of 10,000 years.
-const FIRST_SECOND: i64 = -62_135_596_800;
-const LAST_SECOND: i64 = 253_402_300_799;
-const LAST_DURATION: i64 = 315_576_000_000;
+/// The years 0001 to 9999, and a Duration's range of 10,000 years, in seconds.
+pub const SECONDS: Range<i64> = -62_135_596_800..253_402_300_800;
+pub const SPAN: Range<i64> = -315_576_000_000..315_576_000_001;
 const NANOS: i32 = 1_000_000_000;
 
 /// The seconds and nanoseconds of a Timestamp or Duration.
@@ -453,7 +451,7 @@ fn check_keys(pairs: &Column, start: usize) -> Result<()> {
     }
     let Column::Struct(pairs) = pairs else { return Err(Unusual) };
     match pairs.children.first() {
-        Some(Column::Boolean(keys)) => distinct(keys.flags.get(start..)),
+        Some(Column::Boolean(keys)) => distinct(keys.data.get(start..)),
         Some(Column::Fixed32(keys)) => distinct(keys.data.get(start..)),
         Some(Column::Fixed64(keys)) => distinct(keys.data.get(start..)),
         Some(Column::Fixed128(keys)) => distinct(keys.data.get(start..)),

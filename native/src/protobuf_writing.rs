@@ -3,9 +3,9 @@
 //! A row is either written whole or refused: the reference in Python then writes it, or tells why it
 //! cannot be written (Protocol Buffers, Encoding).
 
-use crate::avro::widened;
 use crate::given::Array;
-use crate::wire::{put_number, Reader, Result, Unusual};
+use crate::protobuf::{pass, tag, SECONDS, SPAN};
+use crate::wire::{put_number, put_sized, put_zigzag, Reader, Result, Unusual};
 
 /// Fields in the order of their numbers, with their places among the columns of a struct.
 pub struct Message {
@@ -72,9 +72,6 @@ pub enum Written {
     Fixed64,
 }
 
-/// The years 0001 to 9999, and 10,000 years, in seconds.
-const SECONDS: std::ops::Range<i64> = -62_135_596_800..253_402_300_800;
-const SPAN: std::ops::Range<i64> = -315_576_000_000..315_576_000_001;
 const MICROS: i64 = 1_000_000;
 
 impl Message {
@@ -194,22 +191,14 @@ impl Value {
                 }
                 match written {
                     Written::Varint => put_number(out, number as u64),
-                    Written::Zigzag => {
-                        put_number(out, ((number as i64) << 1 ^ (number as i64) >> 63) as u64);
-                    }
+                    Written::Zigzag => put_zigzag(out, number as i64),
                     Written::Fixed32 => out.extend_from_slice(&(number as u32).to_le_bytes()),
                     Written::Fixed64 => out.extend_from_slice(&(number as u64).to_le_bytes()),
                 }
             }
             Value::Boolean => out.push(u8::from(given.truth(row)?)),
             Value::Float => out.extend_from_slice(&given.number::<4>(row)?),
-            Value::Double => match given.number::<8>(row) {
-                Ok(bytes) => out.extend_from_slice(&bytes),
-                Err(_) => {
-                    let bits = u32::from_le_bytes(given.number(row)?);
-                    out.extend_from_slice(&widened(bits).to_le_bytes());
-                }
-            },
+            Value::Double => out.extend_from_slice(&given.double(row)?),
             Value::Bytes => put_sized(out, given.bytes(row)?),
             Value::Enum(names) => {
                 let name = given.bytes(row)?;
@@ -245,12 +234,6 @@ impl Value {
     }
 }
 
-#[inline]
-fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_number(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
 fn put_time(out: &mut Vec<u8>, tags: &[Vec<u8>; 2], numbers: [i64; 2]) {
     for (tag, number) in tags.iter().zip(numbers) {
         if number != 0 {
@@ -264,17 +247,8 @@ fn put_time(out: &mut Vec<u8>, tags: &[Vec<u8>; 2], numbers: [i64; 2]) {
 fn check_message(bytes: &[u8]) -> Result<()> {
     let mut rest = Reader::new(bytes);
     while !rest.is_empty() {
-        let tag = rest.number()?;
-        if !(8..1 << 32).contains(&tag) {
-            return Err(Unusual);
-        }
-        match tag & 7 {
-            0 => drop(rest.number()?),
-            1 => drop(rest.take(8)?),
-            2 => drop(rest.bytes()?),
-            5 => drop(rest.take(4)?),
-            _ => return Err(Unusual),
-        }
+        let (_, wire) = tag(&mut rest)?;
+        pass(&mut rest, wire)?;
     }
     Ok(())
 }

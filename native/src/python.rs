@@ -9,11 +9,11 @@ use pyo3::exceptions::{
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::columns::{self, Binary, Buffer, Fixed, Lent, Maps, Rows, Span, Wanted};
+use crate::columns::{self, Binary, Fixed, Lent, Maps, Rows, Span, Wanted};
 use crate::decode::{self, Options, Place};
-use crate::encode::{self, column_edges, Entry, Frames, Ids, Producer};
+use crate::encode::{self, column_edges, put_batch, Entry, Frames, Ids, Producer};
 use crate::frame;
 use crate::hashes;
 use crate::python_values::ValueDecoder;
@@ -21,7 +21,7 @@ use crate::value_encoder::ValueEncoder;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 15;
+const CONTRACT: u32 = 16;
 
 pub(crate) type Object = Py<PyAny>;
 
@@ -42,8 +42,7 @@ fn scan_receipts<'py>(
     limit: usize,
 ) -> PyResult<(usize, i64, Bound<'py, PyAny>)> {
     let (end, producer, numbers) = frame::scan_receipts(data, at, limit);
-    let numbers = array_type(py)?.call1(("q", Plain::copied(py, &numbers)?))?;
-    Ok((end, producer, numbers))
+    Ok((end, producer, long_array(py, &numbers)?))
 }
 
 /// hash_values(values, seed, word=0, words=None) -> numbers of 64 bits
@@ -64,22 +63,9 @@ fn hash_values<'py>(
     Plain::copied(py, &found)
 }
 
-fn array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+fn long_array<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyAny>> {
     static ARRAY: PyOnceLock<Object> = PyOnceLock::new();
-    let found = ARRAY
-        .get_or_try_init(py, || PyResult::Ok(py.import("array")?.getattr("array")?.unbind()))?;
-    Ok(found.bind(py))
-}
-
-fn progress_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static PROGRESS: PyOnceLock<Object> = PyOnceLock::new();
-    let found = PROGRESS.get_or_try_init(py, || {
-        let make = py.import("collections")?.getattr("namedtuple")?;
-        let fields = ["at", "status", "messages", "position"];
-        let options = [("module", "pulsar_spark._kernel")].into_py_dict(py)?;
-        PyResult::Ok(make.call(("Progress", fields), Some(&options))?.unbind())
-    })?;
-    Ok(found.bind(py))
+    ARRAY.import(py, "array", "array")?.call1(("q", Plain::copied(py, numbers)?))
 }
 
 /// Takes the frames of one reader, in order, into rows.
@@ -94,24 +80,12 @@ struct BlockDecoder {
 #[pymethods]
 impl BlockDecoder {
     #[new]
-    fn new(options: &Bound<'_, PyAny>, decompress: Object) -> PyResult<Self> {
-        let columns = options.getattr("columns")?.try_iter()?;
-        let columns: Vec<String> = columns.map(|name| name?.extract()).collect::<PyResult<_>>()?;
+    fn new(options: Options, decompress: Object) -> PyResult<Self> {
         let known = |name: &&String| columns::Columns::NAMES.contains(&name.as_str());
-        if let Some(name) = columns.iter().find(|name| !known(name)) {
+        if let Some(name) = options.columns.iter().find(|name| !known(name)) {
             let text = format!("this kernel has no column {name}: build it again");
             return Err(PyValueError::new_err(text));
         }
-        let options = Options {
-            partition: options.getattr("partition")?.extract()?,
-            columns,
-            end: options.getattr("end")?.extract()?,
-            max_rows: options.getattr("max_rows")?.extract()?,
-            max_bytes: options.getattr("max_bytes")?.extract()?,
-            max_payload: options.getattr("max_payload")?.extract()?,
-            published_from: options.getattr("published_from")?.extract()?,
-            published_before: options.getattr("published_before")?.extract()?,
-        };
         let decoder = decode::Decoder::new(options);
         Ok(BlockDecoder { decoder, decompress, begun: None })
     }
@@ -119,11 +93,6 @@ impl BlockDecoder {
     #[getter]
     fn rows(&self) -> usize {
         self.decoder.rows.rows
-    }
-
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.decoder.rows.nbytes
     }
 
     #[getter]
@@ -146,27 +115,24 @@ impl BlockDecoder {
         let mut raised = None;
         let decoder = &mut self.decoder;
         let decompress = &self.decompress;
-        let done = py.detach(|| {
-            let mut undo = |codec: i32, data: &[u8], size: usize, limit: usize| {
-                Python::attach(|py| match call(py, decompress, codec, data, size, limit) {
-                    Ok(found) => Some(found),
-                    // What opens the entry will meet it again. What is no error must not be lost.
-                    Err(error) if error.is_instance_of::<PyException>(py) => None,
-                    Err(error) => {
-                        raised = Some(error);
-                        None
-                    }
-                })
-            };
-            catch_unwind(AssertUnwindSafe(|| {
-                decoder.decode(bytes, at, stop, start, same_data, &mut undo)
-            }))
+        let mut undo = |codec: i32, data: &[u8], size: usize, limit: usize| {
+            Python::attach(|py| match call(py, decompress, codec, data, size, limit) {
+                Ok(found) => Some(found),
+                // What opens the entry will meet it again. What is no error must not be lost.
+                Err(error) if error.is_instance_of::<PyException>(py) => None,
+                Err(error) => {
+                    raised = Some(error);
+                    None
+                }
+            })
+        };
+        let done = detached(py, "decoding", || {
+            decoder.decode(bytes, at, stop, start, same_data, &mut undo)
         });
         if let Some(error) = raised {
             return Err(error);
         }
-        let progress =
-            done.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
+        let progress = done?;
         if progress.status == decode::Status::Full {
             self.begun = Some(data.clone().unbind());
         }
@@ -175,7 +141,8 @@ impl BlockDecoder {
             moved => moved.into_pyobject(py)?.into_any(),
         };
         let fields = (progress.at, progress.status as u8, progress.messages, reached);
-        progress_type(py)?.call1(fields)
+        static PROGRESS: PyOnceLock<Object> = PyOnceLock::new();
+        PROGRESS.import(py, "pulsar_spark.protocol.blocks", "Progress")?.call1(fields)
     }
 
     /// take() -> Columns, or None if nothing is pending
@@ -188,6 +155,16 @@ impl BlockDecoder {
         self.decoder.clear();
         columns.map(Some)
     }
+}
+
+/// Do what does not need the interpreter's lock. A panic becomes an error.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    what: &str,
+    work: impl FnOnce() -> T + Send,
+) -> PyResult<T> {
+    let done = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
+    done.map_err(|_| PyRuntimeError::new_err(format!("{what} failed: please report this")))
 }
 
 /// A position; no entry that is decoded here lies behind 63 bits.
@@ -294,7 +271,6 @@ fn keep(frames: Frames) {
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct SendEncoder {
     producer: Producer,
-    #[pyo3(get)]
     compression: u8,
     compress: Object,
 }
@@ -347,7 +323,7 @@ impl SendEncoder {
                 let stop = count.min(start.saturating_add(per_entry));
                 let given = columns.payloads[start];
                 if stop - start > 1 {
-                    frames.put_batch(&columns, start..stop).map_err(cannot_be_sent)?;
+                    put_batch(&mut frames.bodies, &columns, start..stop).map_err(cannot_be_sent)?;
                 }
                 let size = compress(&mut frames, given)?;
                 let highest = columns.id(stop - 1);
@@ -396,7 +372,7 @@ impl SendEncoder {
             }
         };
         keep(frames);
-        Ok((buffers, array_type(py)?.call1(("q", Plain::copied(py, &ends)?))?))
+        Ok((buffers, long_array(py, &ends)?))
     }
 }
 
@@ -540,70 +516,48 @@ const MIN_LENT: usize = 16 << 10;
 /// Memory with the values of a buffer; they stay as they are while Python refers to it.
 #[pyclass(module = "pulsar_spark._kernel", frozen)]
 struct Memory {
+    #[pyo3(get)]
+    address: usize,
+    #[pyo3(get)]
+    size: usize,
     values: Box<dyn Values>,
 }
 
 #[pymethods]
 impl Memory {
-    #[getter]
-    fn address(&self) -> usize {
-        self.values.address()
-    }
-
-    #[getter]
-    fn size(&self) -> usize {
-        self.values.size()
-    }
-
     fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.values.copied(py)
     }
 }
 
 trait Values: Send + Sync {
-    fn address(&self) -> usize;
-    fn size(&self) -> usize;
     fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>>;
 }
 
 impl<T: Plain> Values for Lent<T> {
-    fn address(&self) -> usize {
-        self.as_ptr() as usize
-    }
-
-    fn size(&self) -> usize {
-        size_of_val(&self[..])
-    }
-
     fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         T::copied(py, self)
     }
 }
 
-fn buffer<T: Plain>(py: Python<'_>, values: &mut Buffer<T>) -> PyResult<Object> {
-    if size_of_val(&values[..]) < MIN_LENT {
-        return Ok(T::copied(py, values)?.into_any().unbind());
-    }
-    lent(py, values.lend())
-}
-
 pub(crate) fn lent<T: Plain>(py: Python<'_>, values: Lent<T>) -> PyResult<Object> {
-    if size_of_val(&values[..]) < MIN_LENT {
+    let (address, size) = (values.as_ptr() as usize, size_of_val(&values[..]));
+    if size < MIN_LENT {
         return Ok(T::copied(py, &values)?.into_any().unbind());
     }
-    Ok(Py::new(py, Memory { values: Box::new(values) })?.into_any())
+    Ok(Py::new(py, Memory { address, size, values: Box::new(values) })?.into_any())
 }
 
 fn binary_buffers(py: Python<'_>, column: &mut Binary) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
-    let (offsets, data) = (buffer(py, &mut column.offsets)?, buffer(py, &mut column.data)?);
+    let (offsets, data) = (lent(py, column.offsets.lend())?, lent(py, column.data.lend())?);
     let fields = (bits, offsets, data, column.validity.nulls);
     Ok(fields.into_pyobject(py)?.into_any().unbind())
 }
 
 fn fixed_buffers<T: Plain>(py: Python<'_>, column: &mut Fixed<T>) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
-    let fields = (bits, buffer(py, &mut column.data)?, column.validity.nulls);
+    let fields = (bits, lent(py, column.data.lend())?, column.validity.nulls);
     Ok(fields.into_pyobject(py)?.into_any().unbind())
 }
 
@@ -621,29 +575,10 @@ fn map_buffers(py: Python<'_>, column: &mut Maps) -> PyResult<Object> {
 
 /// What a buffer's values are; numbers are written in the machine's own order.
 pub(crate) trait Plain: Copy + Send + Sync + 'static {
-    const SIZE: usize;
-
-    fn write(self, to: &mut [u8]);
-
-    fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>> {
-        let size = values.len().checked_mul(Self::SIZE);
-        let size = size.ok_or_else(|| PyValueError::new_err("too many numbers"))?;
-        PyBytes::new_with(py, size, |data| {
-            for (to, value) in data.chunks_exact_mut(Self::SIZE).zip(values) {
-                value.write(to);
-            }
-            Ok(())
-        })
-    }
+    fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>>;
 }
 
 impl Plain for u8 {
-    const SIZE: usize = 1;
-
-    fn write(self, to: &mut [u8]) {
-        to[0] = self;
-    }
-
     fn copied<'py>(py: Python<'py>, values: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, values))
     }
@@ -652,11 +587,13 @@ impl Plain for u8 {
 macro_rules! plain_numbers {
     ($($kind:ty),*) => {$(
         impl Plain for $kind {
-            const SIZE: usize = size_of::<$kind>();
-
-            #[inline]
-            fn write(self, to: &mut [u8]) {
-                to.copy_from_slice(&self.to_ne_bytes());
+            fn copied<'py>(py: Python<'py>, values: &[Self]) -> PyResult<Bound<'py, PyBytes>> {
+                PyBytes::new_with(py, size_of_val(values), |data| {
+                    for (to, value) in data.chunks_exact_mut(size_of::<Self>()).zip(values) {
+                        to.copy_from_slice(&value.to_ne_bytes());
+                    }
+                    Ok(())
+                })
             }
         }
     )*};
@@ -667,7 +604,6 @@ plain_numbers!(i32, u64, i64);
 #[pymodule]
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
-    module.add("Progress", progress_type(module.py())?)?;
     module.add_class::<ValueDecoder>()?;
     module.add_class::<ValueEncoder>()?;
     module.add_class::<BlockDecoder>()?;

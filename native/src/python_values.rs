@@ -1,9 +1,8 @@
 //! What Python sees of typed values: a decoder by plans of a format, and the columns that it made.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -11,8 +10,8 @@ use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
 use crate::columns::{Buffer, Lent};
 use crate::json;
 use crate::protobuf::{self, Field, Form, Message, Value, Wire};
-use crate::python::{lent, Column as Bytes, Object};
-use crate::values::{put_message, Column, Kind};
+use crate::python::{detached, lent, Column as Bytes, Object};
+use crate::values::{put_message, Column, Decimal, Kind};
 use crate::wire::Result;
 
 /// Reads values into columns, by one plan for each version of the schema.
@@ -80,16 +79,12 @@ impl ValueDecoder {
             return Err(PyValueError::new_err("there is a byte for each row"));
         }
         // A thread that waits for another one does not hold the interpreter's lock.
-        let done = py.detach(|| {
-            catch_unwind(AssertUnwindSafe(|| {
-                let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-                made.decode(&self.plans, self.limits, &values, valid, versions)
-            }))
+        let done = detached(py, "decoding", || {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            made.decode(&self.plans, self.limits, &values, valid, versions)
         });
-        let done =
-            done.map_err(|_| PyRuntimeError::new_err("decoding failed: please report this"))?;
         let (message, bad) =
-            done.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
+            done?.map_err(|_| PyValueError::new_err("the columns would be too large"))?;
         Ok((lent(py, message)?, bad))
     }
 }
@@ -251,11 +246,7 @@ fn into_of(given: &Bound<'_, PyAny>) -> PyResult<Into> {
         "text" => Into::Text,
         "uuid" => Into::Uuid,
         "duration" => Into::Duration,
-        "decimal" => Into::Decimal {
-            factor: power(fields, 1)?,
-            divisor: power(fields, 2)?,
-            bound: power(fields, 3)?,
-        },
+        "decimal" => Into::Decimal(decimal_of(fields)?),
         other => return Err(unknown(other)),
     })
 }
@@ -289,8 +280,8 @@ fn value_of(fields: &Bound<'_, PyTuple>, enums: &Enums) -> PyResult<Value> {
             into: number_of(&fields.get_item(2)?, enums)?,
             absent: at(fields, 3)?,
         },
-        "text" => Value::Bytes { is_text: true, absent: at(fields, 1)? },
-        "bytes" => Value::Bytes { is_text: false, absent: at(fields, 1)? },
+        "text" => Value::Bytes { is_text: true },
+        "bytes" => Value::Bytes { is_text: false },
         "message" => Value::Message {
             message: message_of(&fields.get_item(2)?, enums)?,
             form: match text(1)?.as_str() {
@@ -341,8 +332,13 @@ fn number_of(given: &Bound<'_, PyAny>, enums: &Enums) -> PyResult<protobuf::Numb
 }
 
 /// A power of ten, given its exponent; one beyond all decimals makes every value unusual.
-pub(crate) fn power(fields: &Bound<'_, PyTuple>, place: usize) -> PyResult<i128> {
+fn power(fields: &Bound<'_, PyTuple>, place: usize) -> PyResult<i128> {
     Ok(10i128.checked_pow(at(fields, place)?).unwrap_or(i128::MAX))
+}
+
+/// A decimal's scale, by the exponents of factor, divisor and bound.
+pub(crate) fn decimal_of(fields: &Bound<'_, PyTuple>) -> PyResult<Decimal> {
+    Ok(Decimal { factor: power(fields, 1)?, divisor: power(fields, 2)?, bound: power(fields, 3)? })
 }
 
 pub(crate) fn each<T>(

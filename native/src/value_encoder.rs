@@ -1,9 +1,8 @@
 //! What Python sees of writing typed values: an encoder by the plan of a format.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -12,8 +11,8 @@ use crate::columns::Binary;
 use crate::given::{columns_of, Array};
 use crate::json_writing as json;
 use crate::protobuf_writing as protobuf;
-use crate::python::{lent, Object};
-use crate::python_values::{at, each, kind_of, name_of, power, unknown};
+use crate::python::{detached, lent, Object};
+use crate::python_values::{at, decimal_of, each, kind_of, name_of, unknown};
 use crate::values::Kind;
 use crate::wire::Unusual;
 
@@ -63,18 +62,14 @@ impl ValueEncoder {
         let columns = columns_of(message, &self.kinds)
             .map_err(|_| PyValueError::new_err("this is no record batch of these columns"))?;
         // A thread that waits for another one does not hold the interpreter's lock.
-        let done = py.detach(|| {
-            catch_unwind(AssertUnwindSafe(|| {
-                let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-                values.clear(MAX_KEPT);
-                let refused = write_rows(&self.plan, &columns, &mut values)?;
-                Ok((values.offsets.lend(), values.data.lend(), refused))
-            }))
+        let done = detached(py, "encoding", || {
+            let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+            values.clear(MAX_KEPT);
+            let refused = write_rows(&self.plan, &columns, &mut values)?;
+            Result::<_, Unusual>::Ok((values.offsets.lend(), values.data.lend(), refused))
         });
-        let done: Result<_, Unusual> =
-            done.map_err(|_| PyRuntimeError::new_err("encoding failed: please report this"))?;
         let (offsets, data, refused) =
-            done.map_err(|_| PyOverflowError::new_err("the values take more than 2 GiB"))?;
+            done?.map_err(|_| PyOverflowError::new_err("the values take more than 2 GiB"))?;
         Ok((lent(py, offsets)?, lent(py, data)?, refused))
     }
 }
@@ -117,12 +112,7 @@ fn avro_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<avro::Plan> {
         "uuid text" => Plan::UuidText,
         "uuid" => Plan::Uuid,
         "duration" => Plan::Duration,
-        "decimal" => Plan::Decimal {
-            factor: power(fields, 1)?,
-            divisor: power(fields, 2)?,
-            bound: power(fields, 3)?,
-            size: at(fields, 5)?,
-        },
+        "decimal" => Plan::Decimal(decimal_of(fields)?, at(fields, 5)?),
         "record" => Plan::Record(each(&fields.get_item(1)?, |step| {
             Ok(match at::<Option<usize>>(step, 0)? {
                 Some(place) => Step::Field(place, avro_plan_of(step.get_item(1)?.cast()?)?),
@@ -173,12 +163,7 @@ fn json_plan_of(fields: &Bound<'_, PyTuple>) -> PyResult<json::Plan> {
         "float" => {
             Plan::Float { bits: at(fields, 1)?, source: at(fields, 2)?, quoted: at(fields, 3)? }
         }
-        "decimal" => Plan::Decimal {
-            factor: power(fields, 1)?,
-            divisor: power(fields, 2)?,
-            bound: power(fields, 3)?,
-            scale: at(fields, 4)?,
-        },
+        "decimal" => Plan::Decimal(decimal_of(fields)?, at(fields, 4)?),
         "text" => Plan::Text,
         "enum" => Plan::Enum(at(fields, 1)?),
         "uuid" => Plan::Uuid,

@@ -20,20 +20,13 @@ pub enum Kind {
 #[repr(u8)]
 pub enum Column {
     Null(usize),
-    Boolean(Booleans),
+    Boolean(Fixed<bool>),
     Fixed32(Fixed<u32>),
     Fixed64(Fixed<u64>),
     Fixed128(Fixed<u128>),
     Binary(Binary),
     Struct(Struct),
     List(List),
-}
-
-#[derive(Default)]
-pub struct Booleans {
-    /// A byte for each row.
-    pub flags: Vec<u8>,
-    pub validity: Validity,
 }
 
 pub struct Struct {
@@ -53,7 +46,7 @@ impl Column {
     pub fn new(kind: &Kind) -> Option<Self> {
         Some(match kind {
             Kind::Null => Column::Null(0),
-            Kind::Boolean => Column::Boolean(Booleans::default()),
+            Kind::Boolean => Column::Boolean(Fixed::default()),
             Kind::Fixed(4) => Column::Fixed32(Fixed::default()),
             Kind::Fixed(8) => Column::Fixed64(Fixed::default()),
             Kind::Fixed(16) => Column::Fixed128(Fixed::default()),
@@ -75,7 +68,7 @@ impl Column {
     pub fn rows(&self) -> usize {
         match self {
             Column::Null(rows) => *rows,
-            Column::Boolean(column) => column.flags.len(),
+            Column::Boolean(column) => column.data.len(),
             Column::Fixed32(column) => column.data.len(),
             Column::Fixed64(column) => column.data.len(),
             Column::Fixed128(column) => column.data.len(),
@@ -109,10 +102,7 @@ impl Column {
     pub fn truncate(&mut self, rows: usize) {
         match self {
             Column::Null(own) => *own = rows.min(*own),
-            Column::Boolean(column) => {
-                column.flags.truncate(rows);
-                column.validity.truncate(rows);
-            }
+            Column::Boolean(column) => column.truncate(rows),
             Column::Fixed32(column) => column.truncate(rows),
             Column::Fixed64(column) => column.truncate(rows),
             Column::Fixed128(column) => column.truncate(rows),
@@ -137,10 +127,7 @@ impl Column {
     pub fn clear(&mut self) {
         match self {
             Column::Null(rows) => *rows = 0,
-            Column::Boolean(column) => {
-                column.flags.clear();
-                column.validity.clear();
-            }
+            Column::Boolean(column) => column.clear(),
             Column::Fixed32(column) => column.clear(),
             Column::Fixed64(column) => column.clear(),
             Column::Fixed128(column) => column.clear(),
@@ -162,20 +149,6 @@ impl Column {
 
 /// Bytes of a column's memory that are kept for the next values.
 const MAX_KEPT: usize = 16 << 20;
-
-impl Booleans {
-    #[inline]
-    pub fn push(&mut self, value: Option<bool>) {
-        self.flags.push(u8::from(value.unwrap_or_default()));
-        self.validity.push(value.is_some());
-    }
-
-    /// The bitmap.
-    pub fn bits(&self) -> Vec<u8> {
-        let byte = |flags: &[u8]| flags.iter().rev().fold(0, |bits, flag| bits << 1 | flag);
-        self.flags.chunks(8).map(byte).collect()
-    }
-}
 
 impl Struct {
     /// End the row whose parts were appended.
@@ -203,27 +176,57 @@ pub fn scaled(number: i64, factor: i64, divisor: i64) -> Result<i64> {
     i64::try_from(scaled.div_euclid(i128::from(divisor))).map_err(|_| Unusual)
 }
 
+/// The bits of a double with a float's value. Of what is no number, processors keep the bits too.
+pub fn widened(bits: u32) -> u64 {
+    let float = f32::from_bits(bits);
+    if !float.is_nan() {
+        return f64::from(float).to_bits();
+    }
+    let (sign, payload) = (u64::from(bits >> 31), u64::from(bits & 0x007f_ffff));
+    sign << 63 | 0x7ff8 << 48 | payload << 29
+}
+
+/// A decimal's other scale: unscaled numbers are multiplied, divided without a rest, and below the
+/// bound.
+#[derive(Clone, Copy)]
+pub struct Decimal {
+    pub factor: i128,
+    pub divisor: i128,
+    pub bound: i128,
+}
+
+impl Decimal {
+    #[inline]
+    pub fn rescaled(self, number: i128) -> Result<i128> {
+        let scaled = number.checked_mul(self.factor).ok_or(Unusual)?;
+        let (number, rest) = (scaled / self.divisor, scaled % self.divisor);
+        let fits = rest == 0 && number < self.bound && number > -self.bound;
+        fits.then_some(number).ok_or(Unusual)
+    }
+}
+
 // --- as a message of Arrow -------------------------------------------------------------------
 
 /// Append the parts of a struct as a record batch: one message of Arrow's IPC format, which is made
 /// into arrays at once, however many there are (Arrow columnar format, Encapsulated message format).
 pub fn put_message(out: &mut Vec<u8>, columns: &Struct) {
-    let mut parts = Parts::default();
-    for column in &columns.children {
-        parts.count(column);
-    }
     // Sizes before the body, which begins at a multiple of ALIGNED.
-    let metadata = (HEAD + 8 + 16 * (parts.nodes.len() + parts.buffers.len()) + 8)
-        .next_multiple_of(ALIGNED)
-        - 8;
-    out.extend(u32::MAX.to_le_bytes());
-    out.extend((metadata as u32).to_le_bytes());
+    let listed: usize = columns.children.iter().map(listed).sum();
+    let body = (8 + HEAD + 16 * listed + 8).next_multiple_of(ALIGNED);
     let start = out.len();
-    parts.put(out, columns.rows);
-    out.resize(start + metadata, 0);
-    for column in &columns.children {
-        put_body(out, column);
-    }
+    out.resize(start + body, 0);
+    let mut parts = Parts { out, start: start + body, nodes: Vec::new(), buffers: Vec::new() };
+    columns.children.iter().for_each(|column| parts.put(column));
+    let metadata = parts.metadata(columns.rows);
+    out[start..start + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    out[start + 4..start + 8].copy_from_slice(&(body as u32 - 8).to_le_bytes());
+    out[start + 8..start + 8 + metadata.len()].copy_from_slice(&metadata);
+}
+
+/// Flags as bits, from the lowest on.
+fn bitmap(flags: &[bool]) -> Vec<u8> {
+    let byte = |some: &[bool]| some.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+    flags.chunks(8).map(byte).collect()
 }
 
 /// Where the buffers of a message begin, as processors like it.
@@ -231,67 +234,99 @@ const ALIGNED: usize = 64;
 /// Bytes of the metadata before the list of nodes.
 const HEAD: usize = 80;
 
-/// What the metadata of a message lists: rows and nulls of each array, place and size of each buffer.
-#[derive(Default)]
-struct Parts {
-    nodes: Vec<[i64; 2]>,
-    buffers: Vec<[i64; 2]>,
-    size: usize,
+/// How many nodes and buffers of a column a message lists.
+fn listed(column: &Column) -> usize {
+    match column {
+        Column::Null(_) => 1,
+        Column::Binary(_) => 4,
+        Column::Struct(column) => 2 + column.children.iter().map(listed).sum::<usize>(),
+        Column::List(column) => 3 + listed(&column.items),
+        _ => 3,
+    }
 }
 
-impl Parts {
-    fn count(&mut self, column: &Column) {
-        let validity = match column {
-            Column::Null(rows) => {
-                self.nodes.push([*rows as i64; 2]);
-                return;
-            }
-            Column::Boolean(column) => &column.validity,
-            Column::Fixed32(column) => &column.validity,
-            Column::Fixed64(column) => &column.validity,
-            Column::Fixed128(column) => &column.validity,
-            Column::Binary(column) => &column.validity,
-            Column::Struct(column) => &column.validity,
-            Column::List(column) => &column.validity,
-        };
-        self.nodes.push([column.rows() as i64, validity.nulls as i64]);
-        self.buffer(validity.bits().map_or(0, <[u8]>::len));
+/// A message's body in the making, and what the metadata lists of it: rows and nulls of each array,
+/// place and size of each buffer.
+struct Parts<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    nodes: Vec<[i64; 2]>,
+    buffers: Vec<[i64; 2]>,
+}
+
+impl Parts<'_> {
+    fn put(&mut self, column: &Column) {
+        let rows = column.rows();
         match column {
-            Column::Null(_) => {}
-            Column::Boolean(column) => self.buffer(column.flags.len().div_ceil(8)),
-            Column::Fixed32(column) => self.buffer(4 * column.data.len()),
-            Column::Fixed64(column) => self.buffer(8 * column.data.len()),
-            Column::Fixed128(column) => self.buffer(16 * column.data.len()),
+            Column::Null(_) => self.nodes.push([rows as i64; 2]),
+            Column::Boolean(column) => {
+                self.begin(rows, &column.validity);
+                self.put_bytes(&bitmap(&column.data));
+            }
+            Column::Fixed32(column) => {
+                self.begin(rows, &column.validity);
+                self.put_numbers(&column.data, |value| value.to_le_bytes());
+            }
+            Column::Fixed64(column) => {
+                self.begin(rows, &column.validity);
+                self.put_numbers(&column.data, |value| value.to_le_bytes());
+            }
+            Column::Fixed128(column) => {
+                self.begin(rows, &column.validity);
+                self.put_numbers(&column.data, |value| value.to_le_bytes());
+            }
             Column::Binary(column) => {
-                self.buffer(4 * column.offsets.len());
-                self.buffer(column.data.len());
+                self.begin(rows, &column.validity);
+                self.put_numbers(&column.offsets, |value| value.to_le_bytes());
+                self.put_bytes(&column.data);
             }
             Column::Struct(column) => {
-                for child in &column.children {
-                    self.count(child);
-                }
+                self.begin(rows, &column.validity);
+                column.children.iter().for_each(|child| self.put(child));
             }
             Column::List(column) => {
-                self.buffer(4 * column.offsets.len());
-                self.count(&column.items);
+                self.begin(rows, &column.validity);
+                self.put_numbers(&column.offsets, |value| value.to_le_bytes());
+                self.put(&column.items);
             }
         }
     }
 
-    fn buffer(&mut self, size: usize) {
-        self.buffers.push([self.size as i64, size as i64]);
-        self.size += size.next_multiple_of(ALIGNED);
+    fn begin(&mut self, rows: usize, validity: &Validity) {
+        self.nodes.push([rows as i64, validity.nulls as i64]);
+        self.put_bytes(validity.bits().unwrap_or_default());
     }
 
-    /// Append the metadata: the tables Message and RecordBatch as flatbuffers, with their vtables
-    /// in front of them.
-    fn put(&self, out: &mut Vec<u8>, rows: usize) {
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        let start = self.out.len();
+        self.out.extend_from_slice(bytes);
+        self.list(start, bytes.len());
+    }
+
+    fn put_numbers<T: Copy, const N: usize>(&mut self, values: &[T], bytes: fn(T) -> [u8; N]) {
+        let (start, size) = (self.out.len(), N * values.len());
+        self.out.resize(start + size.next_multiple_of(ALIGNED), 0);
+        for (to, value) in self.out[start..].chunks_exact_mut(N).zip(values) {
+            to.copy_from_slice(&bytes(*value));
+        }
+        self.list(start, size);
+    }
+
+    /// List a buffer, and fill up what follows it.
+    fn list(&mut self, start: usize, size: usize) {
+        self.buffers.push([(start - self.start) as i64, size as i64]);
+        self.out.resize(start + size.next_multiple_of(ALIGNED), 0);
+    }
+
+    /// The tables Message and RecordBatch as flatbuffers, with their vtables in front of them.
+    fn metadata(&self, rows: usize) -> Vec<u8> {
+        let mut out = Vec::new();
         let mut put16 = |values: &[u16]| out.extend(values.iter().flat_map(|n| n.to_le_bytes()));
         // The place of Message. Its vtable: sizes, places of version, kind, header, body's length.
         put16(&[16, 0, 12, 20, 16, 18, 4, 8]);
         // Message: the way to its vtable and to its header, the body's length, version 5, a batch.
         put16(&[12, 0, 32, 0]);
-        out.extend((self.size as i64).to_le_bytes());
+        out.extend(((self.out.len() - self.start) as i64).to_le_bytes());
         let mut put16 = |values: &[u16]| out.extend(values.iter().flat_map(|n| n.to_le_bytes()));
         put16(&[4, 3, 0, 0]);
         // RecordBatch's vtable: sizes, places of length, nodes, buffers. The way to it, the length.
@@ -306,62 +341,7 @@ impl Parts {
         out.extend([0; 4]);
         out.extend((self.buffers.len() as u32).to_le_bytes());
         out.extend(self.buffers.iter().flatten().flat_map(|n| n.to_le_bytes()));
-    }
-}
-
-/// Append the buffers of a column, in the order in which they were counted.
-fn put_body(out: &mut Vec<u8>, column: &Column) {
-    match column {
-        Column::Null(_) => {}
-        Column::Boolean(column) => {
-            put_bits(out, &column.validity);
-            put_bytes(out, &column.bits());
-        }
-        Column::Fixed32(column) => {
-            put_bits(out, &column.validity);
-            put_numbers(out, &column.data, |value| value.to_le_bytes());
-        }
-        Column::Fixed64(column) => {
-            put_bits(out, &column.validity);
-            put_numbers(out, &column.data, |value| value.to_le_bytes());
-        }
-        Column::Fixed128(column) => {
-            put_bits(out, &column.validity);
-            put_numbers(out, &column.data, |value| value.to_le_bytes());
-        }
-        Column::Binary(column) => {
-            put_bits(out, &column.validity);
-            put_numbers(out, &column.offsets, |value| value.to_le_bytes());
-            put_bytes(out, &column.data);
-        }
-        Column::Struct(column) => {
-            put_bits(out, &column.validity);
-            for child in &column.children {
-                put_body(out, child);
-            }
-        }
-        Column::List(column) => {
-            put_bits(out, &column.validity);
-            put_numbers(out, &column.offsets, |value| value.to_le_bytes());
-            put_body(out, &column.items);
-        }
-    }
-}
-
-fn put_bits(out: &mut Vec<u8>, validity: &Validity) {
-    put_bytes(out, validity.bits().unwrap_or_default());
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(bytes);
-    out.resize(out.len() + bytes.len().next_multiple_of(ALIGNED) - bytes.len(), 0);
-}
-
-fn put_numbers<T: Copy, const N: usize>(out: &mut Vec<u8>, values: &[T], bytes: fn(T) -> [u8; N]) {
-    let start = out.len();
-    out.resize(start + (N * values.len()).next_multiple_of(ALIGNED), 0);
-    for (to, value) in out[start..].chunks_exact_mut(N).zip(values) {
-        to.copy_from_slice(&bytes(*value));
+        out
     }
 }
 
@@ -393,10 +373,7 @@ mod tests {
 
     #[test]
     fn flags_become_bits_from_the_lowest_on() {
-        let mut column = Booleans::default();
-        for row in 0..9 {
-            column.push(Some(row % 3 == 0));
-        }
-        assert_eq!(column.bits(), [0b0100_1001, 0]);
+        let flags: Vec<bool> = (0..9).map(|row| row % 3 == 0).collect();
+        assert_eq!(bitmap(&flags), [0b0100_1001, 0]);
     }
 }

@@ -75,20 +75,6 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A number of up to 64 bits, as a signed one.
-    pub fn signed(&mut self) -> Result<i64> {
-        let mut value = 0u64;
-        for place in 0..10 {
-            let digit = *self.data.get(self.at).ok_or(Unusual)?;
-            self.at += 1;
-            value |= u64::from(digit & 127).wrapping_shl(7 * place);
-            if digit < 128 {
-                return Ok(value as i64);
-            }
-        }
-        Err(Unusual)
-    }
-
     /// A number that protobuf keeps in 31 bits without loss.
     #[inline]
     pub fn int(&mut self) -> Result<i32> {
@@ -146,12 +132,16 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// As many bytes at a place.
+#[inline]
+pub fn bytes_at<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N]> {
+    data.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(Unusual)
+}
+
 /// The 32 bits, big endian, at a place.
 #[inline]
 pub fn be32(data: &[u8], at: usize) -> Result<usize> {
-    let end = at.checked_add(4).ok_or(Unusual)?;
-    let bytes = data.get(at..end).and_then(|found| found.try_into().ok());
-    bytes.map(|bytes| u32::from_be_bytes(bytes) as usize).ok_or(Unusual)
+    bytes_at(data, at).map(|bytes| u32::from_be_bytes(bytes) as usize)
 }
 
 /// Append a number in its shortest form.
@@ -162,6 +152,19 @@ pub fn put_number(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+/// Append a signed number with zigzag: 0, -1, 1, -2, … become 0, 1, 2, 3, …
+#[inline]
+pub fn put_zigzag(out: &mut Vec<u8>, number: i64) {
+    put_number(out, (number << 1 ^ number >> 63) as u64);
+}
+
+/// Append bytes behind their size.
+#[inline]
+pub fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
 }
 
 /// Append what padded base64 of the standard alphabet stands for.
@@ -207,7 +210,6 @@ mod tests {
             let mut data = Vec::new();
             put_number(&mut data, value);
             assert_eq!(Reader::new(&data).shortest(), Ok(value));
-            assert_eq!(Reader::new(&data).signed(), Ok(value as i64));
             data.pop();
             assert_eq!(Reader::new(&data).number(), Err(Unusual));
         }
@@ -220,7 +222,6 @@ mod tests {
             assert_eq!(Reader::new(data).shortest(), Err(Unusual));
         }
         assert_eq!(Reader::new(&[0x80; 10]).number(), Err(Unusual));
-        assert_eq!(Reader::new(&[0xff; 10]).signed(), Err(Unusual));
     }
 
     #[test]
@@ -240,7 +241,11 @@ mod tests {
         assert_eq!(undone(b""), Ok(vec![]));
         assert_eq!(undone(b"/w=="), Ok(vec![0xff]));
         assert_eq!(undone(b"YWJjZA=="), Ok(b"abcd".to_vec()));
-        for text in [&b"@"[..], b"YWJ", b"Y===", b"/w==/w==", b"====", b"YW=j"] {
+        assert_eq!(undone(b"AP/+"), Ok(vec![0, 255, 254]));
+        for text in [&b"@"[..], b"YWJ", b"Y===", b"/w==/w==", b"====", b"YW=j", b"/w=", b"/w"] {
+            assert_eq!(undone(text), Err(Unusual));
+        }
+        for text in [&b"=w=="[..], b"a-=="] {
             assert_eq!(undone(text), Err(Unusual));
         }
     }

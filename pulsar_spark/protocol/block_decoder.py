@@ -63,11 +63,6 @@ class PythonBlockDecoder:
         """Rows that are pending."""
         return self._pending.rows
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are pending, of all that counts towards `max_bytes`."""
-        return self._pending.nbytes
-
     def take(self) -> BlockColumns | None:
         """Return and remove the pending rows, None if there are none."""
         if not self._pending.rows:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
 
-CONTRACT: Final = 15
+CONTRACT: Final = 16
 """Version of this contract, of `send_encoder.SendEncoder` and of the values' hashes.
 
 Compiled code with another version is refused.
@@ -151,10 +151,6 @@ class BlockDecoder(Protocol):
         """Rows that are pending."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that are pending, of all that counts towards `max_bytes`."""
-
-    @property
     def slow_frames(self) -> int:
         """How many frames were left to be opened so far."""
 
@@ -179,8 +175,8 @@ _LARGEST = 9  # bytes that it may have
 _COMMANDS = [Struct(f">I{_COMMAND.size + digits}s") for digits in range(_LARGEST + 1)]
 _MESSAGE_TYPE, _MESSAGE_TAG, _IDENTITY_TAG = 0x0809, 0x4A, 0x08
 
-# A number of up to ten digits. Sizes, then producer, sequence id, ledger, entry, highest id.
-_V = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+# A number of up to 64 bits. Sizes, then producer, sequence id, ledger, entry, highest id.
+_V = rb"(?:[\x80-\xff]{0,8}[\0-\x7f]|[\x80-\xff]{9}[\0\1])"
 _RECEIPT = re.compile(
     rb"\0\0\0(.)\0\0\0(.)\x08\x07\x3a([\0-\x7f])(\x08%b)\x10(%b)\x1a([\0-\x7f])"
     rb"(\x08(%b)\x10(%b)(?:\x18%b)?)(?:\x20(%b))?" % ((_V,) * 6),
@@ -276,12 +272,9 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
 def _signed(digits: bytes) -> int:
     # Consecutive numbers share all digits except the first.
     value = NUMBERS[digits[1:]] << 7 | digits[0] & 127
-    if value > _MAX_LONG:
-        # Java's numbers are signed; only one bit of the tenth digit counts.
-        value = (value & _UNSIGNED) - (2**64 if value & 2**63 else 0)
-    return value
+    # Java's numbers are signed.
+    return value - 2**64 if value > _MAX_LONG else value
 
 
 _NONE = b"\xff" * 9 + b"\x01"
 _MAX_LONG = 2**63 - 1
-_UNSIGNED = 2**64 - 1

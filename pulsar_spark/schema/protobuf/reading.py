@@ -103,7 +103,7 @@ class _Plans:
             form = "pair" if message.is_entry else _FORMS[message.form]
             return "message", form, inner, message.leaves
         if field.type in (Type.TYPE_STRING, Type.TYPE_BYTES):
-            return "text" if field.type == Type.TYPE_STRING else "bytes", b""
+            return ("text" if field.type == Type.TYPE_STRING else "bytes",)
         written, into = _INTO[field.type]
         what = into if field.enum is None else self._enum(field.enum)
         return "number", written, what, field.default & 2**64 - 1
