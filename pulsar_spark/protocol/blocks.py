@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from struct import error as StructError
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.protocol.varints import NUMBERS
@@ -167,16 +166,12 @@ class BlockDecoder(Protocol):
 
 # --- scanning -----------------------------------------------------------------------------
 
-# Size of the command, its type and tag, size of its body, the body's first tag.
-_COMMAND = Struct(">IHBBB")
-_IDENTITY = 13  # where the number of the consumer or producer begins in the frame
-_LARGEST = 9  # bytes that it may have
-# A frame's size and the start of its command, by the length of the id.
-_COMMANDS = [Struct(f">I{_COMMAND.size + digits}s") for digits in range(_LARGEST + 1)]
-_MESSAGE_TYPE, _MESSAGE_TAG, _IDENTITY_TAG = 0x0809, 0x4A, 0x08
-
-# A number of up to 64 bits. Sizes, then producer, sequence id, ledger, entry, highest id.
+_U32 = Struct(">I")
+# A number of up to 64 bits.
 _V = rb"(?:[\x80-\xff]{0,8}[\0-\x7f]|[\x80-\xff]{9}[\0\1])"
+# Sizes, and the consumer.
+_MESSAGE = re.compile(rb"....\0\0\0(.)\x08\x09\x4a([\0-\x7f])\x08(%b)" % _V, re.DOTALL)
+# Sizes, then producer, sequence id, ledger, entry, highest id.
 _RECEIPT = re.compile(
     rb"\0\0\0(.)\0\0\0(.)\x08\x07\x3a([\0-\x7f])(\x08%b)\x10(%b)\x1a([\0-\x7f])"
     rb"(\x08(%b)\x10(%b)(?:\x18%b)?)(?:\x20(%b))?" % ((_V,) * 6),
@@ -191,48 +186,26 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int, int]
     of complete frames of one consumer. The consumer is -1 if there is none: another or an unusual
     command, an incomplete frame, one longer than `limit` bytes. Reads sizes and first bytes only.
     """
-    identity = _identity(data, at)
-    if not identity:
-        return at, -1, 0, at
-    count, last = 0, at
-    # Consecutive commands usually start with the same bytes.
-    unpack, known = _COMMANDS[len(identity)].unpack_from, b""
-    command_size = 0
-    try:
-        while True:
-            size, head = unpack(data, at)
-            if head != known:
-                command_size = _command_size(head, identity)
-                if not command_size:
-                    break
-                known = head
-            end = at + 4 + size
-            if not command_size < size <= limit or end > len(data):
+    starts, unpack, stop = data.startswith, _U32.unpack_from, len(data)
+    known, identity, least, count, last = b"", b"", 0, 0, at
+    while True:
+        # Consecutive commands usually start with the same bytes.
+        if not count or not starts(known, at + 4):
+            frame = _MESSAGE.match(data, at)
+            if frame is None:
                 break
-            at, last, count = end, at, count + 1
-    except StructError:
-        pass
-    return at, NUMBERS[identity] if count else -1, count, last
-
-
-def _command_size(head: bytes, identity: bytes) -> int:
-    """Return the size of a MESSAGE command that starts with `head`; 0 for any other command."""
-    size, kind, tag, body_size, first = _COMMAND.unpack_from(head)
-    if kind != _MESSAGE_TYPE or tag != _MESSAGE_TAG or first != _IDENTITY_TAG:
-        return 0
-    # The body's size has one byte, and nothing follows the body in the command.
-    if size != body_size + 4 or body_size > 127 or not head.endswith(identity):
-        return 0
-    return int(size)
-
-
-def _identity(data: bytes, at: int) -> bytes:
-    """Return the digits of the id at the start of a command's body, empty if there is none."""
-    digits = data[at + _IDENTITY : at + _IDENTITY + _LARGEST]
-    for place, digit in enumerate(digits, 1):
-        if digit < 128:
-            return digits[:place]
-    return b""
+            command_size, body_size, consumer = frame.groups()
+            if not len(consumer) < body_size[0] == command_size[0] - 4:
+                break
+            if count and consumer != identity:
+                break
+            known, identity, least = frame[0][4:], consumer, command_size[0] + 4
+        (size,) = unpack(data, at)
+        end = at + 4 + size
+        if end > stop or not least <= size <= limit:
+            break
+        at, last, count = end, at, count + 1
+    return at, _signed(identity) if count else -1, count, last
 
 
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]:
@@ -255,7 +228,7 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
             break
         if id_size[0] != len(message_id) or size[0] > limit:
             break
-        if producer != identity and (found or len(producer) > 1 + _LARGEST):
+        if found and producer != identity:
             break
         identity = producer
         highest = sequence_id = _signed(sequence)
@@ -266,7 +239,7 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
             last_ledger, ledger_id = ledger, _signed(ledger)
         add((sequence_id, highest, ledger_id, _signed(entry)))
         at = end
-    return at, NUMBERS[identity[1:]] if found else -1, found
+    return at, _signed(identity[1:]) if found else -1, found
 
 
 def _signed(digits: bytes) -> int:
