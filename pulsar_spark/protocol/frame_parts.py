@@ -23,13 +23,13 @@ from struct import Struct
 from struct import error as StructError
 from typing import TypeVar
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
 from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.message_id import MessageIdAdv
 
 MAGIC_CHECKSUM = 0x0E01
@@ -208,7 +208,7 @@ def parse_payload(
             magic, number = _unpack_magic(data, place)
         if magic == MAGIC_CHECKSUM:
             place, checksum = place + 6, number
-            if verify and (actual := extend_crc32c(view[place:stop])) != checksum:
+            if verify and (actual := crc32c(view[place:stop])) != checksum:
                 raise ChecksumMismatch(
                     f"the message's checksum is {actual:08x}, {checksum:08x} was stored with it",
                     "The message is damaged; it was not acknowledged.",

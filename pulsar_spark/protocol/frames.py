@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from crc32c import crc32c
 from google.protobuf.message import EncodeError
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frame_parts import (
     MAGIC_BROKER_ENTRY_METADATA,
     MAGIC_CHECKSUM,
@@ -254,7 +254,6 @@ def encode_payload_command(
     metadata: bytes,
     payload: Buffer,
     *,
-    checksum: bool = True,
     broker_entry_metadata: bytes | None = None,
 ) -> list[Buffer]:
     """Return the frame of a SEND or MESSAGE as buffers to write in order.
@@ -263,8 +262,7 @@ def encode_payload_command(
     """
     sized_metadata = _U32.pack(len(metadata)) + metadata
     prefix = _broker_prefix(broker_entry_metadata)
-    if checksum:
-        prefix += _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
+    prefix += _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(payload, crc32c(sized_metadata)))
     head = _payload_head(command, len(prefix) + len(sized_metadata) + len(payload))
     return [head + prefix + sized_metadata, payload]
 

@@ -191,7 +191,7 @@ def topics_hash(names: Iterable[str]) -> str:
     CRC32C of the sorted names joined by commas, as hex digits of its little-endian bytes.
     """
     # It loads much, which those who only show names do without.
-    from pulsar_spark.protocol.checksum import crc32c
+    from crc32c import crc32c
 
     # Brokers sort by UTF-16 units, which differs from code points beyond the basic plane.
     ordered = sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))

@@ -7,10 +7,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from crc32c import crc32c
+
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import message_key, unpack_batch
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.compression import Codecs, codec_of
 from pulsar_spark.protocol.frame_parts import MAGIC_CHECKSUM, ReceivedEntry, parse_payload
 from pulsar_spark.testing.entry_log import NOWHERE, Entry, Place

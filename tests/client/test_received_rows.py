@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.engine.consumers.rows import RowDecoder
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frames import MessageBlock, encode_raw_payload_command
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests import brief

@@ -14,6 +14,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, TypeAlias
 
+from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
@@ -21,7 +22,6 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frame_parts import (
     BODY_FIELDS,
     MAGIC_BROKER_ENTRY_METADATA,

@@ -13,6 +13,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS, ReceivedEntry, parse_payload
 from pulsar_spark.protocol.frames import encode_command, encode_payload_command
+from pulsar_spark.protocol.versions import without_checksums
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.frames import SingleFrames
 from tests.support.waiting import PATIENCE
@@ -136,10 +137,8 @@ class WireClient:
             num_messages=batch,
             **(send_fields or {}),
         )
-        frame = encode_payload_command(
-            command, data.SerializeToString(), payload, checksum=checksum
-        )
-        self.send_bytes(b"".join(frame))
+        frame = b"".join(encode_payload_command(command, data.SerializeToString(), payload))
+        self.send_bytes(frame if checksum else without_checksums(frame))
         return number
 
     def publish(self, payload: bytes = b"payload", **options: Any) -> Received:

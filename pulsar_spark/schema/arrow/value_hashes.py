@@ -16,12 +16,12 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from crc32c import crc32c
 
 from pulsar_spark.protocol import implementation
 from pulsar_spark.protocol.byte_column import ByteColumn, sizes_of
-from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.schema.arrow.arithmetic import number
-from pulsar_spark.schema.arrow.arrays import from_words, integers
+from pulsar_spark.schema.arrow.arrays import as_words, from_words, integers
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 
 _INT64, _UINT64 = pa.int64(), pa.uint64()
@@ -68,15 +68,9 @@ def hash_values(values: Sequence[bytes | None], seed: int, words: pa.Array | int
         if isinstance(words, int):
             hashes.append(implementation.native.hash_values(some, seed, words))
         else:
-            onto = _stored(words.slice(start, len(some)))
+            onto = as_words(words.slice(start, len(some)), "Q").tobytes()
             hashes.append(implementation.native.hash_values(some, seed, 0, onto))
     return pa.Array.from_buffers(_UINT64, len(values), [None, pa.py_buffer(b"".join(hashes))])
-
-
-def _stored(words: pa.Array) -> bytes:
-    size = words.type.bit_width // 8
-    data: bytes = words.buffers()[1].slice(size * words.offset, size * len(words)).to_pybytes()
-    return data
 
 
 def python_hashes(values: Sequence[bytes | None], seed: int, words: pa.Array | int = 0) -> pa.Array:
@@ -103,7 +97,7 @@ def _told(values: Sequence[bytes], sizes: Sequence[int]) -> pa.Array:
 def _checksums(values: Sequence[bytes]) -> pa.Array:
     high, low = (
         from_words(array("I", map(function, values)), pa.uint32()).cast(_UINT64)
-        for function in (extend_crc32c, crc32)
+        for function in (crc32c, crc32)
     )
     return pc.bit_wise_or(pc.shift_left(high, number(32, _UINT64)), low)
 

@@ -8,11 +8,11 @@ from zlib import crc32
 
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.protocol import implementation
-from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.schema.arrow import value_hashes
 from pulsar_spark.schema.arrow.byte_column import byte_values
 from pulsar_spark.schema.arrow.value_hashes import (
