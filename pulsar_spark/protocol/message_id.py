@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import InvalidMessageId
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.varints import encode_number
+from pulsar_spark.protocol.varints import varint
 
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
@@ -131,14 +131,8 @@ class MessageIdAdv:
 
         Raises InvalidMessageId for any other text or a number out of range.
         """
-        match = _ID.fullmatch(text)
-        if match is None:
-            raise _not_an_id(text, "ledger:entry[:partition[:batchIndex]]")
-        ledger_id, entry_id, partition, batch_index = (
-            -1 if part is None else int(part) for part in match.groups()
-        )
-        if max(ledger_id, entry_id) > _MAX_LONG or max(partition, batch_index) > _MAX_INT:
-            raise _not_an_id(text, "numbers of 63 bits (ledger, entry) and 31 bits")
+        expected = "ledger:entry[:partition[:batchIndex]]"
+        ledger_id, entry_id, partition, batch_index = _numbers(text, _ID, expected)
         return cls(ledger_id, entry_id, partition, batch_index)
 
     def __str__(self) -> str:
@@ -149,13 +143,20 @@ def id_tails(indexes: Iterable[int], batch_size: int = 0) -> list[bytes]:
     """Return the ends of the serialized ids of a batch's messages, after ledger, entry and
     partition: batch index, and batch size unless it is 0.
     """
-    size = b"\x30" + encode_number(batch_size) if batch_size else b""
-    return [b"\x20" + encode_number(index) + size for index in indexes]
+    size = b"\x30" + varint(batch_size) if batch_size else b""
+    return [b"\x20" + varint(index) + size for index in indexes]
 
 
-def _not_an_id(text: str, expected: str) -> InvalidMessageId:
+def _numbers(text: str, form: re.Pattern[str], expected: str) -> list[int]:
+    """Return the numbers of a text, -1 for those that are left out; raises InvalidMessageId."""
+    match = form.fullmatch(text)
+    if match is not None:
+        numbers = [int(part or -1) for part in match.groups()]
+        if max(numbers[:2]) <= _MAX_LONG and max(numbers[2:]) <= _MAX_INT:
+            return numbers
+        expected = "numbers of 63 bits (ledger, entry) and 31 bits"
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-    return InvalidMessageId(f"{shown!r} is not a message id", f"Expected {expected}.")
+    raise InvalidMessageId(f"{shown!r} is not a message id", f"Expected {expected}.")
 
 
 EARLIEST = MessageIdAdv(-1, -1)
@@ -207,13 +208,7 @@ class Position(NamedTuple):
 
         Raises InvalidMessageId for any other text or a number out of range.
         """
-        match = _POSITION.fullmatch(text)
-        if match is None:
-            raise _not_an_id(text, "ledger:entry:batchIndex")
-        ledger_id, entry_id, batch_index = (int(part) for part in match.groups())
-        if max(ledger_id, entry_id) > _MAX_LONG or batch_index > _MAX_INT:
-            raise _not_an_id(text, "numbers of 63 bits (ledger, entry) and 31 bits")
-        return cls(ledger_id, entry_id, batch_index)
+        return cls(*_numbers(text, _POSITION, "ledger:entry:batchIndex"))
 
     def __str__(self) -> str:
         return f"{self.ledger_id}:{self.entry_id}:{self.batch_index}"

@@ -11,8 +11,8 @@ _MOST = 4096
 
 
 @lru_cache(4096)
-def encode_number(value: int) -> bytes:
-    """Encode a non-negative number."""
+def varint(value: int) -> bytes:
+    """Encode a non-negative number of at most 64 bits."""
     digits = bytearray()
     while value > 127:
         digits.append(value & 127 | 128)

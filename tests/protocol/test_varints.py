@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.varints import NUMBERS, encode_number
+from pulsar_spark.protocol.varints import NUMBERS, varint
 
 longs = st.integers(0, 2**63 - 1) | st.integers(0, 300)
 
@@ -18,5 +18,5 @@ def proto_number(value: int) -> bytes:
 @given(longs)
 def test_numbers_are_those_of_protobuf(value: int) -> None:
     digits = proto_number(value)
-    assert encode_number(value) == digits
+    assert varint(value) == digits
     assert NUMBERS[digits] == value

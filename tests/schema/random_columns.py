@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.arrow.arrays import build_array, list_array, pair_type, struct_array
+from pulsar_spark.schema.arrow.arrays import build_array, pair_type, struct_array
 from pulsar_spark.schema.codec import Encoder, Mismatch
 from tests.schema.kernel import choose
 
@@ -60,7 +60,8 @@ class Columns:
             is_map = pa.types.is_map(kind)
             make = self._pairs if is_map else self.column
             items = make(pair_type(kind) if is_map else kind.value_type, offsets[-1])
-            return list_array(pa.py_buffer(offsets), items, kind, rows, present)
+            buffers = [present, pa.py_buffer(offsets)]
+            return pa.Array.from_buffers(kind, rows, buffers, children=[items])
         return build_array([self._cell(kind) for _ in range(rows)], kind)
 
     def _pairs(self, kind: pa.DataType, count: int) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from struct import Struct
 
 import pyarrow as pa
@@ -12,8 +12,6 @@ from pulsar_spark.schema.arrow.arrays import integers
 
 _INT64, _UINT64 = pa.int64(), pa.uint64()
 _UNSIGNED = Struct("=Q")
-# The numbers up to here are made once, because Python needs long for them.
-_KEPT = 32_768
 # How many scalars are cached: most are needed again and again.
 _MOST_SCALARS = 4096
 
@@ -29,24 +27,7 @@ def number(value: int, kind: pa.DataType = _INT64) -> pa.Scalar:
     return integers([value], kind)[0]
 
 
-ZERO, ONE = number(0), number(1)
-
-
-def zeros(count: int) -> pa.Array:
-    """Return an array of zeros."""
-    return pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(bytes(8 * count))])
-
-
-def numbers(count: int) -> pa.Array:
-    """Return the numbers from 0 up to, but not including, `count`."""
-    if count <= _KEPT:
-        return _numbers().slice(0, count)
-    return pc.cumulative_sum(pa.concat_arrays([zeros(1), pa.repeat(ONE, count - 1)]))
-
-
-@cache
-def _numbers() -> pa.Array:
-    return integers(range(_KEPT), _INT64)
+ZERO = number(0)
 
 
 def floor_divide(dividends: pa.Array, divisor: int) -> pa.Array:
@@ -61,16 +42,6 @@ def floor_modulo(dividends: pa.Array, divisor: int) -> pa.Array:
     """Return the remainders of `floor_divide`, never below 0."""
     quotients = floor_divide(dividends, divisor)
     return pc.subtract(dividends, pc.multiply(quotients, number(divisor)))
-
-
-def scaled(values: pa.Array, times: int, divided: int) -> pa.Array:
-    """Convert 64-bit numbers to another unit; one of the two factors is 1.
-
-    Raises ArrowInvalid on overflow.
-    """
-    if times > 1:
-        return pc.multiply_checked(values, number(times))
-    return floor_divide(values, divided) if divided > 1 else values
 
 
 def outside(values: pa.Array, low: int, high: int) -> pa.Array:

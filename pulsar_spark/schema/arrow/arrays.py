@@ -79,20 +79,6 @@ def booleans(values: Sequence[bool]) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 
-def make(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of any of the types above."""
-    if pa.types.is_binary(kind):
-        return binaries(values)
-    if pa.types.is_string(kind):
-        return strings(values)
-    return integers(values, kind)
-
-
-def repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Return an array that has a value `count` times."""
-    return pa.repeat(make([value], kind)[0], count)
-
-
 def from_words(words: array[int], kind: pa.DataType) -> pa.Array:
     """Return an array of a fixed-width type with these stored values, none of them null."""
     return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
@@ -164,17 +150,6 @@ def struct_array(
 ) -> pa.Array:
     """Return an array of structs with `children`, of which there may be none."""
     return pa.Array.from_buffers(kind, count, [present], children=list(children))
-
-
-def list_array(
-    offsets: pa.Buffer,
-    items: pa.Array,
-    kind: pa.DataType,
-    count: int,
-    present: pa.Buffer | None = None,
-) -> pa.Array:
-    """Return an array of lists or, from pairs, of maps."""
-    return pa.Array.from_buffers(kind, count, [present, offsets], children=[items])
 
 
 def offsets_of(sizes: pa.Array) -> pa.Array:
@@ -265,7 +240,8 @@ def _nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     offsets = pa.py_buffer(array("i", accumulate(lengths, initial=0)))
     flat = [item for value in values if value is not None for item in value]
     inner = pair_type(kind) if pa.types.is_map(kind) else kind.value_type
-    return list_array(offsets, build_array(flat, inner), kind, len(values), present)
+    items = build_array(flat, inner)
+    return pa.Array.from_buffers(kind, len(values), [present, offsets], children=[items])
 
 
 def cells_of(column: pa.Array) -> list[Any]:
@@ -318,12 +294,9 @@ def widened(data: bytes) -> bytes:
 
 def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
     """Return a column with the values of `packed`, in order, where `present` is true."""
-    return packed.take(pc.if_else(present, _ranks(present), pa.nulls(1, pa.int64())[0]))
-
-
-def _ranks(present: pa.BooleanArray) -> pa.Array:
-    """Return the numbers 0, 1, … where `present` is true, anything elsewhere."""
-    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([-1], pa.int64())[0])
+    counts = pc.cumulative_sum(present.cast(pa.int64()))
+    ranks = pc.subtract(counts, integers([1], pa.int64())[0])
+    return packed.take(pc.if_else(present, ranks, pa.nulls(1, pa.int64())[0]))
 
 
 def first_not_text(column: pa.Array) -> int | None:

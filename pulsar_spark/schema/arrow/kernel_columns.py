@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.protocol.blocks import ArrowBuffer
-from pulsar_spark.schema.arrow.arrays import integers, pair_type
+from pulsar_spark.schema.arrow.arrays import as_words, integers, pair_type
 
 _INT64 = pa.int64()
-_UINT8 = pa.uint8()
 _NOTHING = pa.py_buffer(b"")
 
 
@@ -60,9 +59,7 @@ def with_rows(
 
 def _bytes_of(numbers: pa.Array) -> bytes:
     """Return numbers below 256, or truth values, as bytes."""
-    found = numbers.cast(_UINT8)
-    data: bytes = found.buffers()[1].slice(found.offset, len(found)).to_pybytes()
-    return data
+    return as_words(numbers.cast(pa.uint8()), "B").tobytes()
 
 
 def layout(kind: pa.DataType) -> str | tuple[str, Any]:

@@ -14,27 +14,15 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
+from pulsar_spark.protocol.varints import varint
 from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.arrow.arrays import binaries, offsets_of
 
-_INT32, _INT64, _UINT64 = pa.int32(), pa.int64(), pa.uint64()
+__all__ = ("varint", "varints", "zigzag")
+
+_INT32, _UINT64 = pa.int32(), pa.uint64()
 # Numbers of one or two bytes are looked up.
 _SMALL = 1 << 14
-
-
-_BYTES = [bytes([value]) for value in range(128)]
-
-
-def varint(value: int) -> bytes:
-    """Encode an unsigned number of at most 64 bits."""
-    if value < len(_BYTES):
-        return _BYTES[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def zigzag(value: int) -> bytes:

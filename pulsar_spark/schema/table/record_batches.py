@@ -13,12 +13,12 @@ from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.arrow.arrays import (
     MAX_CELLS,
     as_type,
     binaries,
     booleans,
-    repeated,
     strings,
     widest_item,
     width,
@@ -186,9 +186,9 @@ class RecordBatchBuilder:
         elif name == CORRUPT:
             column = _corrupt_records(found, target)
         elif name == TOPIC:
-            column = repeated(self._topic, pa.string(), columns.rows)
+            column = pa.repeat(strings([self._topic])[0], columns.rows)
         elif name == PARTITION:
-            column = repeated(self._partition, pa.int32(), columns.rows)
+            column = pa.repeat(number(self._partition, pa.int32()), columns.rows)
         else:
             column = array_of(columns, *SOURCES[name])
         # Spark's types may have other names for nested fields, and other offset widths.

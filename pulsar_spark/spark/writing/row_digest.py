@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arithmetic import ZERO, number, zeros
+from pulsar_spark.schema.arrow.arithmetic import ZERO, number
+from pulsar_spark.schema.arrow.arrays import integers
 from pulsar_spark.schema.arrow.value_hashes import hash_column, hash_numbers, hash_values
 
 DIGEST_VERSION = 1
@@ -86,7 +87,7 @@ def _property_sums(column: pa.MapArray) -> tuple[pa.Array, pa.Array]:
     start, end = offsets[0].as_py(), offsets[len(column)].as_py()
     names = hash_column(column.keys.slice(start, end - start), _PROPERTY_NAME)
     hashes = hash_column(column.items.slice(start, end - start), _PROPERTY_VALUE, names)
-    sums = pa.concat_arrays([zeros(1).cast(_UINT64), pc.cumulative_sum(hashes)])
+    sums = pa.concat_arrays([integers([0], pa.int64()).cast(_UINT64), pc.cumulative_sum(hashes)])
     sums = sums.take(pc.subtract(offsets, offsets[0]))
     ends, starts = offsets.slice(1), offsets.slice(0, len(column))
     there = pc.not_equal(starts, ends)

@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.arrow.arithmetic import (
-    floor_divide,
-    floor_modulo,
-    number,
-    numbers,
-    outside,
-    scaled,
-    zeros,
-)
+from pulsar_spark.schema.arrow.arithmetic import floor_divide, floor_modulo, number, outside
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-MANY = 40_000
 
 
 @pytest.mark.parametrize(
@@ -39,23 +30,8 @@ def test_division_rounds_down(values: list[int], divisor: int) -> None:
     assert floor_modulo(array, divisor).to_pylist() == [value % divisor for value in values]
 
 
-def test_other_units_hold_what_64_bits_hold() -> None:
-    values = pa.array([-1, 2**60, None], pa.int64())
-    assert scaled(values, 1, 1000).to_pylist() == [-1, 2**60 // 1000, None]
-    assert scaled(values, 4, 1).to_pylist() == [-4, 2**62, None]
-    assert scaled(values, 1, 1) is values
-    with pytest.raises(pa.ArrowInvalid):
-        scaled(values, 1000, 1)
-
-
 @given(st.lists(st.none() | INT64), INT64, INT64)
 def test_ranges(values: list[int | None], low: int, high: int) -> None:
     array = pa.array(values, pa.int64())
     wanted = [None if value is None else not low <= value <= high for value in values]
     assert outside(array, low, high).to_pylist() == wanted
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, MANY])
-def test_numbers_in_a_row(count: int) -> None:
-    assert numbers(count).to_pylist() == list(range(count))
-    assert zeros(count).to_pylist() == [0] * count

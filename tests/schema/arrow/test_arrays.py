@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +16,7 @@ from pulsar_spark.schema.arrow.arrays import (
     constant,
     integers,
     joined,
-    make,
     offsets_of,
-    repeated,
     strings,
 )
 
@@ -56,22 +53,6 @@ def test_strings(values: list[str | None]) -> None:
 @given(st.lists(st.booleans()))
 def test_booleans(values: list[bool]) -> None:
     check(booleans(values), values, pa.bool_())
-
-
-@pytest.mark.parametrize(
-    "value,kind",
-    [
-        (5, pa.int32()),
-        (2**40, pa.int64()),
-        (b"x", pa.binary()),
-        ("ü", pa.string()),
-        (7, pa.timestamp("us", tz="UTC")),
-    ],
-)
-def test_any_of_these_types_once_or_repeated(value: Any, kind: pa.DataType) -> None:
-    check(make([value, None], kind), [value, None], kind)
-    check(repeated(value, kind, 3), [value] * 3, kind)
-    check(repeated(value, kind, 0), [], kind)
 
 
 def test_ranges_are_sequences_too() -> None:
