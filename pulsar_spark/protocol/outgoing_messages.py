@@ -195,14 +195,9 @@ class OutgoingMessages:
         return self._with_each(take)
 
     def _with_each(self, change: Callable[[Sequence[Any]], Sequence[Any]]) -> OutgoingMessages:
-        return OutgoingMessages(
-            change(self.payloads),
-            None if self.keys is None else change(self.keys),
-            None if self.fields is None else change(self.fields),
-            None if self.sequence_ids is None else change(self.sequence_ids),
-            None if self.alone is None else change(self.alone),
-            None if self.callbacks is None else list(change(self.callbacks)),
-        )
+        columns = (self.keys, self.fields, self.sequence_ids, self.alone, self.callbacks)
+        others: list[Any] = [None if column is None else change(column) for column in columns]
+        return OutgoingMessages(change(self.payloads), *others)
 
     def append(
         self, payload: bytes, key: bytes | None, fields: bytes, sequence_id: int | None

@@ -11,6 +11,7 @@ and everything else is in the properties `key.schema.*` and `value.schema.*`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from struct import Struct
@@ -52,31 +53,11 @@ RECORD_TYPES = frozenset(
 )
 """The types whose `schema_data` defines a record."""
 
+# Java's names are the protocol's, with underscores between words, but for two.
 _TYPE_NAMES: Mapping[int, str] = {
-    BYTES: "BYTES",
-    pb.Schema.String: "STRING",
-    pb.Schema.Json: "JSON",
-    pb.Schema.Protobuf: "PROTOBUF",
-    pb.Schema.Avro: "AVRO",
-    pb.Schema.Bool: "BOOLEAN",
-    pb.Schema.Int8: "INT8",
-    pb.Schema.Int16: "INT16",
-    pb.Schema.Int32: "INT32",
-    pb.Schema.Int64: "INT64",
-    pb.Schema.Float: "FLOAT",
-    pb.Schema.Double: "DOUBLE",
-    pb.Schema.Date: "DATE",
-    pb.Schema.Time: "TIME",
-    pb.Schema.Timestamp: "TIMESTAMP",
-    pb.Schema.KeyValue: "KEY_VALUE",
-    pb.Schema.Instant: "INSTANT",
-    pb.Schema.LocalDate: "LOCAL_DATE",
-    pb.Schema.LocalTime: "LOCAL_TIME",
-    pb.Schema.LocalDateTime: "LOCAL_DATE_TIME",
-    pb.Schema.ProtobufNative: "PROTOBUF_NATIVE",
-    pb.Schema.AutoConsume: "AUTO_CONSUME",
-    pb.Schema.External: "EXTERNAL",
-}
+    number: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+    for name, number in pb.Schema.Type.items()
+} | {BYTES: "BYTES", pb.Schema.Bool: "BOOLEAN"}
 _TYPES_BY_NAME = {name: number for number, name in _TYPE_NAMES.items()} | {"NONE": BYTES}
 
 

@@ -22,7 +22,7 @@ from pulsar_spark.errors import LocalProtocolError, MessageTooLarge
 from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.blocks import Buffer, Decompress
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs, codec_of
@@ -38,9 +38,6 @@ E = TypeVar("E")
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload; the first argument is the codec's number."""
-
-Decompress = Callable[[int, Buffer, int, int], Buffer]
-"""Takes a codec, the compressed data, its uncompressed size and the largest acceptable one."""
 
 _CODECS = Codecs()
 _U32 = Struct(">I")
