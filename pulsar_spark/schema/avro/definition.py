@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import log10
 from typing import Any, NamedTuple, TypeAlias
@@ -188,24 +188,27 @@ def parse_definition(data: bytes, *, for_json: bool = False, opaque: bool = True
     return parser.with_column(parser.parse(tree, "", (), 0))
 
 
-def without_names(node: Node) -> Node:
-    """Return a type without the names of its records, enums and fixed types."""
-    found = node
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a type with its parts changed, one level deep."""
     match node:
         case Record():
-            fields = [replace(each, type=without_names(each.type)) for each in node.fields]
-            found = Record("", tuple(fields))
+            fields = [replace(each, type=change(each.type)) for each in node.fields]
+            return replace(node, fields=tuple(fields))
         case Array():
-            found = Array(without_names(node.items))
+            return Array(change(node.items))
         case Map():
-            found = Map(without_names(node.values))
+            return Map(change(node.values))
         case UnionOf():
-            found = UnionOf(tuple(map(without_names, node.members)))
+            return UnionOf(tuple(map(change, node.members)))
         case Opaque():
-            found = replace(node, type=without_names(node.type))
-        case Enum() | Fixed():
-            found = replace(node, name="")
-    return found
+            return replace(node, type=change(node.type))
+    return node
+
+
+def without_names(node: Node) -> Node:
+    """Return a type without the names of its records, enums and fixed types."""
+    found = with_parts(node, without_names)
+    return replace(found, name="") if isinstance(found, Record | Enum | Fixed) else found
 
 
 def _has_column(node: Node) -> bool:

@@ -33,12 +33,13 @@ from pulsar_spark.schema.avro.definition import (
     MAX_DEFINITION,
     Array,
     Logical,
-    Map,
     Node,
+    Opaque,
     Primitive,
     Record,
     UnionOf,
     parse_definition,
+    with_parts,
 )
 from pulsar_spark.schema.avro.types import arrow_columns, is_nullable, record_definition
 from pulsar_spark.schema.codec import Decoder, Encoder, Losses
@@ -127,17 +128,9 @@ def parse_json_definition(info: SchemaInfo, *, opaque: bool = True) -> Node:
 
 def _with_nulls(node: Node) -> Node:
     """Allow null in all fields of records."""
-    match node:
-        case Record():
-            fields = [replace(each, type=_or_null(each.type)) for each in node.fields]
-            return replace(node, fields=tuple(fields))
-        case Array() if not is_java_map(node):
-            return Array(_with_nulls(node.items))
-        case Map():
-            return Map(_with_nulls(node.values))
-        case UnionOf():
-            return UnionOf(tuple(map(_with_nulls, node.members)))
-    return node
+    if isinstance(node, Opaque) or (isinstance(node, Array) and is_java_map(node)):
+        return node
+    return with_parts(node, _or_null if isinstance(node, Record) else _with_nulls)
 
 
 def _or_null(node: Node) -> Node:
@@ -154,19 +147,9 @@ _MILLIS = Primitive("long", Logical("timestamp-millis"))
 
 def _with_java_dates(node: Node) -> Node:
     """Replace Java's old date classes in a definition by what Jackson writes for them."""
-    match node:
-        case Record(name, ()) if name in _JAVA_DATES:
-            return _MILLIS
-        case Record():
-            fields = [replace(f, type=_with_java_dates(f.type)) for f in node.fields]
-            return replace(node, fields=tuple(fields))
-        case Array():
-            return Array(_with_java_dates(node.items))
-        case Map():
-            return Map(_with_java_dates(node.values))
-        case UnionOf():
-            return UnionOf(tuple(map(_with_java_dates, node.members)))
-    return node
+    if isinstance(node, Record) and not node.fields and node.name in _JAVA_DATES:
+        return _MILLIS
+    return node if isinstance(node, Opaque) else with_parts(node, _with_java_dates)
 
 
 def _is_json_schema(definition: bytes) -> bool:
