@@ -41,6 +41,7 @@ from pulsar_spark.schema.avro.definition import (
     parse_definition,
 )
 from pulsar_spark.schema.avro.fitting import plan_for_values
+from pulsar_spark.schema.avro.resolution import factors
 from pulsar_spark.schema.avro.types import arrow_columns, day_of, sole_type
 from pulsar_spark.schema.avro.value_writing import WriteValue, value_writer
 from pulsar_spark.schema.codec import (
@@ -593,12 +594,12 @@ def _local_moment(times: int, divided: int) -> Convert:
     return convert
 
 
-def _time_of_day(nanos: int) -> Convert:
+def _time_of_day(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, time):
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return (seconds * 1_000_000 + value.microsecond) * 1000
-        found = _scaled(value, nanos, 1, "a time")
+        found = _scaled(value, times, divided, "a time")
         if not 0 <= found < _NANOS_PER_DAY:
             raise Mismatch(f"it is {value}, which is not a time of day")
         return found
@@ -606,19 +607,20 @@ def _time_of_day(nanos: int) -> Convert:
     return convert
 
 
+_TIMES: dict[str, Callable[[int, int], Convert]] = {
+    "time": _time_of_day,
+    "timestamp": _moment,
+    "local-timestamp": _local_moment,
+}
+
 _LOGICAL: dict[str, Convert] = {
     "uuid": _uuid,
     "duration": _duration,
     "date": _day,
-    "time-millis": _time_of_day(1_000_000),
-    "time-micros": _time_of_day(1000),
-    "time-nanos": _time_of_day(1),
-    "timestamp-millis": _moment(1000, 1),
-    "timestamp-micros": _moment(1, 1),
-    "timestamp-nanos": _moment(1, 1000),
-    "local-timestamp-millis": _local_moment(1000, 1),
-    "local-timestamp-micros": _local_moment(1, 1),
-    "local-timestamp-nanos": _local_moment(1, 1000),
+} | {
+    f"{family}-{unit}": make(*factors(family, unit))
+    for family, make in _TIMES.items()
+    for unit in ("millis", "micros", "nanos")
 }
 
 _LEAVES: dict[str, Convert] = {

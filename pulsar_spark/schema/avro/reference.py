@@ -76,33 +76,7 @@ def read_value(read: Read, data: bytes) -> Any:
 
 def reader_of(plan: Plan) -> Read:
     """Return the function that reads values of a plan."""
-    match plan:
-        case ReadNull():
-            return _read_null
-        case ReadNumber():
-            return _number(plan)
-        case ReadBytes():
-            return _bytes(plan)
-        case ReadEnum():
-            return _enum(plan)
-        case ReadArray() | ReadMap():
-            return _blocks(plan)
-    return _composed(plan)
-
-
-def _composed(plan: Plan) -> Read:
-    match plan:
-        case ReadRecord():
-            return _record(plan)
-        case ReadUnion():
-            return _union(plan)
-        case IntoMember():
-            return _member(plan)
-        case ReadOpaque():
-            return _opaque(plan)
-        case Unresolvable():
-            return _unresolvable(plan.reason)
-    raise AssertionError(plan)
+    return _READERS[type(plan)](plan)
 
 
 def read_long(cursor: ValueCursor) -> int:
@@ -380,9 +354,9 @@ def _member(plan: IntoMember) -> Read:
     return read
 
 
-def _unresolvable(reason: str) -> Read:
+def _unresolvable(plan: Unresolvable) -> Read:
     def read(_cursor: ValueCursor) -> Any:
-        raise Mismatch(reason)
+        raise Mismatch(plan.reason)
 
     return read
 
@@ -407,6 +381,20 @@ def _opaque(plan: ReadOpaque) -> Read:
 
     return read
 
+
+_READERS: dict[type[Plan], Callable[[Any], Read]] = {
+    ReadNull: lambda _: _read_null,
+    ReadNumber: _number,
+    ReadBytes: _bytes,
+    ReadEnum: _enum,
+    ReadArray: _blocks,
+    ReadMap: _blocks,
+    ReadRecord: _record,
+    ReadUnion: _union,
+    IntoMember: _member,
+    ReadOpaque: _opaque,
+    Unresolvable: _unresolvable,
+}
 
 _CHECKED: dict[str, Read] = {
     **_WHOLE,

@@ -655,16 +655,17 @@ def _ratio(writer: Logical | None, reader: Logical | None) -> tuple[int, int]:
     written, _, finer = writer.name.rpartition("-") if writer else ("", "", "")
     if written == family or (written.endswith("timestamp") and family.endswith("timestamp")):
         unit = finer
-    return _factors(family, unit)
+    return factors(family, unit)
 
 
 def units(logical: Logical) -> tuple[int, int]:
     """Return the factors that convert a type's numbers to Spark's unit."""
     family, _, unit = logical.name.rpartition("-")
-    return _factors(family, unit)
+    return factors(family, unit)
 
 
-def _factors(family: str, unit: str) -> tuple[int, int]:
+def factors(family: str, unit: str) -> tuple[int, int]:
+    """Return the factors that convert numbers of some unit to that of Spark's column."""
     per_second, given = 1000 * MILLION if family == "time" else MILLION, _UNITS[unit]
     return (per_second // given, 1) if per_second >= given else (1, given // per_second)
 

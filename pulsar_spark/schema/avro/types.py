@@ -198,22 +198,22 @@ def sole_type(union: UnionOf) -> Node | None:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_PLAIN: tuple[tuple[pa.DataType, Any], ...] = (
-    (pa.null(), "null"),
-    (pa.bool_(), "boolean"),
-    (pa.int8(), "int"),
-    (pa.int16(), "int"),
-    (pa.int32(), "int"),
-    (pa.int64(), "long"),
-    (pa.float32(), "float"),
-    (pa.float64(), "double"),
-    (pa.string(), "string"),
-    (pa.binary(), "bytes"),
-    (pa.date32(), {"type": "int", "logicalType": "date"}),
-    (pa.time64("ns"), {"type": "long", "logicalType": "time-micros"}),
-    (pa.timestamp("us", tz="UTC"), {"type": "long", "logicalType": "timestamp-micros"}),
-    (pa.timestamp("us"), {"type": "long", "logicalType": "local-timestamp-micros"}),
-)
+_PLAIN: dict[pa.DataType, Any] = {
+    pa.null(): "null",
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.time64("ns"): {"type": "long", "logicalType": "time-micros"},
+    pa.timestamp("us", tz="UTC"): {"type": "long", "logicalType": "timestamp-micros"},
+    pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
+}
 
 
 def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> bytes:
@@ -309,9 +309,8 @@ class _Maker:
         if pa.types.is_decimal128(kind) and kind.scale >= 0:
             size = {"precision": kind.precision, "scale": kind.scale}
             return {"type": "bytes", "logicalType": "decimal", **size}
-        for known, definition in _PLAIN:
-            if kind == known:
-                return definition
+        if kind in _PLAIN:
+            return _PLAIN[kind]
         lacking = "JSON" if self._for_json else "Avro"
         self.mismatches.append(f"the column {path!r} is {kind}, which {lacking} has no type for")
         return "null"

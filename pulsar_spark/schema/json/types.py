@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro import definition as avro
+from pulsar_spark.schema.avro.resolution import factors
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
 
 
@@ -169,8 +170,6 @@ def _struct(
     return Shape(rule, kind, parts=tuple(parts), names=_names(kind), words=required)
 
 
-_UNITS = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
-
 _LEAVES: dict[str, JsonRule] = {
     "null": JsonRule.NULL,
     "boolean": JsonRule.BOOLEAN,
@@ -207,11 +206,8 @@ def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     java = dialect.has_java_times
     if not family:
         return Shape(JsonRule.DATE, kind, java=java)
-    times, divided = _UNITS[unit]
-    if family == "time":
-        # These columns have nanoseconds, not microseconds.
-        return Shape(JsonRule.TIME, kind, times * 1000, divided, java=java)
-    return Shape(JsonRule.MOMENT, kind, times, divided, java=java)
+    rule = JsonRule.TIME if family == "time" else JsonRule.MOMENT
+    return Shape(rule, kind, *factors(family, unit), java=java)
 
 
 def _kind_name(node: avro.Primitive | avro.Fixed) -> str:
