@@ -15,32 +15,31 @@ from pulsar_spark.schema.arrow.arrays import strings
 from pulsar_spark.schema.codec import Decoded, Decoder, Encoder, Undecodable
 from pulsar_spark.schema.table.names import VALUE
 
-_BINARY = pa.schema([(VALUE, pa.binary())])
-_TEXT = pa.schema([(VALUE, pa.string())])
-
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
     """Return the one column ``value``, binary or string."""
-    return _BINARY if info.type == BYTES else _TEXT
+    return pa.schema([(VALUE, _type(info))])
+
+
+def _type(info: SchemaInfo) -> pa.DataType:
+    return pa.binary() if info.type == BYTES else pa.string()
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
     """Return a decoder of bytes or text; both schemas have that type."""
-    if reader.type == BYTES:
-        return _BytesDecoder(len(fields))
-    return _TextDecoder(len(fields))
+    return _PlainDecoder(_type(reader), len(fields))
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of the one column; raises SchemaMismatch for other types or columns."""
-    wanted = "binary" if info.type == BYTES else "string"
+    wanted = _type(info)
     if len(columns) != 1:
         raise SchemaMismatch(
             f"the topic's schema is {info.type_name}, a single value, but the DataFrame has the "
             f"columns {', '.join(columns.names)}",
             f"Write a single column, {wanted}.",
         )
-    if columns.field(0).type != (pa.binary() if info.type == BYTES else pa.string()):
+    if columns.field(0).type != wanted:
         raise SchemaMismatch(
             f"the topic's schema is {info.type_name}, but the column {columns.names[0]} is "
             f"{columns.field(0).type}",
@@ -49,21 +48,14 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     return _PlainEncoder()
 
 
-class _BytesDecoder:
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def decode(self, raw: pa.Array) -> Decoded:
-        return Decoded([raw] * self._count)
-
-
-class _TextDecoder:
-    def __init__(self, count: int) -> None:
+class _PlainDecoder:
+    def __init__(self, kind: pa.DataType, count: int) -> None:
+        self._kind = kind
         self._count = count
 
     def decode(self, raw: pa.Array) -> Decoded:
         try:
-            return Decoded([raw.cast(pa.string())] * self._count)
+            return Decoded([raw.cast(self._kind)] * self._count)
         except pa.ArrowInvalid:
             pass
         texts: list[str | None] = []

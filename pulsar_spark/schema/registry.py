@@ -98,9 +98,7 @@ def latest_schemas(
 
     All are requested at once. A missing topic has no schema.
     """
-    return lookup.ask_many(
-        topics, lambda topic, deadline: _schema_operation(lookup, topic, None, deadline)
-    )
+    return lookup.ask_many(topics, partial(_schema_operation, lookup, None))
 
 
 def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
@@ -175,7 +173,7 @@ class SchemaVersions:
 
     def _ask(self, versions: Sequence[bytes]) -> list[SchemaInfo]:
         """Fetch versions at once; raises the first error after it has taken what it was told."""
-        attempts = [partial(_version_operation, self._lookup, version) for version in versions]
+        attempts = [partial(_schema_operation, self._lookup, version) for version in versions]
         answers = self._lookup.ask_each(self._topic, attempts)
         for version, found in zip(versions, answers, strict=True):
             if isinstance(found, SchemaInfo):
@@ -212,14 +210,8 @@ def version_number(version: bytes) -> str:
     return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
 
 
-def _version_operation(
-    lookup: Lookup, version: bytes, topic: str, deadline: Deadline
-) -> Operation[SchemaInfo | None]:
-    return _schema_operation(lookup, topic, version, deadline)
-
-
 def _schema_operation(
-    lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
+    lookup: Lookup, version: bytes | None, topic: str, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
     found = yield from lookup.schema_operation(topic, version, deadline)
     return None if found is None else replace(found.schema, found_as=(topic, found.version))

@@ -186,17 +186,7 @@ _NO_KEYS = MESSAGES | {
     FieldDescriptorProto.TYPE_BYTES,
     FieldDescriptorProto.TYPE_ENUM,
 }
-_WRAPPED = {
-    "Double": FieldDescriptorProto.TYPE_DOUBLE,
-    "Float": FieldDescriptorProto.TYPE_FLOAT,
-    "Int64": FieldDescriptorProto.TYPE_INT64,
-    "UInt64": FieldDescriptorProto.TYPE_UINT64,
-    "Int32": FieldDescriptorProto.TYPE_INT32,
-    "UInt32": FieldDescriptorProto.TYPE_UINT32,
-    "Bool": FieldDescriptorProto.TYPE_BOOL,
-    "String": FieldDescriptorProto.TYPE_STRING,
-    "Bytes": FieldDescriptorProto.TYPE_BYTES,
-}
+_WRAPPED = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _SECONDS_AND_NANOS = (
     (1, FieldDescriptorProto.TYPE_INT64, False),
     (2, FieldDescriptorProto.TYPE_INT32, False),
@@ -210,8 +200,11 @@ _WELL_KNOWN = {
         ((1, FieldDescriptorProto.TYPE_STRING, True),),
     ),
 } | {
-    f"google.protobuf.{name}Value": (Form.WRAPPER, ((1, kind, False),))
-    for name, kind in _WRAPPED.items()
+    f"google.protobuf.{name}Value": (
+        Form.WRAPPER,
+        ((1, FieldDescriptorProto.Type.Value(f"TYPE_{name.upper()}"), False),),
+    )
+    for name in _WRAPPED
 }
 # These types are recursive, so they cannot be columns; protobuf can print them as JSON.
 _JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))

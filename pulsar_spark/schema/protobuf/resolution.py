@@ -43,12 +43,12 @@ def resolved(writer: MessageType, fields: Sequence[MessageField]) -> list[Messag
     Adds the writer's own enum names. Raises SchemaMismatch that lists each field whose number has
     another type in the writer.
     """
-    mismatches: list[str] = []
-    found = _fields(writer, fields, (), mismatches, {})
-    if mismatches:
+    resolver = _Resolver()
+    found = resolver.fields(writer, fields, ())
+    if resolver.mismatches:
         raise SchemaMismatch(
             "values of an older or newer version of the protobuf schema cannot be resolved to the "
-            f"query's: {'; '.join(mismatches)}",
+            f"query's: {'; '.join(resolver.mismatches)}",
             f"Select other columns, or drop these messages. {RAW_REMEDY}",
         )
     return found
@@ -77,57 +77,47 @@ def _left_out(
             yield from _left_out(*fields, f"{prefix}{reader.name}.")
 
 
-_Known = dict[tuple[int, int], MessageType]
+class _Resolver:
+    """Compares the fields of two versions, and collects those that do not match."""
 
+    def __init__(self) -> None:
+        self.mismatches: list[str] = []
+        # Schemas have one object per message: the same two are compared once.
+        self._known: dict[tuple[int, int], MessageType] = {}
 
-def _fields(
-    writer: MessageType,
-    fields: Sequence[MessageField],
-    path: tuple[str, ...],
-    mismatches: list[str],
-    known: _Known,
-) -> list[MessageField]:
-    written = {each.number: each for each in writer.fields}
-    return [
-        _field(written[each.number], each, (*path, each.name), mismatches, known)
-        if each.number in written
-        else each
-        for each in fields
-    ]
+    def fields(
+        self, writer: MessageType, fields: Sequence[MessageField], path: tuple[str, ...]
+    ) -> list[MessageField]:
+        """Return the reader's fields, with what they need of the writer's."""
+        written = {each.number: each for each in writer.fields}
+        return [
+            self._field(written[each.number], each, (*path, each.name))
+            if each.number in written
+            else each
+            for each in fields
+        ]
 
+    def _field(
+        self, writer: MessageField, reader: MessageField, path: tuple[str, ...]
+    ) -> MessageField:
+        if not _fits(writer, reader):
+            self.mismatches.append(
+                f"{'.'.join(path)} is {_name(reader)}, and was written as {_name(writer)}"
+            )
+        elif reader.message is not None and writer.message is not None:
+            return replace(reader, message=self._message(writer.message, reader.message, path))
+        elif reader.enum is not None and writer.enum is not None:
+            return replace(reader, enum=_enum(writer.enum, reader.enum))
+        return reader
 
-def _field(
-    writer: MessageField,
-    reader: MessageField,
-    path: tuple[str, ...],
-    mismatches: list[str],
-    known: _Known,
-) -> MessageField:
-    if not _fits(writer, reader):
-        mismatches.append(
-            f"{'.'.join(path)} is {_name(reader)}, and was written as {_name(writer)}"
-        )
-    elif reader.message is not None and writer.message is not None:
-        message = _message(writer.message, reader.message, path, mismatches, known)
-        return replace(reader, message=message)
-    elif reader.enum is not None and writer.enum is not None:
-        return replace(reader, enum=_enum(writer.enum, reader.enum))
-    return reader
-
-
-def _message(
-    writer: MessageType,
-    reader: MessageType,
-    path: tuple[str, ...],
-    mismatches: list[str],
-    known: _Known,
-) -> MessageType:
-    # Schemas have one object per message; don't compare the same two again.
-    key = (id(writer), id(reader))
-    if key not in known:
-        fields = tuple(_fields(writer, reader.fields, path, mismatches, known))
-        known[key] = replace(reader, fields=fields)
-    return known[key]
+    def _message(
+        self, writer: MessageType, reader: MessageType, path: tuple[str, ...]
+    ) -> MessageType:
+        key = (id(writer), id(reader))
+        if key not in self._known:
+            fields = tuple(self.fields(writer, reader.fields, path))
+            self._known[key] = replace(reader, fields=fields)
+        return self._known[key]
 
 
 def _fits(writer: MessageField, reader: MessageField) -> bool:
