@@ -46,13 +46,14 @@ class UnpackedBatch:
     them; their indexes still count), and `base64` those whose keys are in base64, ascending.
     """
 
-    __slots__ = ("_ends", "_kept", "base64", "body", "compacted", "count")
+    __slots__ = ("_ends", "_kept", "base64", "body", "compacted", "count", "may_have_properties")
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
         self.count = count
         self.compacted = array("i")
         self.base64 = array("i")
+        self.may_have_properties = False
         # Where messages end.
         self._ends = array("i")
         # The metadata of the first messages.
@@ -152,8 +153,10 @@ def _unpack(batch: UnpackedBatch, size: int) -> int:
                 raise _cut(batch, index, begin, start, payload_size)
             # The parser accepts missing required fields: payload_size (then 0), and those of
             # properties.
-            if (not payload_size or _PROPERTIES in data) and not metadata.IsInitialized():
+            has_properties = _PROPERTIES in data
+            if (not payload_size or has_properties) and not metadata.IsInitialized():
                 raise _corrupt(index, count, "lacks a required field")
+            batch.may_have_properties |= has_properties
             add_end(end)
             if _COMPACTED in data and metadata.compacted_out:
                 batch.compacted.append(index)

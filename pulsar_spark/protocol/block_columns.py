@@ -180,6 +180,10 @@ def _ordering_key(own: Any) -> bytes | None:
 
 
 def _properties(rows: BlockColumns) -> list[Any]:
+    batches = [entry.batch for entry, _ in rows.spans]
+    if not any(batch is None or batch.may_have_properties for batch in batches):
+        # To ask each message takes long.
+        return [{}] * rows.rows
     return [
         {_utf8(pair.key): _utf8(pair.value) for pair in pairs} if pairs else {}
         for pairs in [own.properties for own in rows.owns]
