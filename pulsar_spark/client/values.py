@@ -7,7 +7,7 @@ because each call of a decoder has a fixed cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_spark.client.schema import AutoConsumeSchema, DefinedSchema, Schema, undecodable
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -18,7 +18,6 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
 
 if TYPE_CHECKING:
-    from pulsar_spark.client.message import Message
     from pulsar_spark.schema.python_values import PythonDecoder, PythonPairDecoder
     from pulsar_spark.schema.registry import SchemaVersions
 
@@ -31,6 +30,17 @@ Keys = Callable[[], Sequence[bytes | None]]
 """Returns the keys of messages, for schemas that separate them from payloads."""
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
+
+
+class _Received(Protocol):
+    """What is asked of a message, see `message.Message`."""
+
+    def data(self) -> bytes: ...
+    def has_null_value(self) -> bool: ...
+    def topic_name(self) -> str: ...
+    def version_bytes(self) -> bytes: ...
+    def fields(self) -> AnyMetadata: ...
+    def message_id(self) -> object: ...
 
 
 class MessageValues:
@@ -47,7 +57,7 @@ class MessageValues:
         self._versions: dict[str, SchemaVersions] = {}
         self._decoders: dict[tuple[str, bytes], _Decoder] = {}
 
-    def of(self, message: Message) -> Any:
+    def of(self, message: _Received) -> Any:
         """Return a message's value; None for a null value, unless it is a pair with a key.
 
         Raises CorruptMessage that names the field, SchemaMismatch for a version that cannot be
@@ -63,7 +73,7 @@ class MessageValues:
         except PulsarError as error:
             raise error.with_context(topic=topic, message_id=message.message_id()) from None
 
-    def written_with(self, message: Message) -> SchemaInfo | None:
+    def written_with(self, message: _Received) -> SchemaInfo | None:
         """Return the schema that a message was written with, None for bytes.
 
         May ask a broker, and raises its error.

@@ -177,6 +177,8 @@ def test_a_subscription_without_a_name_is_refused(
 
 
 def test_a_listener_that_the_brokers_do_not_have_is_refused(client: WireClient, topic: str) -> None:
+    # Only then does a broker own the topic.
+    client.request("LOOKUP", topic=topic)
     refused = client.request("LOOKUP", topic=topic, advertised_listener_name="nope").body
     assert refused.response == pb.CommandLookupTopicResponse.Failed
     assert refused.error == pb.ServiceNotReady
