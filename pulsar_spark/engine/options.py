@@ -15,6 +15,7 @@ from pulsar_spark.engine.pem import BEGIN, pem_content, shown_pem
 from pulsar_spark.errors import OptionError, redact
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
+from pulsar_spark.protocol.validation import is_unicode
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.encryption import EncryptionOptions, KeyReader
@@ -33,15 +34,6 @@ def _check_range(owner: object, lowest: float, *names: str, highest: float | Non
             raise OptionError(f"{name} is {value}, it must be at least {lowest}")
         if highest is not None and value > highest:
             raise OptionError(f"{name} is {value}, it must be at most {highest}")
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text is valid Unicode, without lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _masked(secret: str | None) -> str:

@@ -8,7 +8,7 @@ topic lists and producers' texts themselves, so that one invalid part does not a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -68,6 +68,20 @@ def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
             raise RemoteProtocolError(
                 f"{message_id.ledgerId}:{message_id.entryId} is not a valid position of a message"
             )
+
+
+def is_unicode(text: Any) -> TypeGuard[str]:
+    """Whether this is text that is valid Unicode.
+
+    Lone surrogates are not; JSON escapes, and what Python reads of the system, can contain them.
+    """
+    if not isinstance(text, str):
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_text(text: str | bytes) -> str:

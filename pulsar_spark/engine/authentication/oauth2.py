@@ -23,7 +23,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pulsar_spark.engine.connections.tls import client_context, load_trusted
 from pulsar_spark.engine.deadline import Deadline, call_apart
-from pulsar_spark.engine.options import OAuth2Options, is_unicode
+from pulsar_spark.engine.options import OAuth2Options
 from pulsar_spark.errors import (
     AuthenticationError,
     IssuerUnreachable,
@@ -32,6 +32,7 @@ from pulsar_spark.errors import (
     TlsError,
     holds_secret,
 )
+from pulsar_spark.protocol.validation import is_unicode
 
 if TYPE_CHECKING:
     import requests
@@ -161,7 +162,7 @@ class OAuth2Auth:
                 ),
             )
         token, lifetime = answer.get("access_token"), answer.get("expires_in", _LIFETIME)
-        if not isinstance(token, str) or not token or not is_unicode(token):
+        if not token or not is_unicode(token):
             raise AuthenticationError(f"{_host(endpoint)} gave no access_token", _CREDENTIALS)
         try:
             seconds = max(float(lifetime), 0.0)

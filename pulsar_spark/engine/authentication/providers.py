@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pulsar_spark.engine.authentication.oauth2 import OAuth2Auth
-from pulsar_spark.engine.options import AuthOptions, is_unicode
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import (
     AuthenticationError,
     OptionError,
@@ -24,6 +24,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
     redact,
 )
+from pulsar_spark.protocol.validation import is_unicode
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class TokenAuth:
         """Return the token; raises AuthenticationError if it cannot be read."""
         if self._supplier is not None:
             given: object = self._supplier()
-            if not isinstance(given, str) or not given or not is_unicode(given):
+            if not given or not is_unicode(given):
                 raise AuthenticationError(
                     "the function that gives tokens returned none", "It has to return text."
                 )

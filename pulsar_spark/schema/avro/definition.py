@@ -18,9 +18,9 @@ from math import log10
 from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol.validation import is_unicode
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.codec import Mismatch
-from pulsar_spark.schema.table.names import is_unicode
 
 MAX_DEFINITION = 2 * 1024 * 1024
 """Maximum length of a definition in bytes."""

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.protocol.validation import is_unicode
 from pulsar_spark.schema.arrow.arrays import widest_item
 from pulsar_spark.schema.avro.types import day_of
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import JsonRule, Shape
-from pulsar_spark.schema.table.names import is_unicode
 
 LONGEST_INTEGER = 40
 """Maximum length in characters of an integer that is parsed: no column holds a longer one."""

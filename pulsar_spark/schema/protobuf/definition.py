@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.validation import is_unicode
 from pulsar_spark.schema.protobuf.types import (
     MAX_DEPTH,
     MAX_LEAVES,
@@ -47,7 +48,6 @@ from pulsar_spark.schema.protobuf.types import (
     check_unique,
     damaged,
 )
-from pulsar_spark.schema.table.names import is_unicode
 
 PARSING_INFO = "__PARSING_INFO__"
 """The Java client's property with the list of a message's fields."""

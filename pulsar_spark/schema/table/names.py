@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
-
 VALUE = "value"
 KEY = "__key"
 TOPIC = "__topic"
@@ -15,17 +13,3 @@ PARTITION = "__partition"
 SEQUENCE_ID = "__sequenceId"
 ORDERING_KEY = "__orderingKey"
 DELIVER_AT = "__deliverAt"
-
-
-def is_unicode(text: Any) -> TypeGuard[str]:
-    """Whether this is valid Unicode text, as names must be.
-
-    Lone surrogates are not; JSON escapes can contain them.
-    """
-    if not isinstance(text, str):
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

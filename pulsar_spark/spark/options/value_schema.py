@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.errors import OptionError, SchemaMismatch, listed
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.validation import is_unicode
 from pulsar_spark.schema.codec import typed_columns
-from pulsar_spark.schema.table.names import is_unicode
 from pulsar_spark.spark.options.resolve import Values
 
 _MAX_BYTES = 16 * 1024 * 1024
