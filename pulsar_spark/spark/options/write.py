@@ -79,15 +79,19 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
     checkpoint = next(
         (value for key, value in options.items() if key.lower() == "checkpointlocation"), None
     )
-    return sink_options(
+    topic = single_topic(values)
+    sink = sink_options(
         values["sinkId"],
         checkpoint,
         values["sinkStateTopic"],
-        single_topic(values),
+        topic,
         values["transactionTimeout"],
         run_id=values.by_key.get("sinkRunId"),
         first_stays=values["sinkRepeats"] == "first",
     )
+    if topic is not None:
+        sink.check(topic)
+    return sink
 
 
 def producer_options(values: Values) -> ProducerOptions:

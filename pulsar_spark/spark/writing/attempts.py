@@ -17,7 +17,6 @@ A transaction whose attempt dies before it has announced it holds nobody: no top
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator
@@ -52,6 +51,7 @@ from pulsar_spark.spark.writing.fenced_topic import (
     overtaken,
     packed,
     read_all,
+    unpacked,
 )
 
 logger = get_logger(__name__)
@@ -251,10 +251,10 @@ def announced(context: ClientContext, state_topic: str) -> list[Attempt]:
 def _attempts_in(found: Iterable[Found]) -> Iterator[tuple[Position, Attempt]]:
     for position, payload in found:
         try:
-            record = json.loads(payload)
+            record = unpacked(payload)
             if record.pop("v") == _VERSION and "txn" in record:
                 yield position, _attempt_of(record)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError):
             logger.warning("an announcement is not one of this package: %r", payload[:_SHOWN])
 
 

@@ -12,14 +12,13 @@ and records that are no longer retained are read as long as they are stored.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import SinkStateError, TopicTerminated, TransactionOutcomeUnknown
+from pulsar_spark.errors import TopicTerminated, TransactionOutcomeUnknown
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.spark.writing.crash_points import reach
@@ -28,7 +27,9 @@ from pulsar_spark.spark.writing.fenced_topic import (
     FencedTopic,
     Found,
     begin_together,
+    foreign,
     read_all,
+    unpacked,
 )
 from pulsar_spark.spark.writing.sink_records import (
     READABLE,
@@ -309,25 +310,16 @@ def _state_of(
             state.replay(position, record, topic)
         elif record["kind"] != "fence":
             # Another sink that was given the same topic got as far as a fence, which does no harm.
-            raise _foreign(topic, position)
+            raise foreign(topic, position)
     return state
 
 
 def _parsed(payload: bytes, topic: str, position: Position) -> dict[str, Any]:
     try:
-        record = json.loads(payload)
-        version, sink = record["v"], record["sink"]
-    except (ValueError, KeyError, TypeError):
-        raise _foreign(topic, position) from None
+        record = unpacked(payload)
+        version, sink, _ = record["v"], record["sink"], record["kind"]
+    except (ValueError, KeyError):
+        raise foreign(topic, position) from None
     if version not in READABLE or not isinstance(sink, str):
-        raise _foreign(topic, position)
-    assert isinstance(record, dict)
+        raise foreign(topic, position)
     return record
-
-
-def _foreign(topic: str, position: Position) -> SinkStateError:
-    return SinkStateError(
-        f"the record at {position} is of another sink, or of another version of this package",
-        "Give each sink a sinkStateTopic of its own, which nothing else writes to.",
-        topic=topic,
-    )

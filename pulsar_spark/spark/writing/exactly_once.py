@@ -42,8 +42,15 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.writing.attempts import Announcing, Attempts, announced
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
+from pulsar_spark.schema.table import names
+from pulsar_spark.spark.writing.attempts import (
+    ATTEMPTS_SUFFIX,
+    Announcing,
+    Attempts,
+    announced,
+    attempts_topic,
+)
 from pulsar_spark.spark.writing.commit_check import (
     TERMINATED,
     confirm,
@@ -104,6 +111,21 @@ class SinkOptions:
         """All notations of the sink's id."""
         return (self.sink_id,) if self.earlier is None else (self.sink_id, self.earlier[0])
 
+    def check(self, topic: str) -> None:
+        """Raise unless rows can be written to a topic: OptionError for one of the sink's own."""
+        check_persistent(TopicName.parse(topic))
+        places = [self.state_topic] if self.earlier is None else [self.state_topic, self.earlier[1]]
+        own = (name for place in places for name in (place, attempts_topic(place)))
+        # A topic of records can be named like a partition, and rows can name one.
+        if topic_of(topic) in map(topic_of, own):
+            raise OptionError(
+                "rows cannot be written to a topic that has the records of this sink "
+                f"(sinkStateTopic, and sinkStateTopic{ATTEMPTS_SUFFIX} beside it)",
+                f"Set topic, or the rows' column {names.TOPIC}, to another one, or sinkStateTopic "
+                "to one that nothing else writes to.",
+                topic=topic,
+            )
+
 
 def sink_options(
     sink_id: str | None,
@@ -134,8 +156,7 @@ def sink_options(
             "Name the run shorter, for example by its date.",
         )
     name = _state_topic(wanted, state_topic, topic)
-    for written in (name, *([] if topic is None else [TopicName.parse(topic)])):
-        check_persistent(written)
+    check_persistent(name)
     earlier = None
     if not sink_id and checkpoint and checkpoint != wanted:
         earlier = (known_as(checkpoint), str(_state_topic(checkpoint, state_topic, topic)))

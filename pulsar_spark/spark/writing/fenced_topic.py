@@ -50,6 +50,7 @@ logger = get_logger(__name__)
 SUBSCRIPTION = "pulsar-spark-sink"
 """The name of the subscription that retains what is needed."""
 
+_SIGNS = ("sink", "fence")
 _QUOTA_SECONDS = 180.0
 """How long to wait for a broker to notice that a backlog is gone: it looks once a minute."""
 _QUOTA_PAUSE = 5.0
@@ -257,8 +258,8 @@ class FencedTopic(Closing):
 def exists(context: ClientContext, topic: str, what: str) -> bool:
     """Whether a sink's topic has its subscription. Creates nothing.
 
-    Raises SinkStateError if the topic has partitions, or if messages were not retained because the
-    subscription is gone.
+    Raises SinkStateError if the topic has partitions or messages of others, or if messages were not
+    retained because the subscription is gone.
     """
     lookup, probe = context.lookup, Probe(context.pool)
 
@@ -279,7 +280,16 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
         return False
     if value_of(kept):
         return True
-    if context.lookup.last_message_id(topic).entry_id >= 0:
+    last = context.lookup.last_message_id(topic)
+    if last.entry_id >= 0:
+        # Who is told to begin the sink anew would have its records among the messages of others.
+        with _reader_of(context, topic, EARLIEST_POSITION, Position.after(last)) as reader:
+            first = reader.next_entry()
+        if first is not None:
+            try:
+                unpacked(bytes(first.payload))
+            except ValueError:
+                raise foreign(topic, Position(first.ledger_id, first.entry_id)) from None
         raise SinkStateError(
             f"the topic of {what} has messages, and its subscription {SUBSCRIPTION} is gone: "
             "some can be missing",
@@ -293,6 +303,28 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
 def packed(record: dict[str, Any]) -> bytes:
     """Return a record as it is stored."""
     return json.dumps(record, separators=(",", ":")).encode()
+
+
+def unpacked(payload: bytes) -> dict[str, Any]:
+    """Return what was `packed`, by any version; raises ValueError for what something else wrote."""
+    try:
+        record = json.loads(payload)
+    except RecursionError as error:
+        raise ValueError from error
+    # All have a version, and the sink's id unless they are fences of announcements.
+    if not isinstance(record, dict) or "v" not in record or record.keys().isdisjoint(_SIGNS):
+        raise ValueError
+    return record
+
+
+def foreign(topic: str, position: Position) -> SinkStateError:
+    """Return the error for a message on a sink's topic that is not of this sink."""
+    return SinkStateError(
+        f"the message at {position} is no record of this sink: another sink, another program, or "
+        "another version of this package has written it",
+        "Give each sink a sinkStateTopic of its own, which nothing else writes to.",
+        topic=topic,
+    )
 
 
 def overtaken(topic: str, broker: str | None = None) -> SinkStateError:

@@ -39,7 +39,7 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import TopicName, topic_of
+from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.registry import latest_schema, latest_schemas
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
@@ -51,7 +51,6 @@ from pulsar_spark.spark.writing.exactly_once import (
     Tasks,
     Turn,
     abort_all,
-    check_persistent,
 )
 from pulsar_spark.spark.writing.fenced_topic import is_quota
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
@@ -349,7 +348,7 @@ class TaskWriter:
                 self._producer, schema=target.schema, txn_enabled=sink is not None
             )
             if sink is not None:
-                check_persistent(TopicName.parse(topic))
+                sink.check(topic)
                 if self._txn is None:
                     self._begin(sink, topic)
             writer = self._writers[topic] = PartitionedProducer(

@@ -44,6 +44,7 @@ from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWri
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.messages import readable
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
+from tests.spark.topics import full, store
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -741,6 +742,38 @@ def test_a_topic_with_foreign_records_is_an_error(broker: EmbeddedBroker, sink: 
         other.run(0)
 
 
+@pytest.mark.parametrize("topic", ["records", "records-attempts"])
+@pytest.mark.parametrize(
+    "value",
+    [b"m", b"1", b'{"k": 1, "v": 2}', b"[" * 100_000],
+    ids=["text", "a number", "JSON", "deep"],
+)
+def test_a_topic_with_the_messages_of_others_is_told_as_such(
+    broker: EmbeddedBroker, sink: Sink, topic: str, value: bytes
+) -> None:
+    """And not as one that has lost its subscription: to begin the sink anew would be no help."""
+    sink.options["sinkStateTopic"] = "records"
+    broker.create_topic(topic)
+    for _ in range(2):
+        store(broker, topic, [value], batched=False)
+    for _ in range(2):
+        with pytest.raises(SinkStateError, match="is no record of this sink") as caught:
+            sink.writer().check()
+        assert caught.value.topic == full(topic)
+        assert caught.value.remedy.startswith("Give each sink a sinkStateTopic of its own")
+    assert broker.open_transactions() == {}
+
+
+def test_a_message_among_the_records_that_resembles_one_is_told_as_such(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    records = state_topic(broker).removesuffix("-attempts")
+    store(broker, records, [b'{"v": 1, "sink": "s"}'], batched=False)
+    with pytest.raises(SinkStateError, match="is no record of this sink"):
+        sink.run(1)
+
+
 # --- what cannot be promised --------------------------------------------------------------------
 
 
@@ -764,6 +797,33 @@ def test_what_cannot_be_promised_is_told_by_the_options(
         parse_write_options(options, Scope.STREAM_WRITE)
 
 
+ROWS_AMONG_RECORDS = [
+    ("public/default/records", "records"),
+    ("records-partition-3", "records"),
+    ("records", "persistent://public/default/records-partition-0"),
+    ("records-attempts", "records"),
+    ("records-attempts-partition-0", "records"),
+]
+"""Topics that rows cannot be written to, and the sink's own."""
+
+
+@pytest.mark.parametrize("topic,records", ROWS_AMONG_RECORDS)
+def test_rows_cannot_be_written_to_a_topic_of_the_sinks_own(topic: str, records: str) -> None:
+    options = {**Sink("pulsar://h", topic, "s").options, "sinkStateTopic": records}
+    for scope in (Scope.WRITE, Scope.STREAM_WRITE):
+        with pytest.raises(OptionError, match=r"records of this sink .*sinkStateTopic") as caught:
+            parse_write_options(options, scope)
+        assert "Set topic" in caught.value.remedy
+
+
+def test_rows_cannot_be_written_to_the_records_of_a_sink_that_names_no_topic_for_them() -> None:
+    options = Sink("pulsar://h", "t", "s").options
+    found = parse_write_options(options).exactly_once
+    assert found is not None
+    with pytest.raises(OptionError, match="records of this sink"):
+        parse_write_options({**options, "topic": found.state_topic})
+
+
 def test_the_checkpoint_is_the_name_of_a_sink_without_one() -> None:
     options = {**Sink("pulsar://h", "t", "s").options, "checkpointLocation": "/c"}
     del options["sinkId"]
@@ -773,18 +833,32 @@ def test_the_checkpoint_is_the_name_of_a_sink_without_one() -> None:
     assert found.state_topic.startswith("persistent://public/default/__spark_sink-")
 
 
-def test_rows_that_name_a_topic_without_transactions_are_an_error(broker: EmbeddedBroker) -> None:
+def write_to(broker: EmbeddedBroker, topic: str, records: str) -> None:
+    """Run a task whose rows name a topic."""
     sink = Sink(broker.service_url, "t", "s")
     del sink.options["topic"]
-    sink.options["sinkStateTopic"] = "state"
-    frame = pa.RecordBatch.from_pydict(
-        {"__topic": ["non-persistent://public/default/n"], "value": ["x"]}
-    )
+    sink.options["sinkStateTopic"] = records
+    frame = pa.RecordBatch.from_pydict({"value": ["x", "y"], "__topic": ["t", topic]})
     schema = StructType([*SCHEMA.fields, StructField("__topic", StringType())])
     writer = PulsarBatchWriter(parse_write_options(sink.options), schema, overwrite=False)
+    writer.write(iter([frame]))
+
+
+def test_rows_that_name_a_topic_without_transactions_are_an_error(broker: EmbeddedBroker) -> None:
     with pytest.raises(UnsupportedFeature, match="persistent topics"):
-        writer.write(iter([frame.select(["value", "__topic"])]))
+        write_to(broker, "non-persistent://public/default/n", "state")
     assert broker.open_transactions() == {}
+
+
+@pytest.mark.parametrize("topic,records", ROWS_AMONG_RECORDS)
+def test_rows_that_name_a_topic_of_the_sinks_own_are_an_error(
+    broker: EmbeddedBroker, topic: str, records: str
+) -> None:
+    with pytest.raises(OptionError, match=r"records of this sink .*sinkStateTopic") as caught:
+        write_to(broker, topic, records)
+    assert "__topic" in caught.value.remedy
+    assert broker.open_transactions() == {}
+    assert broker.faults.seen("SEND") == 0
 
 
 @pytest.mark.fault(83)
