@@ -18,6 +18,13 @@ from pulsar_spark.protocol.commands import TxnId
 
 T = TypeVar("T")
 
+BROKERS_OWN = frozenset({"__MSG_PROP_REPL_SOURCE_POSITION"})
+"""Names of properties that are never sent: brokers put them into replicated messages.
+
+Where a broker replicates a message that has one already, the other cluster takes its value for the
+message's place, and drops the message as a duplicate.
+"""
+
 _MAX_LONG = 2**63 - 1
 # Roughly what a message needs in a batch besides payload, key and fields.
 _PER_MESSAGE = 16
@@ -27,9 +34,10 @@ _PER_MESSAGE = 16
 class MessageFields:
     """A message to write.
 
-    `payload` None is a null value, `event_time` and `deliver_at` 0 (milliseconds) mean none. With
-    `key_is_base64`, `key` is the base64 text of a bytes key. `null_key` marks the missing key of a
-    KEY_VALUE message with separate encoding. `sequence_id` is a user's own.
+    `payload` None is a null value, properties in `BROKERS_OWN` are not sent, `event_time` and
+    `deliver_at` 0 (milliseconds) mean none. With `key_is_base64`, `key` is the base64 text of a
+    bytes key. `null_key` marks the missing key of a KEY_VALUE message with separate encoding.
+    `sequence_id` is a user's own.
     """
 
     payload: bytes | None
@@ -75,7 +83,7 @@ def encode_fields(message: MessageFields) -> tuple[bytes | None, bytes]:
         if not message.has_fields:
             return key, b""
         metadata = pb.MessageMetadata()
-        for name, value in message.properties:
+        for name, value in (pair for pair in message.properties if pair[0] not in BROKERS_OWN):
             metadata.properties.add(key=name, value=value)
         if message.event_time:
             _check_long(message.event_time, "time in milliseconds")

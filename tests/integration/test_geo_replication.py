@@ -7,10 +7,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from pyspark.sql import functions as F
 
 from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
 from tests.integration.brokers import Real
-from tests.integration.spark_io import SparkRow, load, rows
+from tests.integration.spark_io import SparkRow, load, rows, save
 from tests.support.real_broker import AdminError, OwnBroker, rest_path
 from tests.support.waiting import wait_until
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(600)]
 
 NAMESPACE = "geo/replicated"
+DEDUPLICATED = "geo/deduplicated"
 SETTINGS = {
     "replicatedSubscriptionsSnapshotFrequencyMillis": "200",
     "replicationPolicyCheckDurationSeconds": "5",
@@ -32,9 +34,9 @@ class Clusters(NamedTuple):
     west: Real
     east: Real
 
-    def topic(self) -> str:
+    def topic(self, namespace: str = NAMESPACE) -> str:
         """Return a topic that exists in both."""
-        topic = self.west.unique_topic(namespace=NAMESPACE)
+        topic = self.west.unique_topic(namespace=namespace)
         for cluster in self:
             try:
                 cluster.create_topic(topic)
@@ -65,11 +67,13 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
             tenant = NAMESPACE.partition("/")[0]
             rights = {"adminRoles": [], "allowedClusters": list(brokers)}
             broker.admin("PUT", f"tenants/{tenant}", rights)
-            policies = {
+            policies: dict[str, object] = {
                 "replication_clusters": list(brokers),
                 "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             }
             broker.admin("PUT", f"namespaces/{NAMESPACE}", policies)
+            policies["deduplicationEnabled"] = True
+            broker.admin("PUT", f"namespaces/{DEDUPLICATED}", policies)
         yield Clusters(*(Real(broker) for broker in brokers.values()))
     finally:
         for broker in brokers.values():
@@ -119,6 +123,23 @@ def test_rows_name_the_cluster_that_they_come_from(
         # The replicating broker adds a property of its own.
         assert found[0].properties["a"] == "b"
         assert (found[0].key, found[0].event_time) == (b"k", 7)
+
+
+def test_rows_can_be_written_back_as_they_were_read(
+    spark: SparkSession, clusters: Clusters, west: PulsarClient, east: PulsarClient
+) -> None:
+    source, copy = clusters.topic(DEDUPLICATED), clusters.topic(DEDUPLICATED)
+    producer = west.create_producer(source)
+    sent = [b"%d" % number for number in range(8)]
+    for value in sent:
+        producer.send(value, properties={"a": "b"})
+    assert receive(east, source, len(sent)) == sent
+    frame = load(spark, clusters.east, source, {"includeMetadata": True})
+    assert all(len(row.properties) == 2 for row in rows(frame))
+    # Places that do not increase are those of duplicates.
+    for value in reversed(sent):
+        save(frame.where(F.col("value") == F.lit(value)), clusters.east, copy)
+    assert receive(west, copy, len(sent)) == sent[::-1]
 
 
 def test_a_message_goes_where_it_is_told_to(

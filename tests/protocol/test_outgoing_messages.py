@@ -102,6 +102,13 @@ def test_what_no_message_can_have_is_an_error(
     assert type(raised.value) is kind
 
 
+def test_a_property_of_the_brokers_is_not_sent() -> None:
+    own = [("a", "1"), ("__MSG_PROP_REPL_SOURCE_POSITION", "3:7"), ("b", "2")]
+    found = fields(MessageFields(b"", properties=own)).properties
+    assert [(pair.key, pair.value) for pair in found] == [("a", "1"), ("b", "2")]
+    assert encode_fields(MessageFields(b"", properties=own[1:2])) == (None, b"")
+
+
 @given(in_batches)
 def test_fields_are_the_same_after_a_batch(message: MessageFields) -> None:
     message.key_is_base64 = message.key is not None and message.null_key

@@ -11,6 +11,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.protocol.outgoing_messages import BROKERS_OWN
 from pulsar_spark.schema.arrow.arithmetic import ZERO
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers, joined, offsets_of
 from pulsar_spark.schema.arrow.varints import varint, varints
@@ -78,9 +79,13 @@ def _properties(column: pa.MapArray) -> pa.Array:
     values = column.items.slice(start, end - start)
     for text in (names.dictionary, values):
         text.validate(full=True)
-    pairs = _pairs(names, values.cast(pa.binary()))
-    counts = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
-    return regrouped(pairs, offsets_of(counts))
+    places = pc.subtract(offsets, offsets[0])
+    unwanted = pc.is_in(names.dictionary, pa.array(sorted(BROKERS_OWN), names.dictionary.type))
+    if unwanted.true_count:
+        kept = pc.invert(unwanted).take(names.indices)
+        names, values = names.filter(kept), values.filter(kept)
+        places = offsets_of(kept).take(places)
+    return regrouped(_pairs(names, values.cast(pa.binary())), places)
 
 
 def _pairs(names: pa.DictionaryArray, values: pa.Array) -> pa.Array:

@@ -14,6 +14,8 @@ from pulsar_spark.spark.writing.message_fields import encode_fields
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(
     ["name", "x" * 127, "y" * 128, "\u00e9" * 9000]
 )
+# A broker's own is not sent.
+NAMES = TEXT | st.sampled_from(sorted(outgoing_messages.BROKERS_OWN))
 TIMES = st.integers(0, 2**63 - 1) | st.sampled_from([0, 127, 128, 1_800_000_000_000])
 MESSAGE = st.builds(
     MessageFields,
@@ -21,7 +23,7 @@ MESSAGE = st.builds(
     key=st.none() | st.just("k"),
     key_is_base64=st.booleans(),
     ordering_key=st.none() | st.binary(max_size=200),
-    properties=st.lists(st.tuples(TEXT, TEXT), max_size=4),
+    properties=st.lists(st.tuples(NAMES, TEXT), max_size=4),
     event_time=TIMES,
     null_key=st.booleans(),
     deliver_at=TIMES,

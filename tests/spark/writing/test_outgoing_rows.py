@@ -205,6 +205,18 @@ def test_a_topic_that_is_not_utf8_is_refused_by_its_row() -> None:
         convert_all(batch(binary(b"", b""), topic=topics))
 
 
+def test_a_property_of_the_brokers_is_not_sent() -> None:
+    own = ("__MSG_PROP_REPL_SOURCE_POSITION", "3:7")
+    rows = [[("left", "out")], [("a", "1"), own, ("b", "2")], [own], None, [], [("c", "3")]]
+    column = pa.array(rows, pa.map_(pa.string(), pa.string()))
+    whole = batch(binary(*[b""] * len(rows)), messageProperties=column)
+    expected = [[("a", "1"), ("b", "2")], [], [], [], [("c", "3")]]
+    found = messages_in(convert(whole.slice(1)))
+    assert [message.properties for message in found] == expected
+    (only,) = messages_in(convert(whole.slice(2, 1)))
+    assert only.properties == []
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     kind = pa.map_(pa.string(), pa.string())
     found = convert(
