@@ -37,7 +37,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import ReceivedEntry
-from pulsar_spark.protocol.outgoing_messages import MessageFields, encode_fields
+from pulsar_spark.protocol.outgoing_messages import LOCAL_ONLY, MessageFields, encode_fields
 
 SendCallback = Callable[[Result, MessageId], object]
 """Callback of `send_async`: it gets the result and the message id."""
@@ -48,8 +48,6 @@ SentCallback = Callable[[PulsarError | None, MessageId], object]
 MessageRouter = Callable[[Message, int], int]
 """Chooses a partition for a message, given the number of partitions."""
 
-# Brokers read this as "replicate to no other cluster".
-_LOCAL_ONLY = ("__local__",)
 _GRACE = 5.0
 # In place of no timeout, in seconds.
 _VERY_LONG = 86_400.0
@@ -402,7 +400,7 @@ def set_entry_fields(
     if replication_clusters is not None:
         check_type((list, tuple), replication_clusters, "replication_clusters")
     check_type(bool, disable_replication, "disable_replication")
-    message.replicate_to = _LOCAL_ONLY if disable_replication else replication_clusters or ()
+    message.replicate_to = LOCAL_ONLY if disable_replication else replication_clusters or ()
     if deliver_at is not None:
         check_type(int, deliver_at, "deliver_at")
     if deliver_after is not None:

@@ -25,6 +25,9 @@ Where a broker replicates a message that has one already, the other cluster take
 message's place, and drops the message as a duplicate.
 """
 
+LOCAL_ONLY = ("__local__",)
+"""What brokers read as "replicate to no other cluster"."""
+
 _MAX_LONG = 2**63 - 1
 # Roughly what a message needs in a batch besides payload, key and fields.
 _PER_MESSAGE = 16

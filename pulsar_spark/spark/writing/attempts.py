@@ -40,7 +40,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
+from pulsar_spark.protocol.outgoing_messages import LOCAL_ONLY, MessageFields, OutgoingMessages
 from pulsar_spark.spark.writing.crash_points import reach
 from pulsar_spark.spark.writing.fenced_topic import (
     Fence,
@@ -125,7 +125,8 @@ class Announcer(Closing):
         self._check_epoch()
         named = attempt._replace(process=this_process())
         record = {"v": _VERSION, **named._asdict(), "txn": list(attempt.txn)}
-        self._producer.send(OutgoingMessages.of([MessageFields(packed(record))]))
+        message = MessageFields(packed(record), replicate_to=LOCAL_ONLY)
+        self._producer.send(OutgoingMessages.of([message]))
         self._producer.flush(self._timeout)
         # It may have been sent again, in another registration.
         self._check_epoch()

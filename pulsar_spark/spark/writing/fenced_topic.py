@@ -42,8 +42,9 @@ from pulsar_spark.errors import (
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.protocol.outgoing_messages import MessageFields, OutgoingMessages
+from pulsar_spark.protocol.outgoing_messages import LOCAL_ONLY, MessageFields, OutgoingMessages
 
 logger = get_logger(__name__)
 
@@ -234,7 +235,8 @@ class FencedTopic(Closing):
 
     def _put(self, record: dict[str, Any], txn: TxnId | None = None) -> None:
         """Send a record without waiting for its receipt."""
-        message = MessageFields(packed(record), txn=txn)
+        # Another cluster has other transactions, under the same numbers, and other positions.
+        message = MessageFields(packed(record), replicate_to=LOCAL_ONLY, txn=txn)
         self._producer.send(OutgoingMessages.of([message]))
 
     def _begin_to_read(self, start: Position | None, before: TopicEnd | None) -> None:
@@ -281,23 +283,32 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
     if value_of(kept):
         return True
     last = context.lookup.last_message_id(topic)
-    if last.entry_id >= 0:
-        # Who is told to begin the sink anew would have its records among the messages of others.
-        with _reader_of(context, topic, EARLIEST_POSITION, Position.after(last)) as reader:
+    if last.entry_id < 0:
+        return False
+    with _reader_of(context, topic, EARLIEST_POSITION, Position.after(last)) as reader:
+        first = reader.next_entry()
+        while first is not None and _is_of_another_cluster(first):
             first = reader.next_entry()
-        if first is not None:
-            try:
-                unpacked(bytes(first.payload))
-            except ValueError:
-                raise foreign(topic, Position(first.ledger_id, first.entry_id)) from None
-        raise SinkStateError(
-            f"the topic of {what} has messages, and its subscription {SUBSCRIPTION} is gone: "
-            "some can be missing",
-            "Begin anew on purpose: python -m pulsar_spark sink --reset ID, which may write what "
-            "was committed last once more.",
-            topic=topic,
-        )
-    return False
+            if first is None:
+                return False
+    # Who is told to begin the sink anew would have its records among the messages of others.
+    if first is not None:
+        try:
+            unpacked(bytes(first.payload))
+        except ValueError:
+            raise foreign(topic, Position(first.ledger_id, first.entry_id)) from None
+    raise SinkStateError(
+        f"the topic of {what} has messages, and its subscription {SUBSCRIPTION} is gone: "
+        "some can be missing",
+        "Begin anew on purpose: python -m pulsar_spark sink --reset ID, which may write what "
+        "was committed last once more.",
+        topic=topic,
+    )
+
+
+def _is_of_another_cluster(entry: ReceivedEntry) -> bool:
+    # An earlier version had its records replicated.
+    return entry.metadata.HasField("replicated_from")
 
 
 def packed(record: dict[str, Any]) -> bytes:
@@ -341,7 +352,10 @@ def overtaken(topic: str, broker: str | None = None) -> SinkStateError:
 def read_all(
     context: ClientContext, topic: str, start: Position, last: MessageIdAdv
 ) -> list[Found]:
-    """Return a topic's messages from a position up to and including the one at `last`."""
+    """Return a topic's messages from a position up to and including the one at `last`.
+
+    Those of other clusters are left out.
+    """
     end = Position.after(last)
     if last.entry_id < 0 or end <= start:
         return []
@@ -358,9 +372,14 @@ def _reader_of(context: ClientContext, topic: str, start: Position, end: Positio
 
 
 def _found_by(reader: EntryReader, last: MessageIdAdv) -> list[Found]:
-    """Return what a reader reads, up to and including the message at `last`."""
-    found = [(Position(entry.ledger_id, entry.entry_id), bytes(entry.payload)) for entry in reader]
-    if not found or found[-1][0] < Position(last.ledger_id, last.entry_id):
+    """Return what a reader reads, up to and including the message at `last`, as `read_all`."""
+    found: list[Found] = []
+    end = EARLIEST_POSITION
+    for entry in reader:
+        end = Position(entry.ledger_id, entry.entry_id)
+        if not _is_of_another_cluster(entry):
+            found.append((end, bytes(entry.payload)))
+    if end < Position(last.ledger_id, last.entry_id):
         # The topic was trimmed or deleted meanwhile: a missing record may be a decision.
         raise SinkStateError(
             f"the sink's topic ends before {last}, where it ended a moment ago",

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
     AuthorizationError,
@@ -34,6 +36,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
@@ -42,6 +46,7 @@ from pulsar_spark.spark.writing.fenced_topic import SUBSCRIPTION
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, transactions_of
 from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import reading, stored_entry
 from tests.integration.messages import readable
 from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
 from tests.spark.topics import full, store
@@ -731,6 +736,55 @@ def test_records_without_their_subscription_are_an_error(
     broker.remove_subscription(state_topic(broker), SUBSCRIPTION)
     with pytest.raises(SinkStateError, match=r"subscription pulsar-spark-sink is gone"):
         sink.writer().check()
+
+
+def own_entries(broker: EmbeddedBroker) -> Iterator[tuple[str, ReceivedEntry]]:
+    """Yield what is stored on the sink's own topics, with the topic."""
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        for topic in broker.topics():
+            if "__spark_sink-" in topic:
+                end = Position.after(context.lookup.last_message_id(topic))
+                with reading(broker, topic, end=end) as reader:
+                    yield from ((topic, entry) for entry in reader)
+
+
+def replicate(origin: EmbeddedBroker, broker: EmbeddedBroker) -> None:
+    """Do with a sink's records what brokers do if nothing keeps them in their cluster."""
+    for topic, entry in own_entries(origin):
+        if topic not in broker.topics():
+            broker.create_topic(topic)
+        broker.append(topic, stored_entry(bytes(entry.payload), replicated_from="west"))
+
+
+def test_records_stay_in_their_cluster(broker: EmbeddedBroker, sink: Sink) -> None:
+    sink.run(0)
+    found = [tuple(entry.metadata.replicate_to) for _, entry in own_entries(broker)]
+    assert len(found) > 2 * TASKS
+    assert set(found) == {("__local__",)}
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_what_another_cluster_has_recorded_is_not_carried_out(
+    broker: EmbeddedBroker, sink: Sink, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transactions, which have the same numbers as some of this cluster, and its positions."""
+    if is_used:
+        sink.run(0)
+    with EmbeddedBroker() as west:
+        west.create_topic("t")
+        there = Sink(west.service_url, "t", "s")
+        there.run(0)
+        there.run(1)
+        die_at(monkeypatch, there, "after-decision", 2)
+        replicate(west, broker)
+    with PulsarClient(broker.service_url) as client:
+        others = [client.new_transaction(600_000) for _ in range(3 * TASKS)]
+        for batch in (1, 2):
+            sink.run(batch)
+        for transaction in others:
+            transaction.commit()
+    batches = (0, 1, 2) if is_used else (1, 2)
+    assert seen(broker) == Counter(value for batch in batches for value in whole(batch))
 
 
 def test_a_topic_with_foreign_records_is_an_error(broker: EmbeddedBroker, sink: Sink) -> None:
