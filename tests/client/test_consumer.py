@@ -1218,6 +1218,25 @@ def test_an_encrypted_message_is_withheld_or_discarded_or_given_as_it_is(
         assert context.is_decryption_failed()
 
 
+@pytest.mark.fault(40)
+def test_what_goes_on_within_an_encrypted_batch_is_given_it_as_it_is(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    key = pb.EncryptionKeys(key="k", value=b"v")
+    stored = stored_entry(b"sealed", encryption_keys=[key], num_messages_in_batch=10)
+    found = broker.append(topic, stored)
+    within = MessageId(-1, found.ledger_id, found.entry_id, 5)
+    consume = ConsumerCryptoFailureAction.CONSUME
+    with client.create_reader(topic, within, crypto_failure_action=consume) as reader:
+        assert reader.read_next(RECEIVE_MS).data() == b"sealed"
+    with client.subscribe(topic, "s", crypto_failure_action=consume) as consumer:
+        consumer.seek(within)
+        message = consumer.receive(RECEIVE_MS)
+        assert message.data() == b"sealed"
+        consumer.acknowledge(message)
+        wait_until(lambda: backlog(consumer) == 0)
+
+
 def test_all_chunks_of_what_cannot_be_decrypted_are_discarded(
     broker: EmbeddedBroker, client: PulsarClient, topic: str
 ) -> None:

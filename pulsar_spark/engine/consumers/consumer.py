@@ -395,7 +395,7 @@ class TopicConsumer(AttachedConsumer):
 
         `left` has the bits of messages that are neither acknowledged nor removed by compaction.
         """
-        wanted = left & self._behind_sought(key, entry.wanted.stop, generation)
+        wanted = left & self._behind_sought(key, entry, generation)
         chunks = [(found.ledger_id, found.entry_id) for found in entry.chunk_ids]
         if chunks and wanted:
             self._outstanding.chunked(key, entry.chunk_ids)
@@ -407,13 +407,15 @@ class TopicConsumer(AttachedConsumer):
             self.acks.begin(key, left, chunks, lambda: generation == self._queue.generation)
         return wanted
 
-    def _behind_sought(self, key: EntryKey, stop: int, generation: int) -> int:
+    def _behind_sought(self, key: EntryKey, entry: ReceivedEntry, generation: int) -> int:
         """Return the bits of an entry's messages that are not before what was sought."""
+        stop = entry.wanted.stop
         bits = bits_from(0, stop)
         if self._sought is None:
             return bits
         start, sought, first = self._sought
-        if key == sought:
+        # A batch that stays encrypted is one message, wherever in it the sought one is.
+        if key == sought and not entry.undecrypted:
             bits = bits_from(min(first, stop), stop)
         if key < start or (not bits and self._is_exclusive):
             # Somebody else has moved the subscription; or will have when the entry comes again,

@@ -73,7 +73,8 @@ class EntryDecoder:
     entries come `in_order`, they may come again, and `position` does not move. With `max_chunked`
     more unfinished chunked messages are too many; `on_given_up` gets the ids of chunks dropped for
     that. Chunks are held in a `memory`, or take `limit` bytes at most; with `only_uuid` they always
-    find room.
+    find room. A range that `continues` another one does not return a batch that stays encrypted and
+    that it starts in: it is one message, of the range that has its first one.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class EntryDecoder:
         only_uuid: str | None = None,
         decryptor: Decryptor | None = None,
         *,
+        continues: bool = False,
         in_order: bool = True,
         max_chunked: int = 0,
         on_given_up: Callable[[tuple[MessageIdAdv, ...]], None] | None = None,
@@ -100,6 +102,7 @@ class EntryDecoder:
         self.messages = 1
         self.limit = limit
         self._only_uuid = only_uuid
+        self._continues = continues
         self._in_order = in_order
         self.last_chunk: LastChunk | None = None
         self._chunks = ChunkAssembler(
@@ -204,8 +207,15 @@ class EntryDecoder:
             self.undecryptable += len(entry.wanted) if is_end else 0
             self.discarded = True
             return None
-        # A batch has the position of its first message.
-        if entry.wanted.start:
+        if entry.wanted.start and self._continues:
+            self.undecryptable += len(entry.wanted)
+            logger.warning(
+                "%s: the messages of an encrypted batch from %s on are not returned: the batch is "
+                "one row, of the range that has its first message. If that could decrypt it, or "
+                "left it out, a batch read that starts here returns it.",
+                self.topic,
+                entry.message_id(entry.wanted.start),
+            )
             return None
         self.undecryptable += 1
         entry.wanted, entry.is_batch, entry.undecrypted = range(1), False, True

@@ -143,8 +143,8 @@ class EntryReader(Closing):
     Without an end it never finishes. LATEST_POSITION as start means messages published after the
     first call of `next_entry`; nothing connects before it. `first` is the range's first entry, if
     that is known: a reader that starts at EARLIEST_POSITION otherwise asks whether there was one
-    before. For one thread; any thread may close it. A context manager. Raises UnsupportedFeature
-    for a non-persistent topic.
+    before. `continues` is as in an EntryDecoder. For one thread; any thread may close it. A context
+    manager. Raises UnsupportedFeature for a non-persistent topic.
 
     With `drive` the thread has other readers, too: it calls ``next_entry(0)`` when `drive` says so,
     or after `ready_in` seconds, and tells how long it has `waited`. Then an error that can pass is
@@ -163,6 +163,7 @@ class EntryReader(Closing):
         watch: RangeWatch | None = None,
         budget: ReceiverBudget | None = None,
         first: Position | None = None,
+        continues: bool = False,
         drive: Drive | None = None,
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
@@ -180,7 +181,9 @@ class EntryReader(Closing):
         if decoder is None:
             decryptor = Decryptor(self._options.crypto_keys, self._options.crypto_failure_action)
             limit, memory = max(self._budget.total, 1), self._budget.chunks
-            decoder = EntryDecoder(topic, start, end, limit, decryptor=decryptor, memory=memory)
+            decoder = EntryDecoder(
+                topic, start, end, limit, decryptor=decryptor, continues=continues, memory=memory
+            )
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
@@ -310,7 +313,6 @@ class EntryReader(Closing):
         while (block := self._next_block(forever)) is not None:
             status = self._take_columns(block, decoder)
             if status == blocks.SLOW:
-                before = self.position
                 try:
                     entry = self._take_entry(block)
                 except PulsarError:
@@ -318,7 +320,9 @@ class EntryReader(Closing):
                         yield columns
                     raise
                 if entry is not None:
-                    yield from take_opened(entry, before, decoder)
+                    # A batch that stays encrypted is one message, wherever the range starts in it.
+                    start = Position(entry.ledger_id, entry.entry_id, entry.wanted.start)
+                    yield from take_opened(entry, start, decoder)
             elif status == blocks.FULL and (columns := decoder.take()) is not None:
                 yield columns
         if (columns := decoder.take()) is not None:

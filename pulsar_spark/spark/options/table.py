@@ -304,7 +304,7 @@ _READ: tuple[Option, ...] = (
         "cryptoFailureAction",
         choice("FAIL", "DISCARD", "CONSUME"),
         "What to do with an entry that cannot be decrypted: fail, drop it and log how many, or "
-        "return its encrypted bytes as one row.",
+        "return its encrypted bytes as one row (in a stream, with the entry's first message).",
         default="FAIL",
     ),
 )

@@ -104,9 +104,15 @@ def _read(
     start, end = partition.range
     wanted = builder.block_options(end, options.reader.memory_budget)
     watch = LossWatch(context, options, partition)
-    first = partition.first_entry
     with EntryReader(
-        context.pool, partition.topic, start, end, options.reader, watch=watch, first=first
+        context.pool,
+        partition.topic,
+        start,
+        end,
+        options.reader,
+        watch=watch,
+        first=partition.first_entry,
+        continues=partition.continues,
     ) as reader:
         try:
             for columns in reader.read(wanted):

@@ -19,7 +19,8 @@ class PulsarInputPartition(InputPartition):
 
     `schema` names what decodes values, None for raw bytes. `first` is the range's first entry, if
     planning knows it: everything before it was read, or was deleted before. `written` names
-    versions of the topic's schema that are certain for messages of this range. Messages of ranges
+    versions of the topic's schema that are certain for messages of this range. `continues` says
+    that the query has read what is before the range. Messages of ranges
     that are of one `era` of a topic have the same versions of its schema, whoever asks for them;
     "" is nobody's.
     """
@@ -33,6 +34,7 @@ class PulsarInputPartition(InputPartition):
         *,
         schema: SchemaInfo | None = None,
         first: Position | None = None,
+        continues: bool = False,
     ) -> None:
         self.topic = topic
         # Tuples of numbers instead of Positions, so that logged and pickled values stay readable.
@@ -43,6 +45,7 @@ class PulsarInputPartition(InputPartition):
         self.written: tuple[SchemaRef, ...] = ()
         self.era = ""
         self.first = None if first is None else tuple(first)
+        self.continues = continues
 
     @property
     def range(self) -> tuple[Position, Position]:

@@ -77,7 +77,7 @@ class FoundTopics:
 class ReadRange:
     """What to read of one topic partition: the positions [start, end).
 
-    `first` is as in an input partition.
+    `first` and `continues` are as in an input partition.
     """
 
     topic: str
@@ -85,6 +85,7 @@ class ReadRange:
     end: Position
     times: PublishTimes
     first: Position | None = None
+    continues: bool = False
 
 
 class Planner:
@@ -325,6 +326,7 @@ class Planner:
                 found.times,
                 schema=kind.schema,
                 first=found.first if start == found.start else None,
+                continues=found.continues,
             )
             for found, parts in zip(ranges, pieces, strict=True)
             for start, end in parts

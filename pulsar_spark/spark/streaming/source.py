@@ -448,6 +448,7 @@ class StreamSource:
         """Return the ranges for a batch's tasks: exactly what is between two offsets."""
         self.commits.on_plan(start, end)
         ranges: list[ReadRange] = []
+        continues = end.starts is None
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
             if begin == EARLIEST_POSITION:
@@ -457,7 +458,7 @@ class StreamSource:
                 begin = EARLIEST_POSITION
             if begin < stop:
                 times = PublishTimes(since=end.published_from.get(topic))
-                ranges.append(ReadRange(topic, begin, stop, times))
+                ranges.append(ReadRange(topic, begin, stop, times, continues=continues))
         if not ranges:
             return []
         ranges = self._decide_type(ranges, end)

@@ -37,6 +37,7 @@ def test_a_partition_says_what_it_is_and_nothing_secret() -> None:
         "times",
         "schema",
         "first",
+        "continues",
         "written",
         "era",
     }

@@ -334,6 +334,26 @@ def test_encrypted_bytes_are_never_decoded_as_values(
         assert "valueFormat=raw" in caught.value.remedy
 
 
+@pytest.mark.fault(40)
+@pytest.mark.parametrize("tasks", ["1", "2"])
+def test_a_read_that_is_told_to_start_in_a_batch_that_stays_encrypted_gets_it(
+    broker: EmbeddedBroker, tasks: str
+) -> None:
+    broker.create_topic("t")
+    for _ in range(2):
+        store(broker, "t", [b"m"] * 10, encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
+    options = {
+        "topic": "t",
+        "startingOffsets": '{"t": "1:0:-1:5"}',
+        "endingOffsets": '{"t": "1:1:-1:8"}',
+        "partitionsPerTopicPartition": tasks,
+        "pulsar.reader.cryptoFailureAction": "CONSUME",
+    }
+    assert len(values(broker, options)) == 2
+    options["endingOffsets"] = '{"t": "1:0:-1:9"}'
+    assert len(values(broker, options)) == 1
+
+
 def in_two_ledgers(broker: EmbeddedBroker, first: int, second: int) -> list[MessageIdAdv]:
     """Store so many messages in each of two ledgers, numbered, with two keys in turn."""
     broker.create_topic("t")

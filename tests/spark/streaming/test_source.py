@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 
 from pulsar_spark.engine import attaching
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.source import CommitWatch
@@ -45,6 +47,52 @@ def test_a_stream_reads_everything_once_and_acknowledges_it(
     assert query.batch() == more
     query.source.commit(query.start())
     wait_until(lambda: backlogs(broker, "t-partition-1") == [0])
+
+
+SEALED = [pb.EncryptionKeys(key="k", value=b"v")]
+CONSUME = {"valueFormat": "raw", "pulsar.reader.cryptoFailureAction": "CONSUME"}
+
+
+@pytest.mark.fault(40)
+def test_a_batch_that_stays_encrypted_is_one_row_wherever_micro_batches_end(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"m"] * 10, encryption_keys=SEALED)
+    query = make(startingOffsets="earliest", **CONSUME)
+    caps = Caps(max_messages=3)
+    assert [len(query.batch(caps)) for _ in range(2)] == [1, 0]
+    query = query.restarted()
+    assert [len(query.batch(caps)) for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.fault(40)
+def test_the_rest_of_a_batch_that_stays_encrypted_is_logged_where_a_stream_goes_on_in_it(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"m"] * 10, encryption_keys=SEALED)
+    discard = {**CONSUME, "pulsar.reader.cryptoFailureAction": "DISCARD"}
+    query = make(startingOffsets="earliest", **discard)
+    query.batch(Caps(max_messages=3))
+    query.source.close()
+    caplog.clear()
+    assert make(offset=query.start(), **CONSUME).batch() == []
+    assert "encrypted batch from 1:0:-1:3 on" in caplog.text
+    assert "could not decrypt messages: 7" in caplog.text
+
+
+@pytest.mark.fault(40)
+def test_a_stream_that_is_told_to_start_in_a_batch_that_stays_encrypted_gets_it(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"m"] * 10, encryption_keys=SEALED)
+    store(broker, "t", [b"plain"])
+    offsets = json.dumps({"t": "1:0:-1:5"})
+    query = make(startingOffsets=offsets, **CONSUME)
+    caps = Caps(max_messages=3)
+    assert [len(query.batch(caps)) for _ in range(2)] == [1, 1]
 
 
 def test_an_idle_trigger_gives_the_same_offset(broker: EmbeddedBroker, make: Make) -> None:
