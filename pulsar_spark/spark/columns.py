@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.declared import declared_json
 from pulsar_spark.schema.table import metadata_columns
 from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES, MetadataColumn
@@ -30,7 +31,7 @@ from pulsar_spark.schema.table.names import KEY, TOPIC, VALUE
 from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
 from pulsar_spark.spark.compat import arrow_schema, spark_type
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.value_types import ValueType
+from pulsar_spark.spark.value_types import ValueType, described, versions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,29 @@ def project(
         else:
             names.append(_known_column(field, known).name)
     return tuple(names)
+
+
+def check_columns(
+    schema: StructType,
+    kind: ValueType,
+    options: ReadOptions,
+    topics: Mapping[str, SchemaInfo | None],
+) -> None:
+    """Raise OptionError if a query's `schema` does not match the values of its topics.
+
+    As `project`; where it was inferred, the error names the schemas of `topics`.
+    """
+    try:
+        project(schema, kind, options.corrupt_column, options.mode)
+    except OptionError as error:
+        if not options.inferred or not topics:
+            raise
+        raise OptionError(
+            "the query's columns were inferred before its topics had the schemas of now "
+            f"({described(versions_of(topics))}), and do not fit them",
+            "Start the query again: its columns are inferred anew. Or choose columns with "
+            ".schema(…), or read bytes with valueFormat=raw.",
+        ) from error
 
 
 def names_alike(names: Iterable[str]) -> tuple[str, str] | None:

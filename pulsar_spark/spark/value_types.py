@@ -108,15 +108,12 @@ def _common(
             return common_version(versions, older)
         return version_for(versions, older, columns)
     except SchemaMismatch as error:
-        described = "; ".join(
-            f"{each.schema.type_name}: {listed(each.topics, _SHOWN)}" for each in versions
-        )
         remedy = "Read them separately, or set allowDifferentTopicSchemas=true to read raw values."
         if are_of_one_name(versions):
             remedy = f".schema(…) with the columns that fit reads them together. {remedy}"
         raise OptionError(
-            f"the topics have different schemas ({described}), which cannot be read as one: "
-            f"{error.what}",
+            f"the topics have different schemas ({described(versions)}), which cannot be read as "
+            f"one: {error.what}",
             remedy,
         ) from None
 
@@ -267,6 +264,11 @@ def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
         number = int.from_bytes(schema.found_as[1], "big") if schema.found_as else 0
         found.setdefault(known[stored], (schema, {}))[1][topic] = number
     return [Version(*each) for each in found.values()]
+
+
+def described(versions: Iterable[Version]) -> str:
+    """Return the types of schemas, and some of the topics that have each."""
+    return "; ".join(f"{each.schema.type_name}: {listed(each.topics, _SHOWN)}" for each in versions)
 
 
 def all_columns(schema: SchemaInfo) -> Collection[str]:

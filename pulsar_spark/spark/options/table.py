@@ -350,7 +350,8 @@ _STREAMS: tuple[Option, ...] = (
     _streams(
         "waitingForNonExistedTopic",
         boolean,
-        "`true`: a stream waits for topics that do not exist yet.",
+        "`true`: a stream waits for topics that do not exist yet. Give it `.schema(…)` or a "
+        "`valueFormat`: otherwise it reads bytes, and fails if a topic comes with a schema.",
         default="false",
     ),
 )

@@ -25,7 +25,7 @@ from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.schema.bounded_cache import BoundedCache
 from pulsar_spark.schema.registry import SchemaRef, definition_of, fetched
 from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
-from pulsar_spark.spark.columns import given_type, project, read_schema
+from pulsar_spark.spark.columns import check_columns, given_type, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.partition_reader import read_partition
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 def infer_values(options: ReadOptions) -> ValueType | None:
     """Return the type of a read's values, from its topics' schemas; asks the brokers.
 
-    None for topics that do not exist yet: their values are bytes, unless the topics turn out to
-    have a schema. Raises as `Planner.topics` and `Planner.value_type`.
+    None for topics that do not exist yet: their values are bytes, and if the topics turn out to
+    have a schema, the query has to start again. Raises as `Planner.topics` and
+    `Planner.value_type`.
     """
     given = given_type(options)
     if given is not None and options.pattern is None:
@@ -138,7 +139,7 @@ class PulsarBatchReader(DataSourceReader):
     def _find(self, planner: Planner) -> _Found:
         topics = planner.topics()
         kind = planner.value_type(topics)
-        project(self._schema, kind, self._options.corrupt_column, self._options.mode)
+        check_columns(self._schema, kind, self._options, planner.schemas)
         until = time.monotonic() + _FRESH_SECONDS
         return _Found(topics, kind, planner.schemas, planner.without_messages, until)
 

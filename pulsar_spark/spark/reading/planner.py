@@ -261,7 +261,9 @@ class Planner:
             kind = self._value_type(schemas, None if inferred else columns)
         if kind.schema is None:
             return kind
-        if (inferred and offers_bytes) or takes_bytes:
+        # Without any topic, bytes were a guess, which the topics' schemas correct.
+        found_bytes = inferred and offers_bytes and not self._options.waiting
+        if found_bytes or takes_bytes:
             # Its topics had no schema, or several, when it was planned; or the user takes any.
             return kind if self._columns(query, kind) else ValueType()
         found = self._inferred_version(schemas, query, columns) if inferred else None

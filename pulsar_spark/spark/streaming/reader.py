@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.spark.columns import project
+from pulsar_spark.spark.columns import check_columns
 from pulsar_spark.spark.options.stream import StreamOptions
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
 from pulsar_spark.spark.streaming.source import StreamSource
@@ -103,8 +103,8 @@ class PulsarStreamReader(DataSourceStreamReader):
 
     def _check_schema(self, kind: ValueType) -> None:
         if kind != self._checked:
-            options = self._options.read
-            project(self._schema, kind, options.corrupt_column, options.mode)
+            topics = self._source.schemas.decided or {}
+            check_columns(self._schema, kind, self._options.read, topics)
             self._checked = kind
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -213,6 +213,45 @@ def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
         assert query.batch() == [(b"\2" + bytes([2 * number]),)]
 
 
+BYTES = StructType([StructField("value", BinaryType())])
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
+@pytest.mark.parametrize("kind", [record("a"), SchemaInfo(pb.Schema.String, "String")])
+def test_columns_that_were_guessed_do_not_turn_typed_values_into_bytes(
+    broker: EmbeddedBroker, stream: Open, kind: SchemaInfo, there: bool
+) -> None:
+    if there:
+        broker.create_topic("t")
+    query = stream(BYTES, topic="t", waitingForNonExistedTopic="true")
+    assert query.batch() == []
+    if not there:
+        broker.create_topic("t")
+    set_schema(broker, "t", kind)
+    put(broker, "t", 1)
+    wait_until(lambda: full("t") in str(query.end()["positions"]))
+    with pytest.raises(OptionError, match=f"inferred.*{kind.type_name}: {full('t')}") as caught:
+        query.batch()
+    assert "Start the query again" in caught.value.remedy
+    assert stream(BYTES, topic="t", valueFormat="raw").batch() == [(b"\2\2",)]
+
+
+def test_a_topic_of_another_type_ends_a_stream_that_allows_it_with_an_error_that_says_why(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    make_topic(broker, "t-1", record("a"))
+    put(broker, "t-1", 1)
+    query = stream(columns("a"), topicsPattern="t-.*", allowDifferentTopicSchemas="true")
+    assert query.batch() == [(1,)]
+    make_topic(broker, "t-2", SchemaInfo(pb.Schema.String, "String"))
+    put(broker, "t-2", 2)
+    wait_until(lambda: full("t-2") in str(query.end()["positions"]))
+    found = f"inferred.*AVRO: {full('t-1')}; STRING: {full('t-2')}"
+    with pytest.raises(OptionError, match=found) as caught:
+        query.batch()
+    assert "Start the query again" in caught.value.remedy
+
+
 def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
     broker: EmbeddedBroker, stream: Open
 ) -> None:
