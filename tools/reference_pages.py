@@ -43,7 +43,8 @@ order: only these columns are decoded and built.
 |---|---|---|---|
 {positions}
 With `mode=PERMISSIVE` one more column is last: `_corrupt_record`, the bytes of a value that could
-not be decoded ([schemas.md](schemas.md#values-that-cannot-be-decoded)).
+not be decoded ([schemas.md](schemas.md#values-that-cannot-be-decoded)). It is null where values are
+read as bytes.
 
 ## On write
 

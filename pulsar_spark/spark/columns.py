@@ -64,7 +64,7 @@ _TIMESTAMP = re.compile(r"\btimestamp\b(?!:)")
 def read_schema(
     kind: ValueType, *, include_metadata: bool, corrupt_column: str | None = None
 ) -> StructType:
-    """Return a read's schema, with `corrupt_column` if its values can be corrupt.
+    """Return a read's schema, with `corrupt_column` last if it is given.
 
     Raises OptionError if `corrupt_column` has the name of another column.
     """
@@ -74,7 +74,8 @@ def read_schema(
     for column in columns:
         key = kind.key_type if column.name == KEY else None
         fields.append(StructField(column.name, column.data_type if key is None else key))
-    if corrupt_column is not None and kind.schema is not None:
+    # Bytes are never corrupt, but a query's columns do not depend on whether topics have a schema.
+    if corrupt_column is not None:
         fields.append(StructField(corrupt_column, BinaryType()))
         _check_corrupt_column(corrupt_column, {field.name.lower() for field in fields[:-1]})
     return StructType(fields)

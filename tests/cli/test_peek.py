@@ -104,6 +104,7 @@ def test_a_row_has_all_columns_in_a_form_for_json(broker: EmbeddedBroker, peek: 
         "__publishTime": "2027-01-15T08:00:00.000Z",
         "__eventTime": None,
         "__messageProperties": {"a": "b"},
+        "_corrupt_record": None,
     }
     # In the form that offsets accept.
     assert MessageIdAdv.parse(row["__messageId"]).entry_id == 0

@@ -151,6 +151,8 @@ def test_text_that_is_none_follows_the_mode(
     kept = read(broker, {"topic": "t", "mode": "PERMISSIVE"})
     assert [row["_corrupt_record"] for row in kept] == [None, b"\xff", None, None]
     schema = StructType().add("value", StringType()).add("bad", BinaryType())
+    raw = read(broker, {"topic": "t", "mode": "PERMISSIVE", "valueFormat": "raw"})
+    assert [row["_corrupt_record"] for row in raw] == [None] * 4
     options = {"topic": "t", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
     assert [row["bad"] for row in read(broker, options, schema)] == [None, b"\xff", None, None]
 
