@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.datasource import (
@@ -14,13 +15,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import OptionError, PulsarError
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.compat import ends_micro_batch, passes_read_limits
 from pulsar_spark.spark.options.catalog import without_catalog_keys
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.redaction import warn_of_shown_secrets
-from pulsar_spark.spark.options.resolve import over_defaults
+from pulsar_spark.spark.options.resolve import of_defaults, over_defaults
 from pulsar_spark.spark.options.stream import parse_stream_options
 from pulsar_spark.spark.options.table import NOWHERE, Scope
 from pulsar_spark.spark.options.value_schema import schema_text, with_schema
@@ -64,13 +65,24 @@ class PulsarDataSource(DataSource):
         """The name for `format(…)`."""
         return cls.format_name
 
-    @property
-    def _all_options(self) -> dict[str, str]:
+    def _all_options(self, scope: Scope = Scope.BOTH) -> dict[str, str]:
         given = without_catalog_keys(self.options)
         # Spark does not see the defaults.
         warn_of_shown_secrets(given)
-        options = over_defaults(given, self.defaults.options)
+        options = over_defaults(given, self.defaults.options, scope)
         return options if self._value_schema is None else with_schema(options, self._value_schema)
+
+    @contextmanager
+    def _checked_options(self, scope: Scope) -> Iterator[dict[str, str]]:
+        """Give the options of a read or write; errors say which of them are the format's."""
+        options = self._all_options(scope)
+        try:
+            yield options
+        except OptionError as error:
+            given = {name.lower() for name in self.options}
+            raise of_defaults(
+                error, [name for name in options if name.lower() not in given]
+            ) from None
 
     @property
     def _told(self) -> Scope:
@@ -81,7 +93,8 @@ class PulsarDataSource(DataSource):
         """Return the schema from the topics' schemas and the options; asks the brokers."""
         self._inferred = True
         # Spark asks before it says whether it reads a batch or a stream.
-        options = parse_read_options(self._all_options, Scope.READS)
+        with self._checked_options(Scope.READS) as given:
+            options = parse_read_options(given, Scope.READS)
         self._value_schema = schema_text(options.value_schema)
         kind = infer_values(options)
         if kind is not None and kind.schema is not None and kind.schema.found_as is not None:
@@ -93,7 +106,8 @@ class PulsarDataSource(DataSource):
 
         Asks the brokers for the topics' schemas, unless `schema` has; raises as its `partitions`.
         """
-        options = parse_read_options(self._all_options, told=self._told)
+        with self._checked_options(Scope.READ) as given:
+            options = parse_read_options(given, told=self._told)
         options = replace(options, inferred=self._inferred)
         reader = PulsarBatchReader(options, schema, self._schemas)
         if not self._inferred:
@@ -102,9 +116,9 @@ class PulsarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, for the columns of `schema`."""
-        writer = PulsarBatchWriter(
-            parse_write_options(self._all_options), schema, overwrite=overwrite
-        )
+        with self._checked_options(Scope.WRITE) as given:
+            options = parse_write_options(given)
+        writer = PulsarBatchWriter(options, schema, overwrite=overwrite)
         writer.check()
         return writer
 
@@ -114,7 +128,8 @@ class PulsarDataSource(DataSource):
         Errors in options or columns are raised when Spark asks for an offset.
         """
         try:
-            options = parse_stream_options(self._all_options, self._told)
+            with self._checked_options(Scope.STREAM_READ) as given:
+                options = parse_stream_options(given, self._told)
             read = replace(options.read, query=schema, inferred=self._inferred)
             return stream_reader_class()(replace(options, read=read), schema, self._schemas)
         except PulsarError as error:
@@ -126,7 +141,9 @@ class PulsarDataSource(DataSource):
         With `overwrite`, in complete mode, each micro-batch appends the whole result again: a
         topic's messages cannot be replaced.
         """
-        writer = stream_writer(parse_write_options(self._all_options, Scope.STREAM_WRITE), schema)
+        with self._checked_options(Scope.STREAM_WRITE) as given:
+            options = parse_write_options(given, Scope.STREAM_WRITE)
+        writer = stream_writer(options, schema)
         # A check before writing must not prevent committing what is already written.
         if not ends_micro_batch():
             writer.check()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructType
 
 import pulsar_spark
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.formats import named_format
 from pulsar_spark.spark.options.resolve import over_defaults
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.testing import EmbeddedBroker
 
 SECRET = "canary-7b1f"
 DEFAULTS = {
@@ -55,15 +58,15 @@ def test_a_format_has_its_name_and_defaults_for_its_options() -> None:
     source = registered(name="orders", options=DEFAULTS)
     assert source.name() == "orders"
     assert PulsarDataSource.name() == "pulsar"
-    assert source({})._all_options == DEFAULTS
-    assert source({"mode": "PERMISSIVE"})._all_options == {**DEFAULTS, "mode": "PERMISSIVE"}
-    assert PulsarDataSource({"topic": "t"})._all_options == {"topic": "t"}
+    assert source({})._all_options() == DEFAULTS
+    assert source({"mode": "PERMISSIVE"})._all_options() == {**DEFAULTS, "mode": "PERMISSIVE"}
+    assert PulsarDataSource({"topic": "t"})._all_options() == {"topic": "t"}
 
 
 def test_values_may_be_numbers_and_truth_values() -> None:
     source = registered(options={"failOnDataLoss": False, "maxMessagesPerTrigger": 5})
     assert source.name() == "pulsar"
-    assert source({})._all_options == {"failOnDataLoss": "false", "maxMessagesPerTrigger": "5"}
+    assert source({})._all_options() == {"failOnDataLoss": "false", "maxMessagesPerTrigger": "5"}
 
 
 @pytest.mark.parametrize(
@@ -84,13 +87,131 @@ def test_what_a_read_says_itself_wins(given: dict[str, str], left_out: set[str])
     assert over_defaults(given, DEFAULTS) == {**left, **given}
 
 
+AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+
+
+@pytest.mark.parametrize(
+    "defaults, given, scope, left",
+    [
+        (
+            {"deliveryGuarantee": "exactly-once", "sinkId": "x", "sinkStateTopic": "s"},
+            {"deliveryguarantee": "At-least-once"},
+            Scope.WRITE,
+            {},
+        ),
+        (
+            {"sinkrepeats": "first", "sinkRunId": "r"},
+            {"deliveryGuarantee": "none"},
+            Scope.WRITE,
+            {},
+        ),
+        ({"sinkId": "x"}, {"deliveryGuarantee": "exactly-once"}, Scope.WRITE, {"sinkId": "x"}),
+        (
+            {"pulsar.producer.producerName": "n"},
+            {"deliveryGuarantee": "exactly-once"},
+            Scope.STREAM_WRITE,
+            {},
+        ),
+        (
+            {"pulsar.producer.chunkingEnabled": "true", "pulsar.producer.batchingEnabled": "false"},
+            {"pulsar.producer.batchingEnabled": "TRUE"},
+            Scope.WRITE,
+            {},
+        ),
+        ({"valueFormat": "avro", "valueSchema": AVRO}, {"valueFormat": "raw"}, Scope.READ, {}),
+        (
+            {"valueFormat": "protobuf", "valueSchema": "x", "valueMessage": "y"},
+            {"valueFormat": "avro"},
+            Scope.STREAM_READ,
+            {"valueSchema": "x"},
+        ),
+        (
+            {"valueFormat": "avro", "valueSchema": AVRO},
+            {},
+            Scope.WRITE,
+            {"valueFormat": "avro"},
+        ),
+        ({"valueFormat": "protobuf", "valueSchema": "x", "valueMessage": "y"}, {}, Scope.WRITE, {}),
+        ({"topics": "a,b", "startingTime": "-1h"}, {}, Scope.WRITE, {}),
+        ({"topicsPattern": "a.*"}, {}, Scope.STREAM_WRITE, {}),
+        ({"endingTime": "-1h", "topic": "t"}, {}, Scope.STREAM_READ, {"topic": "t"}),
+        ({"sinkRunId": "r"}, {}, Scope.STREAM_WRITE, {}),
+        ({"sinkId": "x", "maxMessagesPerTrigger": "5"}, {}, Scope.READ, {}),
+        ({"endingTime": "-1h"}, {}, Scope.READS, {"endingTime": "-1h"}),
+        # What cannot be parsed is told later.
+        ({"sinkId": "x"}, {"deliveryGuarantee": "twice"}, Scope.WRITE, {"sinkId": "x"}),
+    ],
+)
+def test_defaults_that_a_query_cannot_use_are_left_out(
+    defaults: dict[str, str], given: dict[str, str], scope: Scope, left: dict[str, str]
+) -> None:
+    assert over_defaults(given, defaults, scope) == {**left, **given}
+
+
+def write(defaults: dict[str, str], given: dict[str, str], broker: EmbeddedBroker) -> None:
+    source = registered(name="orders", options={"service.url": broker.service_url, **defaults})
+    source(given).writer(StructType().add("a", IntegerType()), overwrite=False)
+
+
+def test_a_format_for_reading_is_written_to(broker: EmbeddedBroker) -> None:
+    write({"topic": "a", "valueFormat": "avro", "valueSchema": AVRO}, {}, broker)
+    message = {"valueFormat": "protobuf", "valueSchema": "x", "valueMessage": "y"}
+    write({"topic": "b", **message}, {"valueFormat": "json"}, broker)
+    registered(
+        name="orders", options={"service.url": broker.service_url, "topics": "c,d", **message}
+    )({}).writer(StructType().add("value", BinaryType()).add("__topic", "string"), overwrite=False)
+
+
+def test_defaults_of_another_kind_of_query_are_no_matter_for_a_warning(
+    caplog: pytest.LogCaptureFixture, broker: EmbeddedBroker
+) -> None:
+    given = {"topic": "t", "valueFormat": "string", "startingTime": "-1h", "keyEncoding": "auto"}
+    source = registered(name="orders", options={"service.url": broker.service_url, **given})
+    source({}).schema()
+    source({}).writer(StructType().add("value", "string"), overwrite=False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "defaults, given, told",
+    [
+        (
+            {"pulsar.producer.chunkingenabled": "true"},
+            {},
+            "pulsar.producer.chunkingEnabled was set when the format was registered.",
+        ),
+        ({"sinkId": "x"}, {}, "or leave it out. sinkId was set when the format was registered."),
+        ({}, {"sinkId": "x"}, "or leave it out."),
+        (
+            {"sinkId": "x"},
+            {"sinkid": "y"},
+            "or leave it out.",
+        ),
+    ],
+)
+def test_an_error_says_if_the_option_is_a_default(
+    defaults: dict[str, str], given: dict[str, str], told: str, broker: EmbeddedBroker
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        write({"topic": "t", **defaults}, given, broker)
+    assert str(caught.value).endswith(told)
+
+
+def test_a_stream_says_so_too() -> None:
+    limits = {"minMessagesPerTrigger": "9"}
+    source = registered(name="orders", options={**DEFAULTS, **limits})
+    reader = source({"maxMessagesPerTrigger": "5"}).streamReader(StructType())
+    with pytest.raises(OptionError, match="minMessagesPerTrigger was set when the format"):
+        reader.initialOffset()
+
+
 def test_class_and_instances_reach_other_processes() -> None:
     source = registered(name="orders", options=DEFAULTS)
     pickler: Any = cloudpickle
     pickled = pickler.dumps((source, source({"mode": "PERMISSIVE"})))
     kind, one = pickle.loads(pickled)
     assert kind.name() == "orders"
-    assert one._all_options == {**DEFAULTS, "mode": "PERMISSIVE"}
+    assert one._all_options() == {**DEFAULTS, "mode": "PERMISSIVE"}
 
 
 @pytest.mark.fault(96)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,9 @@ _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
 _TO_TOPICS = "Write to one topic with the option topic, or name topics in the column __topic."
 _BY_COLUMNS = "Leave it out: valueFormat=avro writes the DataFrame's columns."
+ONLY_READ_FORMAT = "protobuf"
+"""The value of `valueFormat` that a write refuses."""
+
 # What to do in a write instead of these.
 _ONLY_READ = {
     "topics": _TO_TOPICS,
@@ -58,12 +62,25 @@ _ONLY_READ = {
     "valueMessage": _BY_COLUMNS,
 }
 
+SINK_OPTIONS = ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats")
+"""The options that only exactly-once writing has."""
+
 # Only one option of each group may be set.
 _EXCLUSIVE = (
     ("topic", "topics", "topicsPattern", "path", "paths"),
     START_OPTIONS,
     END_OPTIONS,
 )
+
+_NOT_EXACTLY_ONCE = ("deliveryGuarantee", ("at-least-once", "none"))
+# Option → another one, and the values of that with which it cannot be used.
+_CONTRADICTED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(SINK_OPTIONS, _NOT_EXACTLY_ONCE),
+    "pulsar.producer.producerName": ("deliveryGuarantee", ("exactly-once",)),
+    "pulsar.producer.chunkingEnabled": ("pulsar.producer.batchingEnabled", (True,)),
+    "valueSchema": ("valueFormat", ("auto", "raw", "json", "string")),
+    "valueMessage": ("valueFormat", ("auto", "raw", "avro", "json", "string")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +138,62 @@ def warn_of_ignored(keys: Sequence[str]) -> None:
         logger.warning("These options have no effect here and are ignored: %s", ", ".join(keys))
 
 
-def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return `given` plus the defaults for options that it neither sets nor excludes."""
+def over_defaults(
+    given: Mapping[str, str], defaults: Mapping[str, str], scope: Scope = Scope.BOTH
+) -> dict[str, str]:
+    """Return `given` plus the defaults for options that it neither sets nor excludes.
+
+    Nor are defaults taken that are for other reads or writes than those of `scope`.
+    """
     taken = {_kind(name) for name in given}
-    left = {name: value for name, value in defaults.items() if _kind(name) not in taken}
+    chosen = {_key(name): value for name, value in given.items()}
+    left = {
+        name: value
+        for name, value in defaults.items()
+        if _kind(name) not in taken
+        and _is_for(name, value, scope)
+        and not _contradicted(_key(name), chosen)
+    }
     return {**left, **given}
+
+
+def _is_for(name: str, value: str, scope: Scope) -> bool:
+    """Whether an option, with this value, is one of `scope`'s."""
+    option = BY_NAME.get(name.lower())
+    if option is None:
+        return True
+    only_read = option.key == "valueFormat" and _parse_text(option, value) == ONLY_READ_FORMAT
+    return bool(option.scope & scope) and not (only_read and scope in Scope.WRITES)
+
+
+def _contradicted(key: str, given: Mapping[str, str]) -> bool:
+    """Whether an option that is given cannot be used with this one."""
+    other, values = _CONTRADICTED.get(key, ("", ()))
+    if other not in given:
+        return False
+    try:
+        return BY_NAME[other.lower()].parse(given[other]) in values
+    except ValueError:
+        return False
+
+
+def _key(name: str) -> str:
+    option = BY_NAME.get(name.lower())
+    return name.lower() if option is None else option.key
+
+
+def of_defaults(error: OptionError, names: Iterable[str]) -> OptionError:
+    """Return an error which says so if its option is one of a format's defaults, `names`."""
+    for key in map(_key, names):
+        if re.match(rf"{re.escape(key)}(?![\w.])", error.what):
+            told = f"{key} was set when the format was registered."
+            return OptionError(error.what, f"{error.remedy} {told}".lstrip())
+    return error
 
 
 def _kind(name: str) -> str:
     """Return what names share that mean the same option or options that exclude each other."""
-    lower = name.lower()
-    option = BY_NAME.get(lower)
-    key = lower if option is None else option.key
+    key = _key(name)
     return next((group[0] for group in _EXCLUSIVE if key in group), key)
 
 

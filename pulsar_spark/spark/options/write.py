@@ -10,7 +10,12 @@ from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.read import client_options, crypto_keys, single_topic
-from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.resolve import (
+    ONLY_READ_FORMAT,
+    SINK_OPTIONS,
+    Values,
+    resolve,
+)
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.writing.exactly_once import SinkOptions, sink_options
 from pulsar_spark.spark.writing.schemas import SchemaChoice
@@ -40,9 +45,9 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
     Raises OptionError or UnsupportedFeature that names the option.
     """
     values = resolve(options, scope)
-    if values["valueFormat"] == "protobuf":
+    if values["valueFormat"] == ONLY_READ_FORMAT:
         raise OptionError(
-            "valueFormat=protobuf is only for reads",
+            f"valueFormat={ONLY_READ_FORMAT} is only for reads",
             "With auto, the write uses the topic's schema, which may be a protobuf message.",
         )
     return WriteOptions(
@@ -62,7 +67,7 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
 
 def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
     if values["deliveryGuarantee"] != "exactly-once":
-        for key in ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats"):
+        for key in SINK_OPTIONS:
             if key in values.given:
                 raise OptionError(
                     f"{key} is only for exactly-once writing",

@@ -150,13 +150,13 @@ def test_the_data_source_warns_of_what_spark_was_given(caplog: pytest.LogCapture
     for options in (given, {name.lower(): value for name, value in table.items()}):
         redaction._warned.clear()
         caplog.clear()
-        assert PulsarDataSource(dict(options))._all_options
+        assert PulsarDataSource(dict(options))._all_options()
         assert CRYPTO in caplog.text
         assert CANARY not in caplog.text
     caplog.clear()
     redaction._warned.clear()
     # Spark does not see those of a format.
-    assert named_format("orders", given)({})._all_options
+    assert named_format("orders", given)({})._all_options()
     assert caplog.text == ""
 
 
