@@ -32,6 +32,9 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NANOS = 10**9
 
+CENTURY = 100 * 365 * 24 * 3600 * 1000
+"""In milliseconds: longer than anybody waits, and not too long for any timer."""
+
 
 def text(value: str) -> str:
     """Return the stripped text; ValueError if it is empty."""
@@ -62,11 +65,6 @@ def duration_millis(value: str) -> int:
     return int(match[1]) * _MILLIS[(match[2] or "ms").lower()]
 
 
-def duration_seconds(value: str) -> float:
-    """Return seconds for a duration as in `duration_millis`."""
-    return duration_millis(value) / 1000
-
-
 def plain_seconds(value: str) -> float:
     """Return seconds for a number of seconds or a duration with a unit.
 
@@ -92,22 +90,21 @@ def integer(value: str) -> int:
 
 
 def within(
-    parse: Callable[[str], T], low: float, high: float | None = None, unit: str = ""
+    parse: Callable[[str], T], low: float, high: float, unit: str = ""
 ) -> Callable[[str], T]:
     """Return a parser that also requires a value from `low` to `high`, both included."""
-    limits = f"at least {low}" if high is None else f"from {low} to {high}"
 
     def parse_within(value: str) -> T:
         parsed = parse(value)
         number: Any = parsed
-        if number < low or (high is not None and number > high):
-            raise ValueError(f"a value {limits}{unit}")
+        if not low <= number <= high:
+            raise ValueError(f"a value from {low} to {high}{unit}")
         return parsed
 
     return parse_within
 
 
-def milliseconds(low: int, high: int | None = None) -> Callable[[str], float]:
+def milliseconds(low: int, high: int = CENTURY) -> Callable[[str], float]:
     """Return a parser of a duration from `low` to `high` milliseconds; its values are seconds."""
     parse = within(duration_millis, low, high, " ms")
     return lambda value: parse(value) / 1000

@@ -14,7 +14,6 @@ from pulsar_spark.spark.options.parsers import (
     avro_namespace,
     boolean,
     choice,
-    duration_seconds,
     integer,
     keys_by_name,
     milliseconds,
@@ -28,6 +27,7 @@ from pulsar_spark.spark.options.parsers import (
 
 _MAX_TASKS = 100_000
 _MAX_INT = 2**31 - 1
+_MAX_BYTES = 2**63 - 1
 
 
 class Scope(Flag):
@@ -88,7 +88,6 @@ def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
 
 
 _COUNT = within(integer, 1, _MAX_INT)
-_CENTURY = 100 * 365 * 24 * 3600 * 1000
 
 _CONNECT: tuple[Option, ...] = (
     Option(
@@ -216,7 +215,7 @@ _READ: tuple[Option, ...] = (
     ),
     _reads(
         "publishTimeTolerance",
-        milliseconds(0, _CENTURY),
+        milliseconds(0),
         "How far publish times on a topic may be out of order. Searches by time extend this far "
         "beyond both ends; messages that are further out of order can be missed.",
         default="1m",
@@ -317,7 +316,7 @@ _STREAMS: tuple[Option, ...] = (
     ),
     _streams(
         "maxBytesPerTrigger",
-        size,
+        within(size, 0, _MAX_BYTES, " bytes"),
         "Maximum bytes of a micro-batch, as stored (backpressure); 0 is no limit. At least one "
         "entry is read.",
     ),
@@ -329,7 +328,7 @@ _STREAMS: tuple[Option, ...] = (
     ),
     _streams(
         "maxTriggerDelay",
-        duration_seconds,
+        milliseconds(0),
         "How long a stream waits for `minMessagesPerTrigger`.",
         default="15m",
     ),
@@ -392,7 +391,7 @@ _WRITE: tuple[Option, ...] = (
     ),
     _writes(
         "transactionTimeout",
-        within(duration_seconds, 1, unit=" second"),
+        milliseconds(1000),
         "Timeout of a transaction of the exactly-once sink: how long a micro-batch may take, and "
         "how long the driver may be down.",
         default="1h",
@@ -497,7 +496,12 @@ _TUNING: tuple[Option, ...] = (
     _producer(
         "batchingMaxMessages", _COUNT, "Maximum number of messages in a batch.", default="1000"
     ),
-    _producer("batchingMaxBytes", within(size, 1), "Maximum bytes of a batch.", default="128k"),
+    _producer(
+        "batchingMaxBytes",
+        within(size, 1, _MAX_BYTES, " bytes"),
+        "Maximum bytes of a batch.",
+        default="128k",
+    ),
     _producer(
         "batcherBuilder",
         choice("DEFAULT", "KEY_BASED"),
@@ -545,7 +549,7 @@ _TUNING: tuple[Option, ...] = (
     ),
     _client(
         "memoryLimitBytes",
-        within(size, 1 << 20),
+        within(size, 1 << 20, _MAX_BYTES, " bytes"),
         "Maximum memory of a task for messages that were received but not decoded yet, or sent but "
         "not acknowledged yet.",
         default="64m",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from pulsar_spark.spark.options import java as java_options
-from pulsar_spark.spark.options.table import OPTIONS, Scope
+from pulsar_spark.spark.options.parsers import CENTURY
+from pulsar_spark.spark.options.table import OPTIONS, Option, Scope
 
 DOCUMENTED = """
     service.url serviceUrl admin.url topic topics topicsPattern startingOffsets endingOffsets
@@ -47,16 +50,22 @@ def test_no_option_is_also_a_key_that_is_ignored_or_refused() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_each_option_has_help_a_scope_and_a_default_that_it_accepts(option: object) -> None:
-    from pulsar_spark.spark.options.table import Option
-
-    assert isinstance(option, Option)
+def test_each_option_has_help_a_scope_and_a_default_that_it_accepts(option: Option) -> None:
     assert option.help.endswith(".")
     assert option.scope & Scope.BOTH
     if option.default is not None:
         assert option.default_value == option.parse(option.default)
     else:
         assert option.default_value is None
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_each_number_time_and_size_has_an_upper_bound(option: Option) -> None:
+    for text in ("9" * 18, "9" * 18 + "d", "9" * 18 + "g"):
+        with suppress(ValueError):
+            parsed = option.parse(text)
+            if isinstance(parsed, (int, float)):
+                assert parsed <= (2**63 - 1 if isinstance(parsed, int) else CENTURY / 1000)
 
 
 def test_credentials_and_keys_are_marked_as_secret() -> None:

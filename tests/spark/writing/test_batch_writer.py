@@ -94,6 +94,27 @@ def test_a_writer_that_was_pickled_writes(broker: EmbeddedBroker, pickler: Any) 
     assert values(broker, {"topic": "t"}) == [b"a", b"b"]
 
 
+LONGEST, LARGEST = "36500d", f"{2**33 - 1}g"
+
+
+def test_the_largest_times_and_sizes_are_written_and_read_with(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    client = {
+        "pulsar.client.operationTimeoutMs": LONGEST,
+        "pulsar.client.connectionTimeoutMs": LONGEST,
+        "pulsar.client.memoryLimitBytes": LARGEST,
+    }
+    producer = {
+        "pulsar.producer.sendTimeoutMs": LONGEST,
+        "pulsar.producer.batchingMaxBytes": LARGEST,
+    }
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([b"a", b"b"])})
+    options = {"service.url": broker.service_url, "topic": "t", **client, **producer}
+    PulsarDataSource(options).writer(VALUE, overwrite=False).write(iter([batch]))
+    tolerant = {"pollTimeout": LONGEST, "startingTime": "-1h", "publishTimeTolerance": LONGEST}
+    assert values(broker, {"topic": "t", **client, **tolerant}) == [b"a", b"b"]
+
+
 DONE = PulsarCommitMessage(messages=5, acknowledged=4, failed=1, last_ids=())
 
 
