@@ -138,6 +138,8 @@ AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type
         ({"sinkRunId": "r"}, {}, Scope.STREAM_WRITE, {}),
         ({"sinkId": "x", "maxMessagesPerTrigger": "5"}, {}, Scope.READ, {}),
         ({"endingTime": "-1h"}, {}, Scope.READS, {"endingTime": "-1h"}),
+        ({"schema.name": "R"}, {"valueFormat": "raw"}, Scope.WRITE, {}),
+        ({"transactionTimeout": "5m"}, {"deliveryGuarantee": "none"}, Scope.WRITE, {}),
         # What cannot be parsed is told later.
         ({"sinkId": "x"}, {"deliveryGuarantee": "twice"}, Scope.WRITE, {"sinkId": "x"}),
     ],

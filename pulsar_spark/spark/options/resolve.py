@@ -62,7 +62,7 @@ _ONLY_READ = {
     "valueMessage": _BY_COLUMNS,
 }
 
-SINK_OPTIONS = ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats")
+SINK_OPTIONS = ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats", "transactionTimeout")
 """The options that only exactly-once writing has."""
 
 # Only one option of each group may be set.
@@ -80,6 +80,20 @@ _CONTRADICTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "pulsar.producer.chunkingEnabled": ("pulsar.producer.batchingEnabled", (True,)),
     "valueSchema": ("valueFormat", ("auto", "raw", "json", "string")),
     "valueMessage": ("valueFormat", ("auto", "raw", "avro", "json", "string")),
+}
+# In the same form: with which it has no effect.
+_IDLE: dict[str, tuple[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(("schema.name", "schema.namespace"), ("valueFormat", ("raw", "string"))),
+    "jsonCoercion": ("valueFormat", ("raw", "avro", "string", "protobuf")),
+    "maxTriggerDelay": ("minMessagesPerTrigger", (None,)),
+    **dict.fromkeys(
+        (
+            "pulsar.producer.batchingMaxMessages",
+            "pulsar.producer.batchingMaxBytes",
+            "pulsar.producer.batcherBuilder",
+        ),
+        ("pulsar.producer.batchingEnabled", (False,)),
+    ),
 }
 
 
@@ -119,17 +133,27 @@ def resolve(options: Mapping[str, str], scope: Scope, told: Scope = NOWHERE) -> 
             _add(found, option, name, _parse(option, value))
     if "admin.url" in found:
         ignored.append("admin.url")
-    if told:
-        warn_of_ignored([key for key in elsewhere if BY_NAME[key.lower()].scope & told])
-    else:
-        warn_of_ignored([*ignored, *elsewhere])
     values = {
         option.key: found[option.key][1] if option.key in found else option.default_value
         for option in OPTIONS
         if option.scope & scope
     }
+    # What only some of the `scope` have is told when it is known which of them it is.
+    idle = [key for key in found if scope in BY_NAME[key.lower()].scope and _is_idle(key, values)]
+    if told:
+        warn_of_ignored(
+            [key for key in elsewhere if BY_NAME[key.lower()].scope & told]
+            + [key for key in idle if told not in BY_NAME[key.lower()].scope]
+        )
+    else:
+        warn_of_ignored([*ignored, *elsewhere, *idle])
     lowered = {name.lower(): value for name, value in options.items()}
     return Values(values, frozenset(found), lowered.get("path"))
+
+
+def _is_idle(key: str, values: Mapping[str, Any]) -> bool:
+    other, without_effect = _IDLE.get(key, ("", ()))
+    return other in values and values[other] in without_effect
 
 
 def warn_of_ignored(keys: Sequence[str]) -> None:
@@ -167,8 +191,8 @@ def _is_for(name: str, value: str, scope: Scope) -> bool:
 
 
 def _contradicted(key: str, given: Mapping[str, str]) -> bool:
-    """Whether an option that is given cannot be used with this one."""
-    other, values = _CONTRADICTED.get(key, ("", ()))
+    """Whether with what is given this option cannot be used, or has no effect."""
+    other, values = {**_IDLE, **_CONTRADICTED}.get(key, ("", ()))
     if other not in given:
         return False
     try:

@@ -156,21 +156,53 @@ def test_keys_of_java_without_meaning_pass_with_one_log_line(
     assert SECRET not in message
 
 
+BATCHING = "pulsar.producer.batchingEnabled"
+
+
+@pytest.mark.parametrize(
+    "given, scope, told",
+    [
+        ({"schema.name": "R", "valueFormat": "raw"}, Scope.WRITE, "schema.name"),
+        ({"schema.namespace": "a.b", "valueFormat": "string"}, Scope.WRITE, "schema.namespace"),
+        ({"jsoncoercion": "java", "valueFormat": "raw"}, Scope.READS, "jsonCoercion"),
+        ({"maxTriggerDelay": "5m"}, Scope.STREAM_READ, "maxTriggerDelay"),
+        (
+            {"pulsar.producer.batchingMaxBytes": "1m", BATCHING: "false"},
+            Scope.STREAM_WRITE,
+            "pulsar.producer.batchingMaxBytes",
+        ),
+        ({"schema.name": "R", "valueFormat": "avro"}, Scope.WRITE, ""),
+        ({"schema.name": "R", "valueFormat": "raw"}, Scope.BOTH, ""),
+        ({"maxTriggerDelay": "5m", "minMessagesPerTrigger": "9"}, Scope.STREAM_READ, ""),
+        ({"pulsar.producer.batcherBuilder": "KEY_BASED"}, Scope.WRITE, ""),
+    ],
+)
+def test_options_without_effect_beside_another_one_are_told(
+    given: dict[str, str], scope: Scope, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve({**BASE, **given}, scope)
+    lines = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert lines == ([told] if told else [])
+
+
 def test_one_read_tells_once_which_options_have_no_effect(
     caplog: pytest.LogCaptureFixture, broker: EmbeddedBroker
 ) -> None:
     broker.create_topic("t")
     options = {"service.url": broker.service_url, "topic": "t", "admin.url": "http://localhost:1"}
-    source = PulsarDataSource({**options, "maxMessagesPerTrigger": "5"})
+    idle = {"valueFormat": "raw", "jsonCoercion": "java", "maxTriggerDelay": "5m"}
+    source = PulsarDataSource({**options, **idle, "maxMessagesPerTrigger": "5"})
     schema = source.schema()
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["admin.url"]
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["admin.url, jsonCoercion"]
     caplog.clear()
     source.reader(schema)
     told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
-    assert told == ["maxMessagesPerTrigger"]
+    assert told == ["maxTriggerDelay, maxMessagesPerTrigger"]
     caplog.clear()
     source.streamReader(schema)
-    assert not caplog.records
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["maxTriggerDelay"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def test_the_path_names_the_topic_too() -> None:
         ({"pulsar.producer.batchingMaxBytes": "8589934592g"}, "pulsar.producer.batchingMaxBytes"),
         ({"pulsar.client.operationTimeoutMs": "36501d"}, "pulsar.client.operationTimeoutMs"),
         ({"transactionTimeout": "5ms"}, "transactionTimeout"),
+        ({"transactionTimeout": "5m"}, "transactionTimeout is only for exactly-once writing"),
         ({"transactionTimeout": "1"}, "transactionTimeout"),
     ],
 )
