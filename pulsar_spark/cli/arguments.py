@@ -244,6 +244,16 @@ def resolved(
     return values
 
 
+def check_columns(values: Values) -> None:
+    """Raise OptionError for a format of values whose columns only a program can give."""
+    if values["valueFormat"] == "json":
+        raise OptionError(
+            "valueFormat=json needs the columns of the values, which no command can be given",
+            "Set valueFormat=string to read them as text. If the topic has a schema, leave "
+            "valueFormat out.",
+        )
+
+
 def key_and_value(what: str) -> Callable[[str], tuple[str, str]]:
     """Return an argument type: KEY=VALUE; `what` it is, for the error."""
 

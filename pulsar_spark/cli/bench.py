@@ -16,6 +16,7 @@ from pulsar_spark.cli.arguments import (
     Commands,
     add_command,
     add_connection,
+    check_columns,
     given_options,
     resolved,
     whole_number,
@@ -130,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = given_options(arguments)
     scope = Scope.READ | Scope.WRITE if arguments.write else Scope.READ
     values = resolved(options, scope, ignores=_UNUSED)
+    check_columns(values)
     read = read_options(values, options, Scope.READ)
     writing = None
     if arguments.write:

@@ -19,6 +19,7 @@ from pulsar_spark.cli.arguments import (
     Commands,
     add_command,
     add_connection,
+    check_columns,
     given_options,
     resolved,
     whole_number,
@@ -102,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         options["pulsar.reader.receiverQueueSize"] = str(max(arguments.count, 1))
     # Offsets and times mean what they mean for a batch read.
     values = resolved(options, Scope.READ, ignores=_OF_TASKS)
+    check_columns(values)
     read = read_options(values, options, Scope.READ)
     if arguments.first:
         # More would only be thrown away.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from types import NoneType, SimpleNamespace
 from typing import Any
 
 from pulsar_spark.client import authentication, consumer_policies, enums, loggers, message
+from pulsar_spark.engine.options import check_range
 from pulsar_spark.errors import OptionError
 
 TIME = (int, float)
@@ -32,10 +34,33 @@ _KINDS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("MessageListener", "MessageRouter", "ReaderListener"), (Callable,)),
     **_OWN,
 }
+# The lowest and the highest value of numbers. Here, since the engine's options have other names
+# and units than arguments.
+_RANGES: Mapping[str, tuple[float, float | None]] = {
+    "operation_timeout_seconds": (0.001, None),
+    "connection_timeout_ms": (1, None),
+    **dict.fromkeys(
+        (
+            "max_pending_messages",
+            "max_pending_messages_across_partitions",
+            "batching_max_allowed_size_in_bytes",
+            "batching_max_publish_delay_ms",
+            "negative_ack_redelivery_delay_ms",
+            "unacked_messages_timeout_ms",
+            "receiver_queue_size",
+        ),
+        (0, None),
+    ),
+    # With 0 or less there is none.
+    "send_timeout_millis": (-math.inf, None),
+    "batching_max_messages": (1, None),
+    "priority_level": (0, 2**31 - 1),
+    "start_message_rollback_seconds": (0, 2**63 - 1),
+}
 
 
 def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) -> SimpleNamespace:
-    """Return the arguments that a function was given, checked by its annotations.
+    """Return the arguments that a function was given, checked by its annotations and ranges.
 
     Raises OptionError. Enums may be given as numbers, or as those of the official client. Arguments
     of other types than those of this module are checked by whoever takes them.
@@ -50,6 +75,8 @@ def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) ->
             setattr(checked, name, enums.choice(kinds[0], given[name], name))
         else:
             check_type(kinds, given[name], name)
+        if name in _RANGES and given[name] is not None:
+            check_range(name, given[name], *_RANGES[name])
     return checked
 
 

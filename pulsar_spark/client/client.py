@@ -131,6 +131,11 @@ class PulsarClient(Closing):
     ) -> None:
         checked_arguments(locals(), PulsarClient.__init__)
         check_type((str, AutoClusterFailover, ServiceInfoProvider), service_url, "service_url")
+        if (tls_certificate_file_path is None) != (tls_private_key_file_path is None):
+            raise OptionError(
+                "tls_certificate_file_path and tls_private_key_file_path are needed together",
+                "They may name the same file.",
+            )
         self._provider: ServiceInfoProvider | None = None
         if isinstance(service_url, str):
             info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)

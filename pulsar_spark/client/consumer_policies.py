@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
-from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff
+from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff, check_range
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
@@ -119,6 +119,9 @@ class MultiplierRedeliveryBackoff:
     def __init__(
         self, min_delay_ms: int = 1000, max_delay_ms: int = 60_000, multiplier: float = 2.0
     ) -> None:
+        check_range("min_delay_ms", min_delay_ms, 0)
+        check_range("max_delay_ms", max_delay_ms, 0)
+        check_range("multiplier", multiplier, 1)
         # In the engine's form.
         self._backoff = RedeliveryBackoff(min_delay_ms / 1000, max_delay_ms / 1000, multiplier)
 

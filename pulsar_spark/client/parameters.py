@@ -37,9 +37,6 @@ def producer_options(
     given: Any, partitions: int, schema: Schema, encryption: EncryptionOptions | None
 ) -> ProducerOptions:
     """Return how a producer of `create_producer` sends to each of its partitions."""
-    for name in ("max_pending_messages_across_partitions", "batching_max_allowed_size_in_bytes"):
-        if (value := getattr(given, name)) < 0:
-            raise OptionError(f"{name} is {value}, it must be at least 0")
     return ProducerOptions(
         compression=int(given.compression_type),
         batching_enabled=given.batching_enabled,

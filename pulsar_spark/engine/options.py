@@ -27,13 +27,17 @@ KEY_SLOTS = 1 << 16
 """Number of hash slots for the keys of a Key_Shared subscription."""
 
 
+def check_range(name: str, value: float, lowest: float, highest: float | None = None) -> None:
+    """Raise OptionError for a value that is out of range, or no number at all."""
+    if value < lowest or value != value:
+        raise OptionError(f"{name} is {value}, it must be at least {lowest}")
+    if highest is not None and value > highest:
+        raise OptionError(f"{name} is {value}, it must be at most {highest}")
+
+
 def _check_range(owner: object, lowest: float, *names: str, highest: float | None = None) -> None:
     for name in names:
-        value = getattr(owner, name)
-        if value < lowest or value != value:
-            raise OptionError(f"{name} is {value}, it must be at least {lowest}")
-        if highest is not None and value > highest:
-            raise OptionError(f"{name} is {value}, it must be at most {highest}")
+        check_range(name, getattr(owner, name), lowest, highest)
 
 
 def _masked(secret: str | None) -> str:
@@ -172,7 +176,7 @@ class ClientOptions:
         _check_range(self, 0, "max_lookup_redirects")
         _check_range(self, 1, "memory_limit")
         if self.listener_name is not None and not is_unicode(self.listener_name):
-            raise OptionError("listener_name contains characters that are not Unicode")
+            raise OptionError("the listener's name contains characters that are not Unicode")
 
     def _check_proxy(self, text: str, tls: bool) -> None:
         try:

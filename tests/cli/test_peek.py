@@ -412,6 +412,18 @@ def test_an_option_without_an_effect_is_said_to_have_none(
     assert f"no effect here and are ignored: {option.partition('=')[0]}" in caplog.text
 
 
+@pytest.mark.parametrize("command", ["peek", "bench"])
+def test_json_without_a_schema_is_no_format_of_a_command(
+    command: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("t")
+    place = ["--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([command, *place, "--option", "valueFormat=JSON"]) == 2
+    told = capsys.readouterr().err
+    assert "Set valueFormat=string" in told
+    assert ".schema(" not in told
+
+
 def test_nothing_is_left_behind(broker: EmbeddedBroker, peek: Peek) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pulsar_spark.client as package
 from pulsar_spark.client import (
     AuthenticationToken,
     MessageId,
+    MultiplierRedeliveryBackoff,
     PulsarClient,
     Result,
     StringSchema,
@@ -208,6 +210,57 @@ def test_numbers_that_no_command_has_are_refused(
 ) -> None:
     with PulsarClient(broker.service_url) as client, pytest.raises(ValueError, match=str(bad)):
         client.subscribe("t", "s", durable=False, **{name: bad})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make, name, bad",
+    [
+        *(
+            ("client", name, bad)
+            for name in ("operation_timeout_seconds", "connection_timeout_ms")
+            for bad in (-1, 0, math.nan)
+        ),
+        ("producer", "max_pending_messages", -1),
+        ("producer", "max_pending_messages_across_partitions", -1),
+        ("producer", "batching_max_messages", 0),
+        ("producer", "batching_max_allowed_size_in_bytes", -1),
+        ("producer", "batching_max_publish_delay_ms", -1),
+        ("producer", "batching_max_publish_delay_ms", math.nan),
+        ("producer", "send_timeout_millis", math.nan),
+        ("reader", "receiver_queue_size", -1),
+        ("consumer", "receiver_queue_size", -1),
+        ("consumer", "negative_ack_redelivery_delay_ms", -1),
+        ("consumer", "unacked_messages_timeout_ms", math.nan),
+        ("consumer", "unacked_messages_timeout_ms", -1),
+        ("consumer", "start_message_rollback_seconds", -1),
+        ("consumer", "priority_level", -1),
+        ("backoff", "min_delay_ms", -1),
+        ("backoff", "max_delay_ms", math.nan),
+        ("backoff", "multiplier", 0.5),
+    ],
+)
+def test_a_number_out_of_range_is_told_with_the_arguments_name_and_unit(
+    broker: EmbeddedBroker, make: str, name: str, bad: float
+) -> None:
+    broker.create_topic("t")
+    url = broker.service_url
+    with PulsarClient(url) as client:
+        calls: dict[str, Callable[..., object]] = {
+            "client": partial(PulsarClient, url),
+            "producer": partial(client.create_producer, "t"),
+            "reader": partial(client.create_reader, "t", MessageId.earliest),
+            "consumer": partial(client.subscribe, "t", "s", durable=False),
+            "backoff": MultiplierRedeliveryBackoff,
+        }
+        with pytest.raises(ValueError, match=f"^{name} is {bad}, it must be at least"):
+            calls[make](**{name: bad})
+
+
+@pytest.mark.parametrize("name", ["tls_private_key_file_path", "tls_certificate_file_path"])
+def test_half_of_a_certificate_is_told_by_the_arguments_names(name: str) -> None:
+    both = "^tls_certificate_file_path and tls_private_key_file_path are needed together"
+    with pytest.raises(ValueError, match=both):
+        PulsarClient("pulsar+ssl://h:6651", **{name: "/file"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (
     AuthorizationError,
+    BrokerUnreachable,
     ConnectError,
     OperationTimeout,
     PulsarError,
@@ -260,6 +261,16 @@ def test_the_listener_name_is_passed_on() -> None:
     ):
         broker_of(Lookup(pool), TOPIC)
         assert broker.commands(T.LOOKUP)[0].advertised_listener_name == "external"
+
+
+def test_a_listener_that_brokers_do_not_have_is_told_by_both_names_of_the_option() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        options = ClientOptions(broker.service_url, listener_name="nope", operation_timeout=3.0)
+        with ConnectionPool(options) as pool, pytest.raises(BrokerUnreachable) as caught:
+            broker_of(Lookup(pool), TOPIC)
+    assert "pulsar.client.listenerName" in str(caught.value)
+    assert "listener_name of PulsarClient" in str(caught.value)
 
 
 # --- partitions and topics --------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_options_cannot_be_changed(options: object) -> None:
 @pytest.mark.parametrize(
     "make, name",
     [
-        (lambda: ClientOptions("pulsar://h", listener_name="\ud800"), "listener_name"),
+        (lambda: ClientOptions("pulsar://h", listener_name="\ud800"), "the listener's name"),
         (lambda: ClientOptions("pulsar://h", operation_timeout=0), "operation_timeout"),
         (lambda: ClientOptions("pulsar://h", auth=AuthOptions("tls")), r"pulsar\+ssl://"),
         (lambda: ClientOptions(TLS, auth=AuthOptions("tls")), "needs a certificate"),

@@ -53,7 +53,8 @@ class LookupService:
                 raise
             raise BrokerUnreachable(
                 f"the brokers do not have the listener {listener!r}: {error.what}",
-                "Give a name of the brokers' advertisedListeners as listener_name.",
+                "Give a name of the brokers' advertisedListeners as pulsar.client.listenerName, or "
+                "as listener_name of PulsarClient.",
             ) from error
 
     def _broker(
