@@ -94,7 +94,7 @@ class Cursor:
         self._advance()
 
     def pass_unused(self, place: Place) -> None:
-        """Acknowledge the unused ids before an entry, as brokers do with transaction markers.
+        """Acknowledge unused ids before an entry or the end, as brokers do with markers.
 
         The position moves only if everything before them is acknowledged.
         """
@@ -102,7 +102,7 @@ class Cursor:
         if not place[1] or before <= self.mark_delete:
             return
         following = self._log.next_at(self.after_acked)
-        if following is not None and following.place == place:
+        if place == (self._log.end_place() if following is None else following.place):
             self.mark_delete = before
 
     def forget_trimmed(self) -> None:

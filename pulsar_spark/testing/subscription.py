@@ -277,6 +277,9 @@ class SingleSubscription(Subscription):
             if self.pass_on(consumer, entry):
                 size += len(entry.data)
             left -= 1
+        else:
+            if not consumer.read_compacted:
+                self.cursor.pass_unused(self.topic.log.end_place())
         self.report_end()
         return False
 

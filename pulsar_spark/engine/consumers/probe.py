@@ -173,6 +173,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a broker skips from a position on, as nobody can read it: markers, aborted messages.
+
+    Everything before `upto` is skipped. With `is_held`, an open transaction hides what follows.
+    """
+
+    upto: Position
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer(Generic[T]):
     """A subscription's answer, and how many subscriptions must give it in a row: one if certain."""
 
@@ -277,6 +288,15 @@ class Probe:
         """
         return self._ask(questions, self.held_operation)
 
+    def skipped_from(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[Skipped | PulsarError | None]:
+        """For topics and the positions after their last readable messages, return what is skipped.
+
+        None for a topic that ends elsewhere by now.
+        """
+        return self._ask(questions, self._skipped)
+
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
         """Return for topics and names whether the topic has a durable subscription of that name.
 
@@ -361,6 +381,33 @@ class Probe:
             stats = yield session.stats(deadline)
             counted = int(stats.msgBacklog)
             return Held(position, counted) if counted else None
+
+    def _skipped(
+        self, topic: str, position: Position, deadline: Deadline
+    ) -> Operation[Skipped | None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        entries = _Entries()
+        with ConsumerSession(connection, probe_request(topic, position), entries) as session:
+            yield from session.subscribe(deadline)
+            stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
+            if not stats.msgBacklog:
+                return Skipped(position)
+            # With a permit, the broker acknowledges what it skips, up to an open transaction.
+            entry = entries.next(session, 1)
+            for seconds in (_SOON, *_HELD_SECONDS):
+                try:
+                    yield Within(entry, min(seconds, deadline.remaining() / 4))
+                except OperationTimeout:
+                    stats = yield session.stats(deadline)
+                    if not stats.msgBacklog:
+                        break
+                else:
+                    return None
+            done, end = yield from unread_part(session, deadline)
+            # A message that came and expired meanwhile would have moved the end.
+            if end > position or end.ledger_id < 0:
+                return None
+            return Skipped(max(done, position), bool(stats.msgBacklog))
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""

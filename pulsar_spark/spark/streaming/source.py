@@ -295,7 +295,7 @@ class StreamSource:
         if self._initial is None:
             # If its first batch was not finished, Spark asks for the start again.
             starts = offset.positions if offset.starts is None else offset.starts
-            self._initial = replace(offset, positions=starts, starts=None, ends={})
+            self._initial = replace(offset, positions=starts, starts=None, ends={}, rests={})
 
     # --- the next offset ----------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class StreamSource:
         follow = self._open(name)
         follow.subscriptions.news.clear()
         follow.refresh(start.positions, start.ends, renamed=name != start.subscription)
-        spans = follow.spans(start.positions)
+        spans = follow.spans(start.positions, start.rests)
         if committed and self.commits.holds(start):
             self._acknowledge(start)
         if self._target is not None:
@@ -374,7 +374,8 @@ class StreamSource:
         left_out = follow.left_out
         positions.update((topic, start.positions[topic]) for topic in left_out)
         first = self._first and start == self._initial
-        if positions == start.positions and not first:
+        rests = follow.rests(positions, start.rests, start.positions)
+        if positions == start.positions and rests == start.rests and not first:
             self.last = start
             return start
         self._first = False
@@ -399,6 +400,7 @@ class StreamSource:
                 if topic in positions and positions[topic] < end
             },
             firsts=firsts,
+            rests=rests,
         )
         return self.last
 
@@ -541,7 +543,8 @@ class StreamSource:
             # A position beyond the topic's end belongs to an earlier topic with the same name.
             if topic in subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
                 inside, size = self._batch_sizes.get(topic, (position, 0))
-                subscriptions.acknowledge(topic, position, size if inside == position else 0)
+                behind = offset.rests.get(topic, position)
+                subscriptions.acknowledge(topic, behind, size if inside == behind else 0)
 
     # --- connections --------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicNam
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.protocol.topic_name import PARTITION_SUFFIX, TopicName, by_partition
 
-VERSION = 3
+VERSION = 4
 """Version of the JSON. An offset is written for the earliest version that can read it."""
 
 _DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."
@@ -24,12 +24,13 @@ _SHOWN = 100
 _FIRST_VERSION = 1
 _WITH_FIRSTS = 2
 _WITH_LISTS = 3
+_WITH_RESTS = 4
 # Topics with fewer partitions are easier to read, and to repair, by name.
 _LISTED_FROM = 16
 # A name takes as much as these many empty places of a list.
 _PLACES_A_NAME = 8
 _KEYS = frozenset(
-    {"version", "subscription", "positions", "starts", "publishedFrom", "ends", "firsts"}
+    {"version", "subscription", "positions", "starts", "publishedFrom", "ends", "firsts", "rests"}
 )
 _REQUIRED = frozenset({"version", "subscription", "positions"})
 
@@ -48,7 +49,9 @@ class StreamOffset:
     partitions' ends when a batch did not read everything: so a restarted query knows that there
     were more messages. `firsts` are the batch's first entries where it goes on in later ledgers, so
     a task knows whether a ledger that is gone had more to read; and where new topic partitions
-    begin.
+    begin. `rests` are, of topic partitions that were read to their ends, the positions behind what
+    nobody can read there (transaction markers, aborted messages): a subscription that has passed it
+    has lost nothing.
 
     With `listed`, the positions of a topic's partitions are written as a list: a quarter of the
     text. A query that began without goes on without, so that an earlier version of this package can
@@ -61,6 +64,7 @@ class StreamOffset:
     published_from: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, Position] = field(default_factory=dict)
     firsts: Mapping[str, Position] = field(default_factory=dict)
+    rests: Mapping[str, Position] = field(default_factory=dict)
     listed: bool = field(default=True, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -70,15 +74,19 @@ class StreamOffset:
             "firsts": self.firsts or None,
             "positions": self.positions,
             "publishedFrom": self.published_from or None,
+            "rests": self.rests or None,
             "starts": self.starts,
         }
         body: dict[str, Any] = {
             name: _written(each, self.listed) for name, each in known.items() if each is not None
         }
-        has_lists = any(isinstance(item, list) for each in body.values() for item in each.values())
-        plain = _WITH_FIRSTS if self.firsts else _FIRST_VERSION
+        needed = (
+            (_WITH_FIRSTS, bool(self.firsts)),
+            (_WITH_LISTS, _has_lists(body)),
+            (_WITH_RESTS, bool(self.rests)),
+        )
         body["subscription"] = self.subscription
-        body["version"] = _WITH_LISTS if has_lists else plain
+        body["version"] = max((each for each, is_so in needed if is_so), default=_FIRST_VERSION)
         return body
 
     @classmethod
@@ -113,10 +121,20 @@ class StreamOffset:
                 _times(body.get("publishedFrom", {})),
                 _positions(body.get("ends", {})),
                 _positions(body.get("firsts", {})),
-                listed=version >= _WITH_LISTS,
+                _positions(body.get("rests", {})),
+                listed=version >= _WITH_LISTS and _has_lists(body),
             )
         except (InvalidMessageId, InvalidTopicName) as error:
             raise _damaged(error.what) from error
+
+
+def _has_lists(body: Mapping[str, Any]) -> bool:
+    return any(
+        isinstance(item, list)
+        for each in body.values()
+        if isinstance(each, dict)
+        for item in each.values()
+    )
 
 
 def _written(values: Mapping[str, Position] | Mapping[str, int], listed: bool) -> dict[str, Any]:

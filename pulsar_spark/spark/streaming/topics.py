@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe, Skipped
 from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import PatternWatch
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import (
     DataLossError,
+    PulsarError,
     SubscriptionNotFound,
     TopicNotFound,
     listed,
@@ -34,6 +37,11 @@ from pulsar_spark.spark.reading.planner import FoundTopics, Planner, is_unused
 from pulsar_spark.spark.streaming.held_back import HeldWatch
 
 logger = get_logger(__name__)
+
+# How soon it is asked again what is behind a last message, if a transaction is open there. While
+# there is news of others, so many idle topic partitions are asked together, as often.
+_BEHIND_SECONDS = 10.0
+_BEHIND_AT_ONCE = 16
 
 # With up to this many topics, each is asked for its partitions every time; with more, once a
 # second.
@@ -89,6 +97,10 @@ class StreamTopics:
         self._held_at: dict[str, Position] = {}
         # Where those begin of which nothing was read, until the checkpoint says it.
         self._begins: dict[str, Position] = {}
+        # The end behind which was looked last, and when to look again if it is the same.
+        self._looked_behind: dict[str, tuple[Position, float]] = {}
+        # When idle topic partitions are asked next, while there is news of others.
+        self._behind_at = time.monotonic() + _BEHIND_SECONDS
         # Those of a restarted query that were not looked at yet.
         self._restarted: set[str] = set()
         # Those of the checkpoint that are not to be read now.
@@ -211,8 +223,10 @@ class StreamTopics:
 
     # --- ends -----------------------------------------------------------------------------------
 
-    def spans(self, positions: Positions) -> dict[str, Span]:
-        """Return the backlog of each topic partition after `positions`.
+    def spans(
+        self, positions: Positions, rests: Positions = MappingProxyType({})
+    ) -> dict[str, Span]:
+        """Return the backlog of each topic partition after `positions`; see StreamOffset.rests.
 
         Deleted partitions are left out. Raises DataLossError, unless failOnDataLoss is off.
         """
@@ -221,12 +235,14 @@ class StreamTopics:
                 self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
         spans: dict[str, Span] = {}
         ends = self.ends(positions)
+        for topic, rest in rests.items():
+            self._held_at[topic] = max(self._held_at.get(topic, rest), rest)
         begins = self._begin(positions, ends)
         for topic, end in ends.items():
             position = begins.get(topic, positions.get(topic, EARLIEST_POSITION))
             start = self._start(topic, position, end)
             spans[topic] = Span(start, entry_end(end.last), max(end.last.batch_index + 1, 1))
-        self._look_back(positions, ends)
+        self._look_back(positions, ends, rests)
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
 
@@ -285,6 +301,50 @@ class StreamTopics:
             if position == EARLIEST_POSITION and end.done is not None:
                 self._held_at.setdefault(topic, end.done)
         return ends
+
+    def rests(self, positions: Positions, known: Positions, before: Positions) -> Positions:
+        """Return StreamOffset.rests for these positions, given those before and their rests."""
+        if self._options.reader.read_compacted:
+            return {}
+        now = time.monotonic()
+        rests = {topic: at for topic, at in known.items() if positions.get(topic) == before[topic]}
+        asked = self._to_look_behind(positions, known, before, now)
+        answers = self._probe.skipped_from(asked) if asked else []
+        for (topic, position), found in zip(asked, answers, strict=True):
+            is_held = isinstance(found, Skipped) and found.is_held
+            self._looked_behind[topic] = position, now + _BEHIND_SECONDS if is_held else math.inf
+            if isinstance(found, PulsarError):
+                logger.info("%s: what is behind its end is not known: %s", topic, found.what)
+            elif found is not None and found.upto > position:
+                rests[topic] = max(found.upto, rests.get(topic, found.upto))
+        return rests
+
+    def _to_look_behind(
+        self, positions: Positions, known: Positions, before: Positions, now: float
+    ) -> list[tuple[str, Position]]:
+        """Return the topic partitions that are asked what is behind their ends, and the ends.
+
+        Where an end did not move since the last look behind it, nothing is asked. Of those that
+        move, only topic partitions that had a rest before are asked, so that micro-batches of
+        others cost no request more; of the idle ones all when there is no news, else some.
+        """
+        asked: list[tuple[str, Position]] = []
+        idle: list[tuple[str, Position]] = []
+        for topic, position in positions.items():
+            looked, again_at = self._looked_behind.get(topic, (EARLIEST_POSITION, 0.0))
+            at_end = topic in self.subscriptions and self.seen.get(topic) == position
+            if not at_end or (looked == position and now < again_at):
+                continue
+            if topic in known:
+                asked.append((topic, position))
+            elif before.get(topic) == position != EARLIEST_POSITION:
+                idle.append((topic, position))
+        if positions == before:
+            return asked + idle
+        if now >= self._behind_at:
+            self._behind_at = now + _BEHIND_SECONDS
+            asked += idle[:_BEHIND_AT_ONCE]
+        return asked
 
     # --- data loss ----------------------------------------------------------------------------
 
@@ -410,7 +470,9 @@ class StreamTopics:
             position,
         )
 
-    def _look_back(self, positions: Positions, ends: Mapping[str, TopicEnd]) -> None:
+    def _look_back(
+        self, positions: Positions, ends: Mapping[str, TopicEnd], rests: Positions
+    ) -> None:
         """Warn if a restarted query cannot know whether messages came and expired meanwhile.
 
         The subscription is at the beginning of a later ledger, and the query's ledger is deleted.
@@ -420,7 +482,8 @@ class StreamTopics:
             position, found = positions[topic], ends[topic]
             entry = Position(*position[:2])
             passed = found.done is None or found.done > entry
-            if passed and topic not in self._judged and found.reached != entry:
+            is_read = found.reached in (entry, rests.get(topic, entry))
+            if passed and topic not in self._judged and not is_read:
                 asked.append(topic)
         self._restarted.clear()
         if not asked:
@@ -454,7 +517,14 @@ class StreamTopics:
     def _vanished(self, topic: str, position: Position) -> None:
         self.subscriptions.remove(topic)
         seen = self.seen.pop(topic, None)
-        for kept in (self._judged, self._unread, self._compacted, self._held_at, self._begins):
+        for kept in (
+            self._judged,
+            self._unread,
+            self._compacted,
+            self._held_at,
+            self._begins,
+            self._looked_behind,
+        ):
             kept.pop(topic, None)
         if position.begins_ledger and seen == EARLIEST_POSITION:
             logger.info("%s: was deleted, and was empty", topic)

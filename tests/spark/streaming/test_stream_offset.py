@@ -138,7 +138,7 @@ def test_a_partition_that_is_named_and_in_a_list_is_damage() -> None:
         ({}, "another data source"),
         ({"t": {"0": 23}}, "another data source"),
         ({"version": "1"}, "another data source"),
-        ({"version": 4, "anything": 1}, "has version 4; this package knows versions 1 to 3"),
+        ({"version": 5, "anything": 1}, "has version 5; this package knows versions 1 to 4"),
         ({"version": 0}, "version 0"),
         ({"version": 1}, "its keys"),
         ({"version": 1, "subscription": "", "positions": {}}, "subscription is ''"),

@@ -1,0 +1,169 @@
+"""What nobody can read behind a topic's last message is acknowledged, and is no data loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.client import PulsarClient
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.streaming import topics
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.streams import Make, Query, backlogs, queries
+from tests.spark.topics import full, store_many
+from tests.support.waiting import wait_until
+
+TOPIC = full("t")
+
+
+@pytest.fixture
+def make(broker: EmbeddedBroker) -> Iterator[Make]:
+    with queries(broker.service_url) as made:
+        yield made
+
+
+def aborted(broker: EmbeddedBroker, count: int = 3) -> None:
+    """Write messages in a transaction that is aborted."""
+    with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
+        txn = client.new_transaction()
+        for _ in range(count):
+            producer.send(b"aborted", txn=txn)
+        txn.abort()
+
+
+def settled(query: Query, broker: EmbeddedBroker) -> Query:
+    """Return the query when it has nothing to do, and no backlog."""
+
+    def is_done() -> bool:
+        return query.batch() == [] and backlogs(broker, "t") == [0]
+
+    wait_until(is_done, "a backlog stays")
+    return query
+
+
+def test_aborted_messages_at_the_end_leave_no_backlog(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    for _ in range(3):
+        new = store_many(broker, "t", 5)
+        aborted(broker)
+        assert query.batch() == new
+        settled(query, broker)
+    # It is known of the topic by now: no micro-batch of its own.
+    new = store_many(broker, "t", 5)
+    aborted(broker)
+    assert query.batch() == new
+    end = query.start()
+    settled(query, broker)
+    assert query.start() == end
+
+
+def test_they_are_acknowledged_while_other_partitions_have_news(
+    broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "_BEHIND_SECONDS", 0.0)
+    broker.create_topic("t")
+    broker.create_topic("busy")
+    query = make(None, topics="t,busy", startingOffsets="earliest")
+    store_many(broker, "t", 5)
+    aborted(broker)
+
+    def is_done() -> bool:
+        store_many(broker, "busy", 1)
+        assert query.batch() != []
+        return backlogs(broker, "t") == [0]
+
+    wait_until(is_done, "a backlog stays")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["message", "look"])
+def test_a_ledger_that_ends_with_them_may_go(
+    broker: EmbeddedBroker,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    restarts: bool,
+    is_first: bool,
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    store_many(broker, "t", 5)
+    aborted(broker)
+    assert len(query.batch()) == 5
+    settled(query, broker)
+    broker.roll_ledger(TOPIC)
+    broker.trim("t")
+    if restarts:
+        query = query.restarted()
+    if not is_first:
+        assert query.batch() == []
+    new = store_many(broker, "t", 5)
+    assert query.batch() == new
+    assert query.batch() == []
+    assert "by expiry" not in caplog.text
+    # Of a topic without a rest, a restarted query says the same.
+    assert ("have deleted" in caplog.text) is (restarts and is_first)
+
+
+def test_a_message_behind_them_is_read_after_a_restart_without_a_warning(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    store_many(broker, "t", 5)
+    aborted(broker)
+    assert len(query.batch()) == 5
+    query = settled(query, broker).restarted()
+    new = store_many(broker, "t", 5)
+    assert query.batch() == new
+    assert "by expiry" not in caplog.text
+
+
+def test_what_an_open_transaction_hides_is_not_acknowledged(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
+        producer.send(b"before")
+        assert query.batch() == [b"before"]
+        aborted(broker)
+        with client.new_transaction() as txn:
+            producer.send(b"inside", txn=txn)
+            for _ in range(3):
+                assert query.batch() == []
+            wait_until(lambda: backlogs(broker, "t") == [1], "too much or nothing is acknowledged")
+        assert query.batch() == [b"inside"]
+    settled(query, broker)
+
+
+def test_where_nothing_is_behind_the_end_it_is_asked_once(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    for _ in range(3):
+        new = store_many(broker, "t", 5)
+        before = broker.faults.seen("CONSUMER_STATS", direction="in")
+        assert query.batch() == new
+        assert broker.faults.seen("CONSUMER_STATS", direction="in") == before
+        for _ in range(5):
+            assert query.batch() == []
+        assert broker.faults.seen("CONSUMER_STATS", direction="in") == before + 1
+        assert query.start().rests == {}
+
+
+def test_an_offset_with_rests_is_read_as_it_was_written() -> None:
+    at, rest = Position(1, 5), Position(1, 8)
+    for count in (1, 20):
+        positions = {f"{TOPIC}-partition-{number}": at for number in range(count)}
+        offset = StreamOffset("s", positions, rests=dict.fromkeys(positions, rest))
+        body = offset.to_json()
+        assert body["version"] == 4
+        again = StreamOffset.from_json(body)
+        assert again == offset
+        assert again.to_json() == body
+        plain = StreamOffset("s", positions, rests=offset.rests, listed=False)
+        assert StreamOffset.from_json(plain.to_json()).to_json() == plain.to_json()
