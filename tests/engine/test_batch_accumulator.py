@@ -428,18 +428,19 @@ def test_messages_are_batched_by_ordering_key_or_key_and_each_gets_an_id() -> No
         ]
 
 
-def test_ids_that_the_user_chose_grow_over_batches_by_key() -> None:
+def test_messages_with_ids_of_the_user_stay_in_order_in_batches_by_key() -> None:
     with batcher(batching_by_key=True) as (script, made):
-        for number, key in enumerate("abbaa"):
+        for number, key in enumerate("aabbaa"):
             add(made, MessageFields(b"", key=key, sequence_id=10 + number))
         finish(made)
         commands = [
             (sent.command.sequence_id, sent.command.highest_sequence_id) for sent in script.sends
         ]
-        assert commands == [(12, 12), (14, 14)]
+        assert commands == [(11, 11), (13, 13), (15, 15)]
         assert [[meta.sequence_id for meta in unpack(sent)] for sent in script.sends] == [
-            [11, 12],
-            [10, 13, 14],
+            [10, 11],
+            [12, 13],
+            [14, 15],
         ]
 
 

@@ -79,8 +79,9 @@ class Submission:
         """End the current batch.
 
         By key it becomes several: those with equally many messages follow each other, so that they
-        are encoded together. With users' ids keys are ordered by their last message: ids grow from
-        entry to entry, each of which is identified by its highest.
+        are encoded together. With users' ids the messages stay in order, and an entry ends where
+        the key changes: a broker, and who goes on after a crash, take all ids up to an entry's
+        highest for stored.
         """
         count = self.open
         if not count:
@@ -94,15 +95,15 @@ class Submission:
             self._add_run(size, entries)
 
     def _sorted(self, start: int) -> list[tuple[int, int]]:
-        """Sort the messages from `start` on by key; return their runs."""
+        """Sort the messages from `start` on by key, unless they have ids; return their runs."""
         stop = len(self.messages)
+        found = self.messages.groups(start, stop)
+        if self.messages.sequence_ids is not None:
+            return [(sum(1 for _ in same), 1) for _, same in groupby(found)]
         groups: dict[object, list[int]] = {}
-        for index, group in enumerate(self.messages.groups(start, stop), start):
+        for index, group in enumerate(found, start):
             groups.setdefault(group, []).append(index)
-        if self.messages.sequence_ids is None:
-            in_order = sorted(groups.values(), key=lambda group: (len(group), group[-1]))
-        else:
-            in_order = sorted(groups.values(), key=lambda group: group[-1])
+        in_order = sorted(groups.values(), key=lambda group: (len(group), group[-1]))
         if len(groups) < stop - start:
             order = [*range(self._at, start), *chain.from_iterable(in_order)]
             self.messages, self._at = self.messages.take(order), 0

@@ -154,7 +154,7 @@ def _message(message: MessageType, path: str) -> Convert:
 
 _WHOLE: dict[Form, Callable[[Any, str], Any]] = {
     Form.EMPTY: lambda found, path: True,
-    Form.BYTES: lambda found, path: found.SerializeToString(),
+    Form.BYTES: lambda found, path: found.SerializeToString(deterministic=True),
     Form.JSON: json_text,
     Form.TIMESTAMP: lambda found, path: timestamp(found.f1, found.f2, path),
     Form.DURATION: lambda found, path: duration(found.f1, found.f2, path),

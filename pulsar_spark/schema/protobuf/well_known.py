@@ -75,7 +75,9 @@ def json_message(name: str, text: bytes, path: str, remedy: str) -> bytes:
     """Return a Struct, Value or ListValue parsed from JSON; `name` is the message's."""
     try:
         message = json_format.Parse(text, _JSON_CLASSES[name]())
-        data: bytes = message.SerializeToString()
+        # Protobuf's order of keys is another one in each process, and a repeated row has the same
+        # bytes.
+        data: bytes = message.SerializeToString(deterministic=True)
     except (json_format.Error, ValueError, TypeError, RecursionError):
         raise Mismatch(f"it is not the JSON of a {name}", path, remedy=remedy) from None
     return data

@@ -19,6 +19,7 @@ from pulsar_spark.schema.protobuf.well_known import (
     LAST_DURATION,
     LAST_SECOND,
     duration,
+    json_message,
     split_duration,
     split_timestamp,
     timestamp,
@@ -173,3 +174,12 @@ def test_a_struct_with_a_number_that_json_has_not_is_bad(number: float) -> None:
     decoded = codec.decoder(own, own, ["a"]).decode(pa.array([value, b""], pa.binary()))
     assert decoded.columns[0].to_pylist() == [None, None]
     assert [(bad.row, bad.field) for bad in decoded.bad] == [(0, "a")]
+
+
+def test_json_is_written_as_the_same_bytes_in_each_process() -> None:
+    keys = [f"key {number}" for number in range(30)]
+    text = json.dumps(dict.fromkeys(keys, 1.0))
+    whole = struct_pb2.Struct()
+    whole.update(dict.fromkeys(reversed(keys), 1.0))
+    wanted = whole.SerializeToString(deterministic=True)
+    assert json_message("google.protobuf.Struct", text.encode(), "a", "") == wanted
