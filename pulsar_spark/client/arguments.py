@@ -39,6 +39,8 @@ _KINDS: Mapping[str, tuple[Any, ...]] = {
 _RANGES: Mapping[str, tuple[float, float | None]] = {
     "operation_timeout_seconds": (0.001, None),
     "connection_timeout_ms": (1, None),
+    # All of them are started together with the client.
+    "message_listener_threads": (0, 1000),
     **dict.fromkeys(
         (
             "max_pending_messages",
@@ -48,6 +50,8 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
             "negative_ack_redelivery_delay_ms",
             "unacked_messages_timeout_ms",
             "receiver_queue_size",
+            "auto_update_partitions_interval_seconds",
+            "pattern_auto_discovery_period",
         ),
         (0, None),
     ),
@@ -81,12 +85,24 @@ def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) ->
 
 
 def check_type(kinds: Any, value: object, name: str) -> None:
-    """Check one argument: `kinds` is a type, or several of them; raises OptionError."""
-    if not isinstance(value, kinds):
-        several = kinds if isinstance(kinds, tuple) else (kinds,)
+    """Check one argument: `kinds` is a type, or several of them; raises OptionError.
+
+    A truth value is no number here.
+    """
+    several = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in several):
         names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in several)
         raise OptionError(
             f"{name} is a value of the type {type(value).__name__}, it must be {names}"
+        )
+
+
+def check_event_listener(listener: object) -> None:
+    """Raise OptionError for an object that no event could be told to; one method is enough."""
+    if not any(hasattr(listener, f"became_{state}") for state in ("active", "inactive")):
+        raise OptionError(
+            f"consumer_event_listener is a value of the type {type(listener).__name__}, which has "
+            "neither a method became_active nor became_inactive"
         )
 
 
@@ -95,6 +111,7 @@ def seconds(timeout_millis: float | None) -> float | None:
     if timeout_millis is None:
         return None
     check_type(TIME, timeout_millis, "timeout_millis")
+    check_range("timeout_millis", timeout_millis, -math.inf)
     return timeout_millis / 1000
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pulsar_spark.client.arguments import check_type, checked_arguments
+from pulsar_spark.client.arguments import check_event_listener, check_type, checked_arguments
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread, call_logged
 from pulsar_spark.client.consumer import (
@@ -79,6 +79,7 @@ from pulsar_spark.engine.operations import Steps, in_steps
 from pulsar_spark.engine.options import (
     ClientOptions,
     TlsOptions,
+    check_range,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import ClosedError, OptionError, PulsarError, UnsupportedFeature
@@ -389,6 +390,8 @@ class PulsarClient(Closing):
         invalid values.
         """
         given = checked_arguments(locals(), PulsarClient.subscribe)
+        if consumer_event_listener is not None:
+            check_event_listener(consumer_event_listener)
         return self._finish(self._subscribing(given))
 
     def _subscribing(self, given: Any) -> Steps[PulsarConsumer]:
@@ -467,8 +470,7 @@ class PulsarClient(Closing):
         Raises UnsupportedFeature if the brokers do not support transactions.
         """
         check_type(int, timeout_millis, "timeout_millis")
-        if timeout_millis <= 0:
-            raise OptionError("timeout_millis must be more than 0")
+        check_range("timeout_millis", timeout_millis, 1, 2**63 - 1)
         seconds = self._context.options.operation_timeout
         return Transaction(
             engine.ClientTransaction(self._context.coordinators, timeout_millis / 1000, seconds),

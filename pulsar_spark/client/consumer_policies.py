@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
+from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode, choice
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff, check_range
 from pulsar_spark.errors import OptionError
@@ -96,16 +96,16 @@ class ConsumerKeySharedPolicy:
         allow_out_of_order_delivery: bool = False,
         sticky_ranges: list[Range] | None = None,
     ) -> None:
-        if key_shared_mode == KeySharedMode.Sticky and not sticky_ranges:
+        self.key_shared_mode = choice(KeySharedMode, key_shared_mode, "key_shared_mode")
+        sticky = self.key_shared_mode == KeySharedMode.Sticky
+        if sticky and not sticky_ranges:
             raise OptionError(
                 "a sticky policy has no ranges", "Give sticky_ranges: the hash slots to serve."
             )
-        self.key_shared_mode = KeySharedMode(int(key_shared_mode))
         self.allow_out_of_order_delivery = allow_out_of_order_delivery
         ranges = tuple((int(low), int(high)) for low, high in sticky_ranges or ())
         self.sticky_ranges = list(ranges)
         checked = KeySharedRules(ranges, allow_out_of_order_delivery)
-        sticky = self.key_shared_mode == KeySharedMode.Sticky
         # In the engine's form.
         self._rules = checked if sticky else KeySharedRules((), allow_out_of_order_delivery)
 

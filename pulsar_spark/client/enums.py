@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from operator import index
 from typing import TypeVar
 
 from pulsar_spark.client import exceptions
@@ -27,12 +28,14 @@ ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 
 def choice(kind: type[ChoiceT], value: object, name: str) -> ChoiceT:
-    """Return a parameter's enum value; accepts the official client's enums too.
+    """Return a parameter's enum value; accepts whole numbers, and the official client's enums too.
 
     Raises OptionError that names the parameter.
     """
     try:
-        return kind(int(value))  # type: ignore[call-overload]
+        if isinstance(value, bool):
+            raise TypeError
+        return kind(index(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise OptionError(
             f"{name} is {value!r}, which is none of {', '.join(map(str, kind))}"

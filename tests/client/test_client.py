@@ -14,6 +14,7 @@ import pytest
 import pulsar_spark.client as package
 from pulsar_spark.client import (
     AuthenticationToken,
+    ConsumerKeySharedPolicy,
     MessageId,
     MultiplierRedeliveryBackoff,
     PulsarClient,
@@ -234,6 +235,11 @@ def test_numbers_that_no_command_has_are_refused(
         ("consumer", "unacked_messages_timeout_ms", -1),
         ("consumer", "start_message_rollback_seconds", -1),
         ("consumer", "priority_level", -1),
+        ("producer", "auto_update_partitions_interval_seconds", -1),
+        ("reader", "auto_update_partitions_interval_seconds", math.nan),
+        ("consumer", "auto_update_partitions_interval_seconds", -1),
+        ("consumer", "pattern_auto_discovery_period", math.nan),
+        ("client", "message_listener_threads", -1),
         ("backoff", "min_delay_ms", -1),
         ("backoff", "max_delay_ms", math.nan),
         ("backoff", "multiplier", 0.5),
@@ -254,6 +260,55 @@ def test_a_number_out_of_range_is_told_with_the_arguments_name_and_unit(
         }
         with pytest.raises(ValueError, match=f"^{name} is {bad}, it must be at least"):
             calls[make](**{name: bad})
+
+
+@pytest.mark.parametrize(
+    "make, name, bad",
+    [
+        ("producer", "compression_type", 1.5),
+        ("producer", "access_mode", 1.0),
+        ("producer", "batching_type", True),
+        ("producer", "message_routing_mode", "1"),
+        ("producer", "batching_max_messages", True),
+        ("producer", "batching_max_publish_delay_ms", True),
+        ("reader", "crypto_failure_action", 1.5),
+        ("reader", "receiver_queue_size", True),
+        ("consumer", "consumer_type", 1.5),
+        ("consumer", "initial_position", 1.5),
+        ("consumer", "priority_level", True),
+        ("consumer", "consumer_event_listener", 5),
+        ("consumer", "message_listener", 5),
+        ("client", "operation_timeout_seconds", True),
+        ("client", "message_listener_threads", 1001),
+        ("policy", "key_shared_mode", 0.5),
+    ],
+)
+def test_what_is_no_enum_number_or_listener_is_refused_by_its_name(
+    broker: EmbeddedBroker, make: str, name: str, bad: Any
+) -> None:
+    broker.create_topic("t")
+    with PulsarClient(broker.service_url) as client:
+        calls: dict[str, Callable[..., object]] = {
+            "client": partial(PulsarClient, broker.service_url),
+            "producer": partial(client.create_producer, "t"),
+            "reader": partial(client.create_reader, "t", MessageId.earliest),
+            "consumer": partial(client.subscribe, "t", "s"),
+            "policy": ConsumerKeySharedPolicy,
+        }
+        with pytest.raises(ValueError, match=f"^{name} is "):
+            calls[make](**{name: bad})
+
+
+def test_a_wait_and_a_transaction_last_for_a_number_of_milliseconds(
+    broker: EmbeddedBroker,
+) -> None:
+    with PulsarClient(broker.service_url) as client:
+        for wrong in (math.nan, True):
+            with pytest.raises(ValueError, match="timeout_millis is "):
+                client.subscribe("t", str(wrong)).receive(wrong)  # type: ignore[arg-type]
+        for timeout in (0, 2**63, True):
+            with pytest.raises(ValueError, match="timeout_millis is "):
+                client.new_transaction(timeout)
 
 
 @pytest.mark.parametrize("name", ["tls_private_key_file_path", "tls_certificate_file_path"])
