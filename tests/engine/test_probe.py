@@ -10,7 +10,7 @@ from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import probe as module
 from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
-from pulsar_spark.engine.consumers.probe import FoundEntry, LedgerEnd, Look, Probe
+from pulsar_spark.engine.consumers.probe import FoundEntry, Held, LedgerEnd, Look, Probe
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import run
@@ -38,6 +38,22 @@ from tests.support.asking import connection_of
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
+
+
+def test_what_can_be_read_and_does_not_come_is_not_held_by_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_HELD_SECONDS", (0.02, 0.02))
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        message = add_plain(broker, TOPIC, b"slow")
+        position = Position(message.ledger_id, message.entry_id)
+        # As a topic with a dispatch rate: it takes permits, and delivers nothing for a while.
+        broker.faults.drop("FLOW")
+        (found,) = Probe(pool).held_back([(TOPIC, position)])
+        assert found == Held(position, 1, readable=True)
+        assert "transaction" not in str(found)
+        assert "dispatchRate" in str(found)
 
 
 def test_the_first_entry_at_or_after_a_position_is_found_over_gaps_and_ledgers() -> None:

@@ -163,14 +163,18 @@ class Topics:
         ends = [(name, entry_end(end)) for name, end in zip(results, last, strict=True)]
         # These partitions answered a moment ago, so an error now says nothing about the topic.
         found = Probe(self._client.pool).held_back(ends)
-        pairs = zip(ends, found, strict=True)
-        held = {name: f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)}
+        held = {
+            name: one for (name, _), one in zip(ends, found, strict=True) if isinstance(one, Held)
+        }
         if not held:
+            return Finding(told)
+        told += f"; {listed(f'{name}: {one}' for name, one in held.items())}"
+        hidden = [name for name, one in held.items() if not one.readable]
+        if not hidden:
             return Finding(told)
         from pulsar_spark.cli.doctor.holders import holders_of
 
-        remedy = holders_of(self._client, list(held), self._state_topic)
-        return Finding(f"{told}; {listed(held.values())}", remedy)
+        return Finding(told, holders_of(self._client, hidden, self._state_topic))
 
     def write(self) -> Finding:
         """Check whether they may be written to; sends nothing."""

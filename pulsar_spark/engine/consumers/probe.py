@@ -157,15 +157,23 @@ class EntryCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Messages that a topic holds back: `entries` from `position` on, none of which can be read.
+    """Messages that a topic holds back: `entries` from `position` on, none of which comes.
 
-    The reason is always an open transaction.
+    If they are `readable`, the broker is slow to deliver them. Otherwise an open transaction hides
+    them: nothing else makes a topic's last readable message stay behind.
     """
 
     position: Position
     entries: int
+    readable: bool = False
 
     def __str__(self) -> str:
+        if self.readable:
+            return (
+                f"the broker does not deliver what can be read from {self.position} on "
+                f"({self.entries} entries): a dispatch rate (dispatchRate, "
+                "subscriptionDispatchRate) limits the topic, or its storage is slow"
+            )
         return (
             f"open transaction holds the read position at {self.position}: {self.entries} entries "
             "behind it are not delivered before it ends"
@@ -366,7 +374,7 @@ class Probe:
             yield from session.subscribe(deadline)
             counted = 0
             # With a permit, the broker skips markers and aborted messages and no longer counts
-            # them. If entries are left and none arrives, they cannot be read.
+            # them. If entries are left and none arrives, they are held back.
             entry = entries.next(session, 1)
             for seconds in _HELD_SECONDS:
                 stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
@@ -380,7 +388,10 @@ class Probe:
                 return None
             stats = yield session.stats(deadline)
             counted = int(stats.msgBacklog)
-            return Held(position, counted) if counted else None
+            if not counted:
+                return None
+            _, end = yield from unread_part(session, deadline)
+            return Held(position, counted, readable=end > position)
 
     def _skipped(
         self, topic: str, position: Position, deadline: Deadline

@@ -653,7 +653,8 @@ class EntryReader(Closing):
                 f"no message of the range arrived for {timeout:g} s at position "
                 f"{self.position}, it ends at {end}, the topic's last message is "
                 f"{self._last_id or 'not known'}{'' if self._held is None else f'; {self._held}'}",
-                "Check the topic (an open transaction blocks reading), or raise pollTimeout.",
+                "Check the topic (open transactions and dispatch rates hold reads back), or raise "
+                "pollTimeout.",
             )
 
     def _on_idle(self) -> None:
@@ -671,7 +672,7 @@ class EntryReader(Closing):
             self._idle_timer.asked = self._consumer.ask_last_id() is not None
 
     def _look_for_what_holds(self) -> None:
-        """Log if an open transaction holds messages back; its own errors are ignored."""
+        """Log what holds messages back; its own errors are ignored."""
         position = Position(*self.position[:2])
         attempt = partial(Probe(self._pool).held_operation, self.topic, position)
         looked = self._start(retried(attempt), _HELD_LOOK_SECONDS)
