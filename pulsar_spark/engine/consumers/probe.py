@@ -181,7 +181,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class PassedOver:
     """What a broker skips from a position on, as nobody can read it: markers, aborted messages.
 
     Everything before `upto` is skipped. With `is_held`, an open transaction hides what follows.
@@ -298,7 +298,7 @@ class Probe:
 
     def skipped_from(
         self, questions: Sequence[tuple[str, Position]]
-    ) -> list[Skipped | PulsarError | None]:
+    ) -> list[PassedOver | PulsarError | None]:
         """For topics and the positions after their last readable messages, return what is skipped.
 
         None for a topic that ends elsewhere by now.
@@ -395,14 +395,14 @@ class Probe:
 
     def _skipped(
         self, topic: str, position: Position, deadline: Deadline
-    ) -> Operation[Skipped | None]:
+    ) -> Operation[PassedOver | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
         with ConsumerSession(connection, probe_request(topic, position), entries) as session:
             yield from session.subscribe(deadline)
             stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             if not stats.msgBacklog:
-                return Skipped(position)
+                return PassedOver(position)
             # With a permit, the broker acknowledges what it skips, up to an open transaction.
             entry = entries.next(session, 1)
             for seconds in (_SOON, *_HELD_SECONDS):
@@ -418,7 +418,7 @@ class Probe:
             # A message that came and expired meanwhile would have moved the end.
             if end > position or end.ledger_id < 0:
                 return None
-            return Skipped(max(done, position), bool(stats.msgBacklog))
+            return PassedOver(max(done, position), bool(stats.msgBacklog))
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, Probe, Skipped
+from pulsar_spark.engine.consumers.probe import FoundEntry, PassedOver, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import PatternWatch
@@ -311,7 +311,7 @@ class StreamTopics:
         asked = self._to_look_behind(positions, known, before, now)
         answers = self._probe.skipped_from(asked) if asked else []
         for (topic, position), found in zip(asked, answers, strict=True):
-            is_held = isinstance(found, Skipped) and found.is_held
+            is_held = isinstance(found, PassedOver) and found.is_held
             self._looked_behind[topic] = position, now + _BEHIND_SECONDS if is_held else math.inf
             if isinstance(found, PulsarError):
                 logger.info("%s: what is behind its end is not known: %s", topic, found.what)
