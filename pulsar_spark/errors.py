@@ -957,8 +957,9 @@ class NotAllowed(BrokerError):
     """A policy of the broker, the namespace or the topic does not allow this.
 
     Cause: a limit such as maxSubscriptionsPerTopic or maxTopicsPerNamespace, a type of subscription
-    that is not enabled, something that is switched off, such as deduplication, or a topic's
-    `maxMessageSize` that is lower than the broker's.
+    that is not enabled, something that is switched off, such as deduplication, a topic's
+    `maxMessageSize` that is lower than the broker's, a longer delay of the delivery than
+    `maxDeliveryDelayInMillis`, or a shadow topic, which only its source topic writes to.
 
     Remedy: check the policies of the broker, the namespace and the topic.
     """

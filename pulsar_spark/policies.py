@@ -98,6 +98,13 @@ SCHEMA_UPDATES = Policy(
     "namespaces set-is-allow-auto-update-schema",
     other_name="isAllowAutoUpdateSchemaEnabled",
 )
+MAX_MESSAGE_SIZE = Policy("maxMessageSize", topic="topicPolicies set-max-message-size")
+DELIVERY_DELAY = Policy(
+    "maxDeliveryDelayInMillis",
+    "namespaces set-delayed-delivery",
+    "topicPolicies set-delayed-delivery",
+    "delayedDeliveryMaxDelayInMillis",
+)
 BACKLOG_QUOTA = Policy(
     "backlogQuota",
     "namespaces set-backlog-quota",
@@ -204,6 +211,24 @@ _ANSWERS = {
             f"the limit {SUBSCRIBE_RATE.name} is reached",
             f"Subscribe less often, or raise it ({SUBSCRIBE_RATE.where}).",
             SUBSCRIBE_RATE,
+        ),
+        Answer(
+            "maximum message size",
+            f"the limit {MAX_MESSAGE_SIZE.name} is reached",
+            f"Make it smaller, compress it, or raise the limit ({MAX_MESSAGE_SIZE.where}).",
+            MAX_MESSAGE_SIZE,
+        ),
+        Answer(
+            "max allowed delivery delay",
+            f"the limit {DELIVERY_DELAY.name} is reached",
+            "Have it delivered earlier (__deliverAt; PulsarClient: deliver_at, deliver_after), or "
+            f"raise the limit ({DELIVERY_DELAY.where}).",
+            DELIVERY_DELAY,
+        ),
+        Answer(
+            "to a shadow topic",
+            "a shadow topic takes messages from its source topic only",
+            "Write to the source topic (pulsar-admin topics get-shadow-source).",
         ),
     ),
     _METADATA: (

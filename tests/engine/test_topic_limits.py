@@ -41,6 +41,8 @@ _HEAD = 10
 class Policy(TopicScript):
     """A topic that refuses larger entries than `most`; it keeps what it stored."""
 
+    text = "Exceed maximum message size"
+
     def __init__(self, most: int, partitions: int = 0) -> None:
         super().__init__(partitions)
         self.most = most
@@ -57,8 +59,7 @@ class Policy(TopicScript):
         if size > self.most:
             self.refused += 1
             named = max(command.sequence_id, command.highest_sequence_id or 0)
-            text = "Exceed maximum message size"
-            error = brief.send_error(command.producer_id, named, pb.NotAllowedError, text)
+            error = brief.send_error(command.producer_id, named, pb.NotAllowedError, self.text)
             session.send(error)
             return True
         self.stored.append(sent)
@@ -259,9 +260,32 @@ def test_a_row_that_is_too_large_is_named_with_its_size(
 
         with pytest.raises(NotAllowed, match=r"row 317: a message of 50\d\d bytes") as caught:
             write()
-        assert "maxMessageSize" in caught.value.remedy
+        assert "set-max-message-size" in caught.value.remedy
         writer.abort()
         assert context.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    "text,advice",
+    [
+        ("Exceeds max allowed delivery delay of 5000 milliseconds", "set-delayed-delivery"),
+        ("Cannot send messages to a shadow topic", "source topic"),
+        ("in other words", "policies of the broker"),
+    ],
+)
+def test_what_is_refused_for_another_reason_than_its_size_gets_its_own_advice(
+    text: str, advice: str
+) -> None:
+    script = Policy(0)
+    script.text = text
+    with topic(script) as (_, context, _):
+        writer = PartitionedProducer(context, "t", options())
+        writer.write(outgoing(numbered(8)), behind(0))
+        with pytest.raises(NotAllowed, match=text) as caught:
+            writer.flush()
+        assert advice in caught.value.remedy
+        assert "smaller" not in caught.value.remedy
+        writer.abort()
 
 
 @pytest.mark.parametrize("batching", [True, False])

@@ -78,10 +78,6 @@ _LOOK_AGAIN = 1.0
 
 # Errors that resending the message cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, ProducerFenced)
-_SMALLER = (
-    "Make it smaller, compress it, or raise the topic's policy maxMessageSize (pulsar-admin "
-    "topicPolicies set-max-message-size)."
-)
 
 
 class TopicProducer:
@@ -843,10 +839,10 @@ class TopicProducer:
         what = "a message" if count == 1 else f"a batch of {count} messages"
         what = f"{what} of {found.size} bytes was refused: {error.what}"
         if found.is_last:
-            return NotAllowed(what, _SMALLER, **self._where())
+            return NotAllowed(what, error.remedy, **self._where())
         what += ". Messages behind it may be stored"
         if not self._options.resumes:
-            return NotAllowed(what, _SMALLER, **self._where())
+            return NotAllowed(what, error.remedy, **self._where())
         return DroppedAsDuplicate(
             f"{what}, so its own are left out as known when they are sent again",
             "Write the messages again under another producer name.",
