@@ -70,8 +70,9 @@ class LetterProducer:
         )
         self._worker = CallbackThread("pulsar-spark-letters")
         self._lock = threading.Lock()
-        # Guarded by _lock.
+        # The following are guarded by _lock.
         self._closed = False
+        self._used = False
         # Used by the worker only.
         self._left = False
         self._writers: OrderedDict[_Writing, PartitionedProducer] = OrderedDict()
@@ -83,6 +84,8 @@ class LetterProducer:
 
         It is delivered at the time `deliver_at` in milliseconds if that is given.
         """
+        with self._lock:
+            self._used = True
         self._worker.run(partial(self._send, topic, message, more, done, deliver_at))
 
     def _send(
@@ -134,14 +137,15 @@ class LetterProducer:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-        # Otherwise nothing was ever sent.
-        if self._worker.reached() is not None:
-            self._worker.run(self._leave)
-            try:
+            self._closed, used = True, self._used
+            # A first letter that comes now is refused.
+            self._left = not used
+        try:
+            if used:
+                self._worker.run(self._leave)
                 yield from settled([self._worker.reached()], _CLOSE_SECONDS)
-            finally:
-                self._worker.close(0.0)
+        finally:
+            self._worker.close(0.0)
 
     def _leave(self) -> None:
         # What the consumer still refuses comes again to the next one.
