@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 
 from pulsar_spark.protocol.outgoing_messages import BROKERS_OWN
 from pulsar_spark.schema.arrow.arithmetic import ZERO
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers, joined, offsets_of
+from pulsar_spark.schema.arrow.arrays import (
+    binaries,
+    booleans,
+    integers,
+    joined,
+    offsets_of,
+    strings,
+)
 from pulsar_spark.schema.arrow.varints import varint, varints
 from pulsar_spark.schema.protobuf.wire import (
     DELIMITED,
@@ -31,6 +38,7 @@ _DELIVER_AT = tag(19, VARINT)
 _NULL_VALUE, _NULL_KEY = tag(25, VARINT) + varint(True), tag(30, VARINT) + varint(True)
 _NAME, _VALUE = tag(1, DELIMITED), tag(2, DELIMITED)
 _INT64 = pa.int64()
+_BROKERS_OWN = strings(sorted(BROKERS_OWN))
 _FALSE = booleans([False])[0]
 
 
@@ -80,7 +88,7 @@ def _properties(column: pa.MapArray) -> pa.Array:
     for text in (names.dictionary, values):
         text.validate(full=True)
     places = pc.subtract(offsets, offsets[0])
-    unwanted = pc.is_in(names.dictionary, pa.array(sorted(BROKERS_OWN), names.dictionary.type))
+    unwanted = pc.is_in(names.dictionary, _BROKERS_OWN.cast(names.dictionary.type))
     if unwanted.true_count:
         kept = pc.invert(unwanted).take(names.indices)
         names, values = names.filter(kept), values.filter(kept)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.outgoing_messages import OutgoingMessages
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.arrow.arithmetic import ZERO
-from pulsar_spark.schema.arrow.arrays import booleans, first_not_text
+from pulsar_spark.schema.arrow.arithmetic import ZERO, number
+from pulsar_spark.schema.arrow.arrays import booleans, first_not_text, integers
 from pulsar_spark.schema.arrow.byte_column import byte_values, without_nulls
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
@@ -22,7 +22,7 @@ from pulsar_spark.spark.writing.message_fields import encode_fields
 from pulsar_spark.spark.writing.row_digest import Digest, digest_of
 from pulsar_spark.spark.writing.row_encoder import RowEncoder, as_binary
 
-_MICROS = 1000
+_MICROS = number(1000)
 
 _Keys: TypeAlias = "Sequence[bytes | None] | None"
 
@@ -101,19 +101,19 @@ class RowConverter:
             raise InvalidTopicName(f"row {first_row + bad}: {names.TOPIC} is not UTF-8")
         encoded = column.dictionary_encode()
         full_names = []
-        for number, name in enumerate(encoded.dictionary.to_pylist()):
+        for place, name in enumerate(encoded.dictionary.to_pylist()):
             try:
                 full_names.append(self._full_name(name))
             except InvalidTopicName as error:
-                row = first_row + pc.index(encoded.indices, number).as_py()
+                row = first_row + pc.index(encoded.indices, place).as_py()
                 what = f"row {row}: the column {names.TOPIC}: {error.what}"
                 raise InvalidTopicName(what, error.remedy) from None
         # Two notations of one topic belong together, so that its messages keep the rows' order.
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(full_names))}
-        mapping = pa.array([numbers[name] for name in full_names], pa.int32())
+        numbers = {name: place for place, name in enumerate(dict.fromkeys(full_names))}
+        mapping = integers([numbers[name] for name in full_names], pa.int32())
         codes = mapping.take(encoded.indices)
-        for name, number in numbers.items():
-            yield name, pc.indices_nonzero(pc.equal(codes, number))
+        for name, own in numbers.items():
+            yield name, pc.indices_nonzero(pc.equal(codes, number(own, pa.int32())))
 
     def _full_name(self, name: str) -> str:
         found = self._topic_names.get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -316,3 +318,34 @@ def test_slices_and_dictionaries_are_read_right() -> None:
         ("t", [MessageFields(b"1", properties=[("a", "1")]), MessageFields(b"3", properties=[])]),
         ("u", [MessageFields(b"2", properties=[])]),
     ]
+
+
+def test_writing_does_not_import_pandas() -> None:
+    script = """
+import sys
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pulsar_spark.schema.arrow.arrays import binaries, build_array, integers, strings
+from pulsar_spark.spark.writing.columns import WriteColumns
+from pulsar_spark.spark.writing.outgoing_rows import RowConverter
+from pulsar_spark.spark.writing.row_encoder import RowEncoder
+arrays = {
+    "value": binaries([b"a", b"b", b"c"]),
+    "__key": strings(["k", None, "l"]),
+    "__topic": strings(["t", "u", "t"]),
+    "__messageProperties": build_array([[(b"a", b"b")]] * 3, pa.map_(pa.string(), pa.string())),
+    "__eventTime": integers([1, 2, 3], pa.timestamp("us", "UTC")),
+}
+found = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+named = tuple((name, place) for place, name in enumerate(arrays) if place)
+frame = StructType([StructField(name, BinaryType()) for name in arrays])
+columns = WriteColumns((0,), named, frame)
+converter = RowConverter(columns, None)
+messages = [converter.messages(rows, RowEncoder(columns, None)) for rows in converter.split(found)]
+assert [len(each) for each in messages] == [2, 1]
+print("pandas" in sys.modules)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "False\n", result.stderr
