@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -69,8 +69,7 @@ T = TypeVar("T")
 # An entry arrives within milliseconds, or later from tiered storage: each wait is twice the last
 # one. Topics that are often unloaded cost a first wait each time.
 _FIRST_PATIENCE = 1.0
-# How long a broker may take to skip what it does not deliver: first try, second try. Each is at
-# most a quarter of the time that is left.
+# How long a broker may take to skip what it does not deliver: first try, second try.
 _HELD_SECONDS = (0.5, 1.0)
 # In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
@@ -372,22 +371,7 @@ class Probe:
         entries = _Entries()
         with ConsumerSession(connection, probe_request(topic, position), entries) as session:
             yield from session.subscribe(deadline)
-            counted = 0
-            # With a permit, the broker skips markers and aborted messages and no longer counts
-            # them. If entries are left and none arrives, they are held back.
-            entry = entries.next(session, 1)
-            for seconds in _HELD_SECONDS:
-                stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
-                counted = int(stats.msgBacklog)
-                if not counted:
-                    return None
-                try:
-                    yield Within(entry, min(seconds, deadline.remaining() / 4))
-                except OperationTimeout:
-                    continue
-                return None
-            stats = yield session.stats(deadline)
-            counted = int(stats.msgBacklog)
+            counted = yield from _kept_back(session, entries, _HELD_SECONDS, deadline)
             if not counted:
                 return None
             _, end = yield from unread_part(session, deadline)
@@ -403,22 +387,15 @@ class Probe:
             stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             if not stats.msgBacklog:
                 return PassedOver(position)
-            # With a permit, the broker acknowledges what it skips, up to an open transaction.
-            entry = entries.next(session, 1)
-            for seconds in (_SOON, *_HELD_SECONDS):
-                try:
-                    yield Within(entry, min(seconds, deadline.remaining() / 4))
-                except OperationTimeout:
-                    stats = yield session.stats(deadline)
-                    if not stats.msgBacklog:
-                        break
-                else:
-                    return None
+            waits = (_SOON, *_HELD_SECONDS)
+            counted = yield from _kept_back(session, entries, waits, deadline)
+            if counted is None:
+                return None
             done, end = yield from unread_part(session, deadline)
             # A message that came and expired meanwhile would have moved the end.
             if end > position or end.ledger_id < 0:
                 return None
-            return PassedOver(max(done, position), bool(stats.msgBacklog))
+            return PassedOver(max(done, position), counted > 0)
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""
@@ -668,6 +645,28 @@ class _Entries(AwaitedHandler[Frame]):
 def _only(results: Sequence[T | PulsarError]) -> T:
     (result,) = results
     return value_of(result)
+
+
+def _kept_back(
+    session: ConsumerSession, entries: _Entries, waits: Iterable[float], deadline: Deadline
+) -> Operation[int | None]:
+    """Return an operation for how many entries a broker does not deliver; None if it does.
+
+    With a permit, it skips markers and aborted messages, up to an open transaction, and no longer
+    counts them. Each wait for an entry is at most a quarter of the time that is left.
+    """
+    entry = entries.next(session, 1)
+    for seconds in waits:
+        stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
+        if not stats.msgBacklog:
+            return 0
+        try:
+            yield Within(entry, min(seconds, deadline.remaining() / 4))
+        except OperationTimeout:
+            continue
+        return None
+    stats = yield session.stats(deadline)
+    return int(stats.msgBacklog)
 
 
 def _last_before(
