@@ -838,16 +838,15 @@ class TopicProducer:
         count = found.sends.num_messages
         what = "a message" if count == 1 else f"a batch of {count} messages"
         what = f"{what} of {found.size} bytes was refused: {error.what}"
-        if found.is_last:
-            return NotAllowed(what, error.remedy, **self._where())
-        what += ". Messages behind it may be stored"
-        if not self._options.resumes:
-            return NotAllowed(what, error.remedy, **self._where())
-        return DroppedAsDuplicate(
-            f"{what}, so its own are left out as known when they are sent again",
-            "Write the messages again under another producer name.",
-            **self._where(),
-        )
+        if not found.is_last:
+            what += ". Messages behind it may be stored"
+            if self._options.resumes:
+                return DroppedAsDuplicate(
+                    f"{what}, so its own are left out as known when they are sent again",
+                    "Write the messages again under another producer name.",
+                    **self._where(),
+                )
+        return NotAllowed(what, error.remedy, **self._where())
 
     def _first_refusal(self) -> PulsarError | None:
         """Return the error if what is acknowledged next was refused. `changed` is held."""

@@ -282,6 +282,11 @@ def _flat_cells(column: pa.Array) -> list[Any]:
     return [int.from_bytes(each, "little", signed=True) for each in found]
 
 
+def double_of(cell: bytes) -> bytes:
+    """Return the cell of a double, given that of a double or float."""
+    return widened(cell) if len(cell) == _FLOAT.size else cell
+
+
 def widened(data: bytes) -> bytes:
     """Return the cell of a double, given that of a float."""
     (bits,) = _FLOAT_BITS.unpack(data)

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from pulsar_spark.schema.arrow.arrays import widened
+from pulsar_spark.schema.arrow.arrays import double_of
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro.definition import Node
 from pulsar_spark.schema.avro.fitting import Plan
@@ -135,11 +135,6 @@ def _truth(value: bool) -> bytes:
     return b"\1" if value else b"\0"
 
 
-def _double(value: bytes) -> bytes:
-    # The column may have floats.
-    return widened(value) if len(value) == _FLOAT.size else value
-
-
 def _opaque(node: Node) -> WriteValue:
     """Values are encoded already."""
 
@@ -240,7 +235,7 @@ _PLAIN: Mapping[str, WriteValue] = {
 _MADE: Mapping[str, Callable[..., WriteValue]] = {
     "whole": _whole,
     "float": lambda of_point: bytes if of_point else _FLOAT.pack,
-    "double": lambda of_point: _double if of_point else _DOUBLE.pack,
+    "double": lambda of_point: double_of if of_point else _DOUBLE.pack,
     "fixed": _fixed,
     "enum": _enum,
     "decimal": _decimal,

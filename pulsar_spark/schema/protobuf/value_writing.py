@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from google.protobuf import empty_pb2
 from google.protobuf.message import DecodeError
 
-from pulsar_spark.schema.arrow.arrays import widened
+from pulsar_spark.schema.arrow.arrays import double_of
 from pulsar_spark.schema.arrow.varints import varint, zigzag
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf.fitting import Plan
@@ -161,11 +161,6 @@ _WRITTEN: Mapping[str, Callable[[int], bytes]] = {
 }
 
 
-def _double(value: bytes) -> bytes:
-    # The column may have floats.
-    return widened(value) if len(value) == 4 else value
-
-
 def _enum(path: str, names: Sequence[tuple[bytes, bytes]], enum: EnumType) -> Write:
     def write(name: bytes) -> bytes:
         number = _number_of(enum, name.decode(errors="replace"))
@@ -196,7 +191,7 @@ _SCALARS: Mapping[str, Callable[..., Write]] = {
     "whole": _whole,
     "boolean": lambda path: lambda value: b"\1" if value else b"\0",
     "float": lambda path: bytes,
-    "double": lambda path: _double,
+    "double": lambda path: double_of,
     "bytes": lambda path: _sized,
     "enum": _enum,
 }
