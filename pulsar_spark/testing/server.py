@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Coroutine
-from itertools import count
+from itertools import chain, count, cycle, islice
 from typing import Any
 
 from pulsar_spark.errors import ConnectError
@@ -28,6 +28,8 @@ _BACKLOG = 1024
 # Ports that no operating system uses for outgoing connections: while the broker is down, a client
 # that reconnects could be assigned the broker's own port, and so connect to itself.
 _OWN_PORTS = range(20_000, 32_000)
+# What clients of this process remember of a broker must never be taken for the next broker's.
+_next_ports = cycle(random.SystemRandom().sample(_OWN_PORTS, len(_OWN_PORTS)))
 _ATTEMPTS = 20
 _STOP_TIMEOUT = 5.0
 _ACCEPTING_TURNS = 4
@@ -83,9 +85,7 @@ class Server:
     async def _open(self, number: int) -> asyncio.Server:
         port = self.ports[number]
         # If these are all in use, any port will do.
-        candidates = [port]
-        if not port:
-            candidates = [*random.SystemRandom().sample(_OWN_PORTS, _ATTEMPTS), 0]
+        candidates = (port,) if port else chain(islice(_next_ports, _ATTEMPTS), (0,))
         failure: OSError | None = None
         for candidate in candidates:
             try:

@@ -55,6 +55,14 @@ def test_nothing_is_left_when_it_stops() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
+def test_a_broker_has_the_port_of_no_earlier_one() -> None:
+    ports = []
+    for _ in range(300):
+        with EmbeddedBroker() as broker:
+            ports.append(broker.port)
+    assert len(set(ports)) == len(ports)
+
+
 def test_importing_it_starts_nothing() -> None:
     script = (
         "import threading, pulsar_spark.testing\n"
