@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -555,6 +556,12 @@ class Runs:
         """Run its only task."""
         return writer.write(iter([pa.RecordBatch.from_pydict({"value": list(values)})]))
 
+    def opened(self) -> contextlib.AbstractContextManager[exactly_once.OpenSink]:
+        """Take the sink over."""
+        options = parse_write_options(self.options)
+        assert options.exactly_once is not None
+        return exactly_once.opened(options.client, options.exactly_once)
+
     def save(self, run: str | None, *values: str, **options: str) -> None:
         """Write rows from the check to the commit."""
         writer = self.job(run, **options)
@@ -617,6 +624,32 @@ def test_a_run_that_comes_again_with_other_rows_is_refused(broker: Broker, runs:
 
 
 @pytest.mark.fault(168)
+@pytest.mark.parametrize("later", [0, 3], ids=["at once", "behind a base"])
+def test_a_run_of_the_same_name_to_another_topic_is_no_repeated_one(
+    broker: Broker, runs: Runs, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    monkeypatch.setattr(decision_log, "_MANY_RECORDS", 1)
+    other = broker.create_transactional_topic(partitions=0)
+    runs.save("monday", "a", "b")
+    for run in range(later):
+        runs.save(f"{run}", f"row {run}")
+    with pytest.raises(
+        SinkStateError, match=r"run monday is committed already, to other topics.*--accept runs"
+    ):
+        runs.save("monday", "a", "b", topic=other)
+    runs.save("monday b", "a", "b", topic=other)
+    # Nothing is written where what came first shall stay.
+    runs.save("monday", "a", "b", topic=other, sinkRepeats="first")
+    assert sorted(read_all(broker, other, 0)) == ["a", "b"]
+    runs.save("monday", "a", "b")
+    with runs.opened() as sink:
+        sink.accept()
+    runs.save("monday", "a", "b", topic=other)
+    with pytest.raises(SinkStateError, match="to other topics"):
+        runs.save("monday", "a", "b", topic=other)
+
+
+@pytest.mark.fault(168)
 @pytest.mark.parametrize("following,refused", [(None, True), ("monday", False), ("tuesday", False)])
 def test_an_unfinished_write_is_finished_first(
     broker: Broker, runs: Runs, following: str | None, refused: bool
@@ -659,9 +692,7 @@ def test_run_1_is_known_after_3000_others() -> None:
 
 def remember(runs: Runs, count: int) -> None:
     """Record runs that have written nothing to the topic, as many writes in a row do."""
-    options = parse_write_options(runs.options)
-    assert options.exactly_once is not None
     for start in range(2, count, 1000):
-        with exactly_once.opened(options.client, options.exactly_once) as sink:
+        with runs.opened() as sink:
             for run in range(start, min(start + 1000, count)):
                 sink.log.finish(Decision(Unit(job="j", run=str(run)), (), Written(7)))

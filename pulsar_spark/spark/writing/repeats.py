@@ -128,6 +128,16 @@ class SinkPlace:
             topic=self.topic,
         )
 
+    def elsewhere(self, unit: Unit) -> SinkStateError:
+        """Return the error for a run that comes again and writes to other topics."""
+        return SinkStateError(
+            f"{unit} is committed already, to other topics than now: two writes have the same "
+            "sinkId and sinkRunId, or the job's topic was changed",
+            "Give each of two writes a sinkRunId, or a sinkId, of its own. To keep what was "
+            f"committed, once: {self.command('accept')}",
+            topic=self.topic,
+        )
+
     def _ways_on(self, what: str) -> str:
         return (
             f"To {what}, once: {self.command('accept')}. If it never gives the same rows twice, "
@@ -157,7 +167,7 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
     place.check(unit)
     if unit.run is not None:
         run = state.runs.get(unit.run)
-        return Verdict.NEW if run is None else _repeated(place, unit, run.written, mine.written)
+        return Verdict.NEW if run is None else _repeated(place, mine, run.written, run.topics)
     if done is None:
         if unit.batch:
             logger.warning(
@@ -170,14 +180,7 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
     if unit.batch is None or done.unit.batch is None:
         return Verdict.NEW
     if unit.batch == done.unit.batch:
-        why = "by another version, or with another schema"
-        if mine.topics != done.topics and mine.written.messages and done.topics:
-            logger.warning(
-                "%s is committed already, to other topics than now; what was written first stays",
-                unit,
-            )
-            why = "to other topics"
-        return _repeated(place, unit, done.written, mine.written, why)
+        return _repeated(place, mine, done.written, done.topics)
     if unit.batch < done.unit.batch:
         left_out = place.left_out
         if left_out and not (place.leaves_out(unit) or place.accepts(unit, mine.written)):
@@ -203,18 +206,29 @@ def _accepted(place: SinkPlace, unit: Unit) -> Verdict:
     return Verdict.REPEATED if place.leaves_out(unit) or is_known else Verdict.ACCEPTED
 
 
-def _repeated(
-    place: SinkPlace,
-    unit: Unit,
-    done: Written,
-    mine: Written,
-    why: str = "by another version, to another topic, or with another schema",
-) -> Verdict:
-    """Return the verdict on a committed unit: what comes again is the same, or may be another.
+def _elsewhere(topics: str, mine: Decision) -> bool:
+    """Whether it writes to other topics than were written to; `topics` is "" if not known."""
+    return bool(topics and mine.written.messages) and mine.topics != topics
 
-    `why` is how the rows were written if they cannot be compared.
+
+def _repeated(place: SinkPlace, decision: Decision, done: Written, topics: str) -> Verdict:
+    """Return the verdict on a unit that is committed: what comes again is the same, or may differ.
+
+    What is `done` was written to these `topics`.
     """
-    same = done.is_same(mine)
+    unit, mine = decision.unit, decision.written
+    same, may_differ = done.is_same(mine), place.first_stays or place.accepts(unit, mine)
+    why = "by another version, or with another schema"
+    if _elsewhere(topics, decision):
+        if unit.run is not None and not may_differ:
+            # Two writes of a job have one name by mistake. A stream may be moved.
+            raise place.elsewhere(unit)
+        logger.warning(
+            "%s is committed already, to other topics than now; what was written first stays", unit
+        )
+        if unit.run is not None:
+            return _accepted(place, unit)
+        why = "to other topics"
     if same:
         logger.info("%s is committed already", unit)
     elif same is None:
@@ -224,7 +238,7 @@ def _repeated(
             unit,
             why,
         )
-    elif place.first_stays or place.accepts(unit, mine):
+    elif may_differ:
         logger.warning(
             "%s is committed already with %d messages; what comes now, %d messages, is left out",
             unit,

@@ -28,6 +28,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from pulsar_spark.errors import SinkStateError, without_credentials
@@ -127,11 +128,12 @@ class LeftOut(NamedTuple):
 
 
 class CommittedRun(NamedTuple):
-    """A run that is committed, and when, in seconds since 1970."""
+    """A run that is committed, and when, in seconds since 1970; `topics` as a Decision has them."""
 
     name: str
     written: Written
     at: float
+    topics: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,9 @@ class SinkState:
         self.undone, self.done = None, done
         self.accepted, self.left_out = False, None
         if done.unit.run is not None:
-            self.runs[done.unit.run] = CommittedRun(done.unit.run, done.written, done.at)
+            self.runs[done.unit.run] = CommittedRun(
+                done.unit.run, done.written, done.at, done.topics
+            )
             if len(self.runs) > RUNS:
                 del self.runs[next(iter(self.runs))]
 
@@ -300,8 +304,15 @@ class SinkState:
         self._parts.append((position, record))
         if record["part"] != len(self._parts) - 1 or record["part"] != record["parts"] - 1:
             return
-        runs = [run for _, part in self._parts for run in part["runs"]]
-        self.runs = {name: CommittedRun(name, Written(*what), at) for name, at, *what in runs}
+        # Earlier versions recorded no topics of runs.
+        runs = [
+            CommittedRun(name, Written(*what), at, topics)
+            for _, part in self._parts
+            for (name, at, *what), topics in zip(
+                part["runs"], part.get("topics", repeat("")), strict=False
+            )
+        ]
+        self.runs = {run.name: run for run in runs}
         self.undone, self.accepted = None, record["accepted"]
         self.left_out = _left_out_of(record)
         self.done = None if record["done"] is None else decision_of(record["done"])
@@ -374,6 +385,7 @@ def base_records(state: SinkState) -> Iterator[dict[str, Any]]:
             "attempts": list(state.attempts_from[:2]),
             "done": None if state.done is None else record_of("done", state.done),
             "runs": [[run.name, run.at, *run.written] for run in some],
+            "topics": [run.topics for run in some],
         }
 
 
