@@ -108,8 +108,7 @@ def _check_text(message: Message, kind: int) -> None:
         if field.name in _LENIENT_FIELDS:
             continue
         if field.type == FieldDescriptor.TYPE_STRING:
-            values: Any = value if not isinstance(value, (str, bytes)) else (value,)
-            if any(isinstance(text, bytes) for text in values):
+            if bytes in map(type, (value,) if isinstance(value, (str, bytes)) else value):
                 raise RemoteProtocolError(
                     f"{field.name} of {_T.Type.Name(kind)} is not text in UTF-8"
                 )

@@ -255,8 +255,8 @@ class ClientConnection:
         self._check_process()
         timeout = timeout or self.options.operation_timeout
         with self._mutex:
-            command = builder(self._requests.next_id())
-            request_id = getattr(command, BODY_FIELDS[command.type]).request_id
+            request_id = self._requests.next_id()
+            command = builder(request_id)
             request = Request(request_id, command.type, timeout, asked_consumer(command))
             try:
                 self._check_open()

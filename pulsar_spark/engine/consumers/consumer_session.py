@@ -16,6 +16,7 @@ import contextlib
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ _TURN_PAUSE = 0.02
 _MAX_TURN_PAUSE = 0.5
 # How readers and probes subscribe.
 _NO_OPTIONS = ConsumerOptions("none")
+_LEFT = ClosedError("the consumer is closed")
 
 P = ParamSpec("P")
 
@@ -172,13 +174,14 @@ class ConsumerSession(Closing):
         """
         # With less than the time left, so that the broker's refusal is said, not the timeout.
         wait = min(_TURN_SECONDS, deadline.remaining() / 2) if self.wanted.in_turn else 0.0
-        patience, backoff = Deadline(wait), Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
+        until, backoff = time.monotonic() + wait, None
         while True:
             try:
                 return (yield from self._subscribe(deadline))
             except (ConsumerBusy, NotAllowed):
+                backoff = backoff or Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
                 pause = backoff.next()
-                if patience.remaining() <= pause:
+                if until - time.monotonic() <= pause:
                     raise
             yield Pause(pause)
 
@@ -279,7 +282,7 @@ class ConsumerSession(Closing):
             self.ended = True
             known, self._known = self._known, False
         # If a consumer is closed while it opens, the broker answers only CLOSE_CONSUMER.
-        self._opening.end(ClosedError("the consumer is closed"))
+        self._opening.end(_LEFT)
         if not known or self.connection.closed:
             return None
         with contextlib.suppress(PulsarError):
