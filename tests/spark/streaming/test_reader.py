@@ -129,7 +129,7 @@ def test_before_spark_4_2_it_goes_on_from_what_it_gave_last(broker: EmbeddedBrok
     assert [row["value"] for row in rows_of(batches)] == new
     assert later["subscription"] == end["subscription"]
     reader.stop()
-    assert len(broker.subscriptions("t-partition-0")) == 1
+    assert len(backlogs(broker, "t-partition-0")) == 1
 
 
 def test_before_spark_4_2_caps_bound_the_only_batch_of_available_now_and_a_warning_says_so(
@@ -211,7 +211,7 @@ def test_a_query_reads_on_across_restarts(
     query = start()
     query.processAllAvailable()
     assert sorted(sink.values) == sorted(expected)
-    assert len(broker.subscriptions("t-partition-0")) == 1
+    assert len(backlogs(broker, "t-partition-0")) == 1
     progress = query.lastProgress
     assert progress is not None
     assert full("t-partition-1") in str(progress["sources"][0]["endOffset"])
