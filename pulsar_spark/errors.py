@@ -214,7 +214,7 @@ class PulsarError(Exception):
         known = {field: getattr(self, field) for field in _CONTEXT_FIELDS}
         known.update({k: v for k, v in context.items() if known.get(k) is None})
         copy = type(self)(self.what, self.remedy, **known)
-        copy.__cause__ = self.__cause__
+        copy.__cause__, copy.tells_outcome = self.__cause__, self.tells_outcome
         return copy
 
     def telling(self, outcome: str, remedy: str = "") -> PulsarError:
@@ -578,14 +578,13 @@ class TransactionExpired(PulsarError):
 
 
 class TopicLost(PulsarError):
-    """A micro-batch or batch write was not written: a topic of it does not take its rows any more.
+    """A micro-batch, a batch write or a task has lost its rows: its topic is gone, or another one.
 
-    Cause: the topic was terminated, deleted or made again between the tasks and the commit.
+    Cause: the topic was deleted, made again or truncated while a task wrote to it; or between the
+    tasks and the commit of an exactly-once sink, when it may also have been terminated.
 
-    Remedy: run it again, to another topic if this one is terminated.
+    Remedy: run it again, to another topic if this one is terminated. Spark runs a task again.
     """
-
-    tells_outcome = True
 
 
 class TornBatch(PulsarError):

@@ -104,6 +104,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         160: "terminated, deleted or made again between the tasks and an exactly-once commit",
         161: "terminated, deleted or made again during an exactly-once commit",
         162: "terminated, deleted or made again while a decided commit waits for its driver",
+        177: "deleted or made again while a task writes to it",
         163: "what retention or an administrator removed of a commit before it was checked",
         150: "what a stream never read expires, is skipped or truncated, while it runs or is down",
     },

@@ -384,7 +384,9 @@ class ProducerOptions:
     messages with their own sequence ids go to the same partitions in every run, and ids that the
     broker already has from `producer_name` are not sent again. With `txn_enabled` the broker
     expects messages of transactions. With `waits_for_name` a name in use is tried again for some
-    seconds: it may be an earlier attempt's, whose end the broker has not noticed.
+    seconds: it may be an earlier attempt's, whose end the broker has not noticed. With
+    `stays_stored` it ends with TopicLost if its last acknowledged entry is gone when it registers
+    again, as after the topic was deleted; otherwise it goes on, like the official client's.
     """
 
     compression: int = pb.NONE
@@ -409,6 +411,7 @@ class ProducerOptions:
     resumes: bool = False
     txn_enabled: bool = False
     waits_for_name: bool = True
+    stays_stored: bool = False
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

@@ -94,6 +94,10 @@ class Broker(ABC):
         """Begin a new ledger of a topic with its next entry."""
 
     @abstractmethod
+    def entries(self, topic: str) -> int:
+        """Return how many entries of a plain topic or a partition are stored."""
+
+    @abstractmethod
     def trim(self, topic: str) -> None:
         """Delete all stored messages of a plain topic or a partition, as retention does.
 
@@ -186,6 +190,9 @@ class Embedded(Broker):
 
     def roll_ledger(self, topic: str) -> None:
         self.own.roll_ledger(topic)
+
+    def entries(self, topic: str) -> int:
+        return self.own.stats(topic).entries
 
     def trim(self, topic: str) -> None:
         self.own.roll_ledger(topic)
@@ -298,7 +305,7 @@ class Real(Broker):
                 if "Cursor was already closed" not in str(error):
                     raise
                 return False
-            return self._stored(topic) == 0
+            return self.entries(topic) == 0
 
         wait_until(trimmed, f"{topic} is not trimmed")
 
@@ -338,7 +345,7 @@ class Real(Broker):
 
         wait_until(reset, f"{subscription} on {topic} is not reset")
 
-    def _stored(self, topic: str) -> int:
+    def entries(self, topic: str) -> int:
         stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")
         return int(stats["numberOfEntries"])
 

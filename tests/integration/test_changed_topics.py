@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import StringSchema
@@ -22,7 +23,7 @@ from pulsar_spark.spark.options.write import parse_write_options
 from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
-from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, as_real
 from tests.integration.messages import readable
 from tests.integration.sink_job import SCHEMA
@@ -127,6 +128,69 @@ def taken_by(call: Callable[[], None]) -> float:
     begun = time.monotonic()
     call()
     return time.monotonic() - begun
+
+
+# --- while tasks write ----------------------------------------------------------------------------
+
+GUARANTEES = {
+    "exactly once": {"deliveryGuarantee": "exactly-once", "sinkId": "s"},
+    "effectively once": {"pulsar.producer.producerName": "job"},
+    "at least once": {},
+}
+SOME = 1500
+"""More than the rows whose numbers name a task's producers, before any row is sent."""
+
+
+@pytest.mark.fault(177)
+@pytest.mark.parametrize(
+    "guarantee, how",
+    [
+        # Within a transaction, rows whose receipts got lost with a broker may not be resent.
+        *product(GUARANTEES, ["deleted", "made again"]),
+        *product(list(GUARANTEES)[1:], ["unloaded"]),
+    ],
+)
+def test_a_task_fails_if_what_it_has_written_is_gone(
+    broker: Broker, guarantee: str, how: str
+) -> None:
+    """Spark runs it again, and writes all rows anew."""
+    numbered = guarantee == "effectively once"
+    if numbered:
+        topic = broker.create_limited_topic(TopicPolicies(deduplication=True))
+    else:
+        topic = broker.create_transactional_topic(0)
+    given = {
+        "service.url": broker.service_url,
+        "topic": topic,
+        "pulsar.producer.batchingEnabled": "false",
+        **GUARANTEES[guarantee],
+    }
+    schema = StructType([*SCHEMA.fields, *([StructField("__sequenceId", LongType())] * numbered)])
+    writer = PulsarBatchWriter(parse_write_options(given), schema, overwrite=False)
+    writer.check()
+    values = [str(value) for value in range(2 * SOME)]
+
+    def rows_from(first: int) -> pa.RecordBatch:
+        found: dict[str, Any] = {"value": values[first : first + SOME]}
+        if numbered:
+            found["__sequenceId"] = list(range(first, first + SOME))
+        return pa.RecordBatch.from_pydict(found)
+
+    def batches(*, is_changed: bool) -> Iterator[pa.RecordBatch]:
+        yield rows_from(0)
+        if is_changed:
+            wait_until(lambda: broker.entries(topic), "no row is stored")
+            broker.unload(topic) if how == "unloaded" else change(broker, topic, how)
+        yield rows_from(SOME)
+
+    if how == "unloaded":
+        done = writer.write(batches(is_changed=True))
+    else:
+        with pytest.raises(TopicLost, match=rf"acknowledged are gone.*{topic}"):
+            writer.write(batches(is_changed=True))
+        done = writer.write(batches(is_changed=False))
+    writer.commit([done])
+    assert seen(broker, topic) == Counter(values)
 
 
 # --- before the decision --------------------------------------------------------------------------

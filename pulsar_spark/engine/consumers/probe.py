@@ -270,6 +270,12 @@ class Probe:
         """Return the id of the last entry in ledgers of topics: `ledger_end` without `next`."""
         return self._ask_certain(questions, self._last_in)
 
+    def last_in_operation(
+        self, topic: str, ledger_id: int, deadline: Deadline
+    ) -> Operation[int | None]:
+        """Return an operation for one attempt at `last_entries_in`."""
+        return _certain(partial(self._last_in, topic, ledger_id, EntryWait()), deadline)
+
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         """Return how many entries topics have from positions on, as their brokers count.
 

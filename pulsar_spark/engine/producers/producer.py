@@ -128,9 +128,13 @@ class TopicProducer:
         self._on_failure = on_failure
         self._forks = fork_count()
         identity = Identity.of(self.topic, self._options)
-        waits = self._options.waits_for_name
         self._registrar = Registrar(
-            context, self, identity, waits_for_name=waits, lives=survives_timeouts
+            context,
+            self,
+            identity,
+            waits_for_name=self._options.waits_for_name,
+            stays_stored=self._options.stays_stored and self._topic.is_persistent,
+            lives=survives_timeouts,
         )
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)

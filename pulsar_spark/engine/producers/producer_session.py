@@ -23,6 +23,7 @@ from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.connections.requests import Opening
+from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation, Within
@@ -34,6 +35,7 @@ from pulsar_spark.engine.producers.inflight_window import (
     Taken,
     log_failure,
 )
+from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
@@ -47,6 +49,7 @@ from pulsar_spark.errors import (
     QuotaExceeded,
     RemoteProtocolError,
     ServiceNotReady,
+    TopicLost,
     TopicNotFound,
     TopicTerminated,
 )
@@ -647,6 +650,10 @@ class RegistrarOwner(SessionOwner, Protocol):
     def is_connected(self) -> bool:
         """Whether it has a session."""
 
+    @property
+    def last_message_id(self) -> MessageIdAdv | None:
+        """Where the last acknowledged entry is stored."""
+
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
         """Use a session from now on; raises the reason if it is lost already."""
 
@@ -680,6 +687,7 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         identity: Identity,
         *,
         waits_for_name: bool = True,
+        stays_stored: bool = False,
         lives: bool = False,
     ) -> None:
         super().__init__(
@@ -688,6 +696,7 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         self.identity = identity
         self.trouble: PulsarError | None = None
         self._waits_for_name = waits_for_name
+        self._stays_stored = stays_stored
         self._owner = owner
         # Guarded by _lock.
         self._opening: ProducerSession | None = None
@@ -749,7 +758,38 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
             # The broker finishes pending sends before it answers, so that no event of the old
             # session reaches the new one.
             yield from held.close_operation(deadline)
-        return (yield from self._while_busy(lambda: self._open(connection, deadline), deadline))
+        found = yield from self._while_busy(lambda: self._open(connection, deadline), deadline)
+        try:
+            # Whatever happens to the topic from now on ends the session.
+            yield from self._check_stored(deadline)
+        except BaseException:
+            found[0].close_quietly()
+            raise
+        return found
+
+    def _check_stored(self, deadline: Deadline) -> Operation[None]:
+        """Raise TopicLost if what was acknowledged last is gone: the topic may be another one."""
+        last = self._owner.last_message_id
+        if not self._stays_stored or last is None:
+            return
+        probe = Probe(self._pool)
+        try:
+            found = yield from probe.last_in_operation(self.topic, last.ledger_id, deadline)
+        except TopicNotFound:
+            found = None
+        except PulsarError as error:
+            if can_pass(error):
+                raise
+            # A permission or a policy forbids to ask.
+            logger.info("%s: whether it is the same topic is not known: %s", self.topic, error)
+            return
+        if found is None:
+            raise TopicLost(
+                "rows that the broker had acknowledged are gone: the topic was deleted while they "
+                "were written, or truncated, or retention removed them",
+                "Write all rows again, as Spark does when it runs the task again.",
+                topic=self.topic,
+            )
 
     def _open(
         self, connection: ClientConnection, deadline: Deadline

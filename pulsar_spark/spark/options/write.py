@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pulsar_spark.engine.encryption import EncryptionOptions
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
@@ -50,9 +50,10 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
             f"valueFormat={ONLY_READ_FORMAT} is only for reads",
             "With auto, the write uses the topic's schema, which may be a protobuf message.",
         )
+    waits = values["deliveryGuarantee"] != "none"
     return WriteOptions(
         client=client_options(values),
-        producer=producer_options(values),
+        producer=replace(producer_options(values), stays_stored=waits),
         topic=single_topic(values),
         schema=SchemaChoice(
             values["valueFormat"],
@@ -60,7 +61,7 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
             values["schema.namespace"],
         ),
         keys_as_bytes=values["keyEncoding"] == "bytes",
-        wait_for_receipts=values["deliveryGuarantee"] != "none",
+        wait_for_receipts=waits,
         exactly_once=_sink(values, options),
     )
 

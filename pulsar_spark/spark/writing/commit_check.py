@@ -95,11 +95,13 @@ def topic_lost(unit: Unit, lost: Mapping[str, str]) -> TopicLost:
             "A terminated topic never takes rows again: write to another one, or delete it and "
             "make it again. Then run it again: all of its rows are written anew."
         )
-    return TopicLost(
+    error = TopicLost(
         f"{unit} not written, and nothing of it is visible: since its rows were sent, {what}",
         remedy,
         topic=next(iter(lost)),
     )
+    error.tells_outcome = True
+    return error
 
 
 def delivered(
