@@ -88,6 +88,7 @@ def _run_to_its_end(command: list[Any], environment: dict[str, str], folder: Pat
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def check(answer: dict[str, Any], python: Path) -> None:
