@@ -194,7 +194,9 @@ class PulsarError(Exception):
         self.role = _shown(role)
         super().__init__(self._text())
 
-    def _text(self) -> str:
+    @property
+    def fact(self) -> str:
+        """What happened, and where: the text without the remedy."""
         context = [
             f"{field.replace('_', ' ')} {value}"
             for field in _CONTEXT_FIELDS
@@ -202,9 +204,10 @@ class PulsarError(Exception):
             # A sentence that names the topic is not told it again.
             and not (field == "topic" and value in self.what)
         ]
-        text = self.what
-        if context:
-            text += f" [{', '.join(context)}]"
+        return f"{self.what} [{', '.join(context)}]" if context else self.what
+
+    def _text(self) -> str:
+        text = self.fact
         if self.remedy:
             text += f" {self.remedy}" if text.endswith((".", "]")) else f". {self.remedy}"
         return text
@@ -626,8 +629,9 @@ class DataLossError(PulsarError):
 
     Cause: retention or TTL deleted it, or the subscription or topic was removed.
 
-    Remedy: set `failOnDataLoss=false` to continue with the remaining messages; lengthen retention;
-    see streaming.md.
+    Remedy: set `failOnDataLoss=false` to continue with the remaining messages; for a topic that is
+    gone also `waitingForNonExistedTopic=true`, or take it out of the query; lengthen retention; see
+    streaming.md.
     """
 
 

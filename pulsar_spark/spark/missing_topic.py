@@ -59,7 +59,10 @@ def _advice(wanted: TopicName, names: list[str]) -> str:
     """Return what may be meant by the name, as sentences."""
     namespace = wanted.namespace_name
     if not names:
-        return f"The namespace {namespace} has no topics: check tenant and namespace."
+        return (
+            f"The namespace {namespace} has no topics: check tenant and namespace, unless the topic "
+            "was deleted."
+        )
     base = wanted.partitioned.local_name
     if base in names and base != wanted.local_name:
         return f"{base!r} exists, but not this partition of it."

@@ -73,7 +73,7 @@ class ChunkSearch:
         if not self._skip:
             raise error
         self.incomplete += 1
-        logger.warning("data was lost: %s", error)
+        logger.warning("data was lost: %s", error.fact)
         return None
 
     def _starts(self, chunk: LastChunk) -> Iterator[Position]:

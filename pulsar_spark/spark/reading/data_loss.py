@@ -80,7 +80,7 @@ def report_loss(error: PulsarError, *, fail: bool) -> None:
     """Raise a loss as an error, or log it if failOnDataLoss is off."""
     if fail:
         raise error
-    logger.warning("data was lost: %s", error)
+    logger.warning("data was lost: %s; the read goes on", error.fact)
 
 
 def extent(start: Position, stop: Position | None, known: Position | None = None) -> str:

@@ -50,6 +50,12 @@ _LOOK_SECONDS = 1.0
 # A broker that watches a pattern can miss a change.
 _LIST_SECONDS = 60.0
 
+# The columns of a query are inferred anew at each start: from that topic, unless it may be missing.
+_WITHOUT = (
+    "To go on, set failOnDataLoss=false and waitingForNonExistedTopic=true, or take the topic out "
+    "of the query."
+)
+
 Positions = Mapping[str, Position]
 
 
@@ -534,10 +540,11 @@ class StreamTopics:
             topic,
             f"the topic partition is gone: what was on it from {_begin(position)} on{stands}, "
             "cannot be read",
+            _WITHOUT,
         )
 
-    def _lost(self, topic: str, what: str) -> None:
-        error = DataLossError(what, GO_ON, topic=topic)
+    def _lost(self, topic: str, what: str, remedy: str = GO_ON) -> None:
+        error = DataLossError(what, remedy, topic=topic)
         report_loss(error, fail=self._options.fail_on_data_loss)
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from pulsar_spark.errors import DataLossError, InvalidOffset, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.options.stream import Caps, parse_stream_options
+from pulsar_spark.spark.reading.batch_reader import infer_values
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
@@ -189,6 +190,33 @@ def test_a_topic_that_is_deleted_is_data_loss(
     broker.create_topic("a", 2)
     new = store_many(broker, "a-partition-1", 10)
     assert loose.batch() == new
+
+
+@pytest.mark.parametrize("name", ["topics", "topicsPattern"])
+def test_what_is_advised_for_a_topic_that_is_gone_lets_the_query_start_again(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    broker.create_topic("a")
+    store_many(broker, "a", 10)
+    query = make(None, **{name: "a"}, startingOffsets="earliest")
+    assert len(query.batch()) == 10
+    broker.delete_topic("a")
+    with pytest.raises(DataLossError) as caught:
+        query.batch()
+    advice = {"failOnDataLoss": "false", "waitingForNonExistedTopic": "true"}
+    for key, value in advice.items():
+        assert f"{key}={value}" in caught.value.remedy
+    options = {name: "a", **advice}
+    # Its columns are inferred first.
+    given = {"service.url": broker.service_url, **options}
+    assert infer_values(parse_stream_options(given).read) is None
+    again = make(None, offset=query.committed, **options)
+    assert again.batch() == []
+    assert "; the read goes on" in caplog.text
+    assert "failOnDataLoss" not in caplog.text
+    broker.create_topic("a")
+    new = store_many(broker, "a", 10)
+    assert again.batch() == new
 
 
 @pytest.mark.fault(55)
