@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.errors import OptionError, listed
+from pulsar_spark.errors import InvalidOffset, OptionError, listed
 from pulsar_spark.protocol.topic_name import topic_of
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
@@ -26,7 +25,7 @@ def stream_offsets(checkpoint: str, *, committed: bool = False) -> list[StreamOf
     Raises OptionError if the path is no checkpoint, or no folder on this machine; InvalidOffset
     for a damaged offset.
     """
-    folder = _folder(checkpoint) / "offsets"
+    folder = folder_of(checkpoint, committed=committed) / "offsets"
     try:
         logs = [path for path in folder.iterdir() if path.name.isdecimal()]
         newest = max(logs, key=lambda path: int(path.name), default=None)
@@ -43,17 +42,26 @@ def stream_offsets(checkpoint: str, *, committed: bool = False) -> list[StreamOf
             "--checkpoint takes the folder of checkpointLocation.",
         ) from None
     found: list[StreamOffset] = []
-    for line in lines:
-        body: object = None
+    for number, line in enumerate(lines, _HEAD + 1):
         # A line is an offset, or a source's name, a colon and an offset.
-        with contextlib.suppress(ValueError, RecursionError):
-            body = json.loads(line[max(line.find("{"), 0) :])
+        _, brace, rest = line.partition("{")
+        try:
+            body = json.loads(brace + rest) if brace else None
+        except (ValueError, RecursionError):
+            raise InvalidOffset(
+                f"{newest}, line {number}, is damaged", "Restore the checkpoint from a copy."
+            ) from None
         # Lines of other sources look different.
         if isinstance(body, dict) and "subscription" in body:
             offset = StreamOffset.from_json(body)
             if committed and begun is None and offset.starts is not None:
                 offset = replace(offset, positions=offset.starts)
             found.append(offset)
+    if not found and newest is not None:
+        raise OptionError(
+            f"{newest} holds no offset of a Pulsar stream: it is empty, or another source's",
+            "Name the checkpoint of a query that reads topics.",
+        )
     if not found:
         raise OptionError(
             f"{folder} has no offset of a Pulsar stream",
@@ -84,14 +92,15 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def _folder(checkpoint: str) -> Path:
+def folder_of(checkpoint: str, *, committed: bool = False) -> Path:
+    """Return the folder of a checkpoint; `committed` as for `stream_offsets`."""
     url = urlsplit(checkpoint)
     if not url.scheme:
         return Path(checkpoint)
     if url.scheme != "file":
+        other = "" if committed else ", or name the subscription with --subscription"
         raise OptionError(
             f"--checkpoint is on {url.scheme}://, which this command cannot read",
-            "Copy the checkpoint's folder offsets to this machine, or name the subscription with "
-            "--subscription.",
+            f"Copy its folders offsets and commits to this machine{other}.",
         )
     return Path(unquote(url.path))

@@ -18,9 +18,16 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.checkpoint import check_topic, is_of, stream_offsets
+from pulsar_spark.cli.checkpoint import check_topic, folder_of, is_of, stream_offsets
 from pulsar_spark.cli.connection import connected
-from pulsar_spark.cli.output import About, live_table, print_json, print_json_line, progress
+from pulsar_spark.cli.output import (
+    About,
+    live_table,
+    print_json,
+    print_json_line,
+    print_note,
+    progress,
+)
 from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -77,10 +84,20 @@ def run(arguments: argparse.Namespace) -> int:
     topic = single_topic(values)
     # Before anything is connected.
     check_topic(stream_offsets(arguments.checkpoint, committed=True), topic)
+    if not (folder_of(arguments.checkpoint) / "commits").is_dir():
+        print_note(
+            "the checkpoint has no folder commits: the lag counts from its last micro-batch, "
+            "done or not"
+        )
     with connected(values, quiet=arguments.json) as context:
         looker = _Looker(context, arguments.checkpoint, topic)
         with progress("asking", quiet=arguments.json):
             rows = looker.look()
+        if looker.gone:
+            print_note(
+                f"{looker.gone} topic partitions do not exist on this cluster: they were deleted, "
+                "or the service URL is another cluster's"
+            )
         if arguments.watch:
             _watch(looker, rows, arguments)
         elif arguments.json:
@@ -130,6 +147,8 @@ class _Looker:
         self._checkpoint = checkpoint
         self._topic = topic
         self._backlogs = Backlogs()
+        self.gone = 0
+        """How many topic partitions did not exist at the last look."""
 
     def look(self) -> list[Row]:
         """Return a row for each topic partition; raises the broker's error.
@@ -150,6 +169,7 @@ class _Looker:
                     continue
                 raise last
             spans[topic] = (start, entry_end(last))
+        self.gone = len(starts) - len(spans)
         probe = Probe(self._context.pool, SAMPLE_SECONDS)
         behind = self._backlogs.lag(spans, probe, int(time.time() * 1000))
         nothing = Lag(0, 0, 0, 0.0)

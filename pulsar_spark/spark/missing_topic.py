@@ -60,8 +60,8 @@ def _advice(wanted: TopicName, names: list[str]) -> str:
     namespace = wanted.namespace_name
     if not names:
         return (
-            f"The namespace {namespace} has no topics: check tenant and namespace, unless the topic "
-            "was deleted."
+            f"The namespace {namespace} has no topics: check tenant and namespace, unless the "
+            "topic was deleted."
         )
     base = wanted.partitioned.local_name
     if base in names and base != wanted.local_name:

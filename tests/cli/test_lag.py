@@ -287,10 +287,31 @@ def test_estimates_are_marked_in_the_table(
     assert total.split()[2].startswith("~")
 
 
-@pytest.mark.parametrize("folder", ["/nowhere", "s3://bucket/folder"])
+@pytest.mark.parametrize(
+    "folder,told",
+    [
+        ("/nowhere", "/nowhere"),
+        ("s3://bucket/folder", "folders offsets and commits to this machine."),
+    ],
+)
 def test_a_checkpoint_that_cannot_be_read_is_wrong_usage(
-    folder: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+    folder: str, told: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ["--service-url", broker.service_url, "--checkpoint", folder]
     assert cli.main(["lag", *place]) == 2
-    assert folder.partition(":")[0] in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+def test_what_the_numbers_do_not_say_is_noted(
+    broker: EmbeddedBroker, checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint.plan(0, {**positions(broker, 0), full("deleted"): "7:0:0", full("other"): "7:0:0"})
+    (checkpoint.folder / "commits").rmdir()
+    place = ["--service-url", broker.service_url, "--checkpoint", str(checkpoint.folder)]
+    assert cli.main(["lag", *place]) == 0
+    told = capsys.readouterr().err
+    assert "no folder commits: the lag counts from its last micro-batch, done or not" in told
+    assert "2 topic partitions do not exist on this cluster" in told
+    (checkpoint.folder / "commits").mkdir()
+    assert cli.main(["lag", *place, "--topic", "orders"]) == 0
+    assert capsys.readouterr().err == ""

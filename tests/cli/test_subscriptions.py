@@ -263,10 +263,26 @@ def test_checkpoints_that_spark_wrote_are_understood(folder: Path) -> None:
 def test_a_checkpoint_of_something_else_is_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = checkpoint(tmp_path, '{"logOffset":3}\n' + "[" * 100_000)
+    folder = checkpoint(tmp_path, '{"logOffset":3}\n7\n-\n' + "[" * 100_000)
     arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
     assert cli.main(["subscriptions", *arguments]) == 2
-    assert "no offset of a Pulsar stream" in capsys.readouterr().err
+    assert "offsets/10 holds no offset of a Pulsar stream: it is" in capsys.readouterr().err
+    for log in (tmp_path / "offsets").iterdir():
+        log.unlink()
+    assert cli.main(["subscriptions", *arguments]) == 2
+    assert "offsets has no offset of a Pulsar stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["lag"], ["subscriptions"], ["subscriptions", "--drop"]])
+@pytest.mark.parametrize("line", ['0:{"positions":{', '{"a":' * 100_000], ids=["cut", "deep"])
+def test_a_checkpoint_with_a_damaged_line_gives_no_part_of_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], line: str
+) -> None:
+    whole = json.dumps(StreamOffset("mine", {full("orders"): Position(1, 0)}).to_json())
+    folder = checkpoint(tmp_path, f"{whole}\n{line}")
+    arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
+    assert cli.main([*command, *arguments]) == 2
+    assert f"{folder}/offsets/10, line 4, is damaged" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_text_is_said_to_be(

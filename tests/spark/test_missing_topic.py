@@ -44,7 +44,7 @@ def told(broker: EmbeddedBroker, topic: str) -> str:
         ("orders-partition-7", "'orders' exists, but not this partition of it."),
         ("zzz", "has 3 topics, none with a similar name"),
         ("change_events", "none with a similar name"),
-        ("public/empty/orders", "has no topics: check tenant and namespace, unless the topic "),
+        ("public/empty/orders", "has no topics: check tenant and namespace, unless the "),
     ],
 )
 def test_the_error_is_a_sentence_and_offers_what_is_near(
