@@ -195,11 +195,7 @@ def _parsed(option: str, text: str, default: Bound, refused: BoundKind | None) -
     by_time = option in (START_OPTIONS[1], END_OPTIONS[1])
     parse_bound = _time_bound if by_time else _offset_bound
     if not text.startswith("{"):
-        bound = parse_bound(option, text)
-        if not by_time and bound not in (EARLIEST_BOUND, LATEST_BOUND):
-            raise _wrong(
-                option, text, 'earliest, latest, or JSON such as {"my-topic": "12:345:-1:7"}'
-            )
+        bound = _time_bound(option, text) if by_time else _word_bound(option, text)
         return OffsetSpec(option, _allowed(option, bound, refused))
     by_topic: dict[str, Bound] = {}
     for name, value in _json_object(option, text):
@@ -237,6 +233,21 @@ def _allowed(option: str, bound: Bound, refused: BoundKind | None) -> Bound:
             else "Give an end after the start.",
         )
     return bound
+
+
+def _word_bound(option: str, text: str) -> Bound:
+    """Return the bound by position for all topics: earliest or latest."""
+    expected = 'earliest, latest, or JSON such as {"orders": "12:345"}'
+    if _ID.fullmatch(text) or text.lower() in ("earliest", "latest"):
+        bound = _offset_bound(option, text)
+        if bound.kind is not BoundKind.ID:
+            return bound
+        expected = f'JSON that says of which topic the id is: {{"orders": "{text}"}}'
+    elif _moment(text) is not None:
+        expected = (
+            f"JSON with a topic; for all topics use {option.replace('Offsets', 'Time')}={text}"
+        )
+    raise _wrong(option, text, expected)
 
 
 def _offset_bound(option: str, value: Any) -> Bound:

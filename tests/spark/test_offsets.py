@@ -109,12 +109,26 @@ def test_any_other_offset_is_an_error_that_names_the_option(value: Any) -> None:
 
 @pytest.mark.fault(99)
 @pytest.mark.parametrize(
-    "text",
-    ["", "first", "12:345", "-1h", "2026-11-20", "{", '{"t"}', '{"t": "earliest"} x', "[" * 5000],
+    "text,advice",
+    [
+        ("", "Expected earliest, latest, or JSON such as"),
+        ("first", "Expected earliest, latest, or JSON such as"),
+        ("5", "Expected earliest, latest, or JSON such as"),
+        ("12:345", 'of which topic the id is: {"orders": "12:345"}.'),
+        ("-1h", "for all topics use startingTime=-1h."),
+        ("2026-11-20", "for all topics use startingTime=2026-11-20."),
+        ("{", "Write an object"),
+        ('{"t"}', "Write an object"),
+        ('{"t": "earliest"} x', "Write an object"),
+        ("[" * 5000, "Expected earliest"),
+    ],
 )
-def test_what_is_neither_a_word_nor_json_is_an_error(text: str) -> None:
-    with pytest.raises(InvalidOffset, match="startingOffsets"):
+def test_what_is_neither_a_word_nor_json_is_an_error_that_says_where_it_belongs(
+    text: str, advice: str
+) -> None:
+    with pytest.raises(InvalidOffset, match="startingOffsets") as caught:
         spec(text)
+    assert advice in caught.value.remedy
 
 
 @pytest.mark.fault(99)
