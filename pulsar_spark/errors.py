@@ -721,7 +721,7 @@ class AuthenticationError(BrokerError):
 
     Cause: a wrong or expired token, the wrong authentication method, or an unknown certificate.
 
-    Remedy: check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have
+    Remedy: check pulsar.client.authPluginClassName and pulsar.client.authParams; a token may have
     expired.
     """
 

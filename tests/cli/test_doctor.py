@@ -409,7 +409,7 @@ def test_a_token_that_is_accepted(examine: Examine, tmp_path: Path) -> None:
     with EmbeddedBroker(authenticate=lambda *given: given == wanted) as broker:
         report = examine(broker.service_url, "--token-file", str(tmp_path / "token"))
     assert report.status == 0
-    assert "took the token" in report.steps["authenticate"]["detail"]
+    assert "accepted the connection with the token" in report.steps["authenticate"]["detail"]
 
 
 def web_token(**claims: object) -> str:
@@ -477,7 +477,7 @@ def test_a_token_in_use_is_told_its_role_and_that_it_expires_within_a_day(
         report = with_token(examine, web_token(sub="etl", **claims), accepted=True)
         step = report.steps["authenticate"]
         assert (report.status, step["status"]) == (0, "ok")
-        assert "took the token of role etl" in step["detail"]
+        assert "accepted the connection with the token of role etl" in step["detail"]
         assert ("It expires in 5.0 hours" in step["remedy"]) == warned, claims
 
 

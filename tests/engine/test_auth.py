@@ -129,6 +129,27 @@ def test_a_token_file_that_is_gone_or_empty_is_an_error_that_names_it(tmp_path: 
     file.write_text("\n")
     with pytest.raises(AuthenticationError, match="empty"):
         provider.auth_data()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(AuthenticationError, match="which they may read"):
+        provider.auth_data()
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("form", ["Bearer canary", "bearer\tcanary", "token:canary"])
+def test_a_token_that_is_read_with_its_header_is_an_error_that_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(form)
+    monkeypatch.setenv("PULSAR_TOKEN", form)
+    for place, provider in (
+        (str(file), TokenAuth(token_file=str(file))),
+        ("PULSAR_TOKEN", TokenAuth(token_variable="PULSAR_TOKEN")),
+    ):
+        with pytest.raises(AuthenticationError, match=f"{place} begins with Bearer") as caught:
+            provider.auth_data()
+        assert "canary" not in str(caught.value)
 
 
 def test_basic_authentication_joins_user_and_password() -> None:

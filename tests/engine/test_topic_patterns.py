@@ -69,6 +69,11 @@ def test_a_dot_in_the_namespace_is_a_dot() -> None:
     ]
 
 
+def test_a_shells_pattern_is_told_how_to_write_it() -> None:
+    with pytest.raises(OptionError, match=r"Write \.\* for any characters"):
+        TopicPattern.parse("*orders")
+
+
 @pytest.mark.fault(99)
 @pytest.mark.parametrize(
     "wrong",

@@ -201,7 +201,9 @@ def check_send_schema_and_lag(commands: Commands, folder: Path) -> None:
 def check_what_the_doctor_tells_of_tokens_and_permissions(commands: Commands) -> None:
     _, text = commands.run("consumer", "doctor", "--topic", "orders")
     steps = {step["name"]: step for step in json.loads(text)["steps"]}
-    assert "took the token of role consumer" in steps["authenticate"]["detail"]
+    assert (
+        "accepted the connection with the token of role consumer" in steps["authenticate"]["detail"]
+    )
     granting = "grant-permission public/default --role consumer --actions produce"
     assert steps["write"]["remedy"].endswith(granting)
     assert "Pulsar Server " in steps["handshake"]["detail"]

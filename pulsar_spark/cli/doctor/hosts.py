@@ -210,7 +210,10 @@ class Hosts(Closing):
         method = self._auth.method_name
         if method == "none":
             return f"{host} wants no credentials"
-        return f"{host} took {token_of(self._auth) or f'the {method}'}"
+        given = token_of(self._auth) or f"the {method} login"
+        return (
+            f"{host} accepted the connection with {given}; one without authentication accepts any"
+        )
 
     def _login(self, host: str) -> _Login:
         """Return the connection that a host accepted, or why it did not; tries once.

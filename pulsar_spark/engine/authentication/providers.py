@@ -29,6 +29,8 @@ from pulsar_spark.protocol.validation import is_unicode
 T = TypeVar("T")
 
 _MAX_TOKEN = 1024 * 1024
+# What belongs to a header, or to an option, before a token.
+_FORM = re.compile(rb"bearer\s|token:", re.IGNORECASE)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
 
 
@@ -103,22 +105,33 @@ class TokenAuth:
                     "It has to be set on every machine that runs tasks: "
                     f"spark.executorEnv.{self._variable}.",
                 )
-            return value.encode()
+            return _alone(value.encode(), f"the environment variable {self._variable}")
         if self._file is None:
             return (self._token or "").encode()
+        place = f"the token file {redact(self._file)}"
         try:
             with Path(self._file).open("rb") as file:
                 token = file.read(_MAX_TOKEN).strip()
         except OSError as error:
+            lacks = isinstance(error, FileNotFoundError)
             raise AuthenticationError(
-                f"the token file {redact(self._file)} cannot be read: {error.strerror}",
-                "The file is read on every machine that runs tasks: put it there.",
+                f"{place} cannot be read: {error.strerror}",
+                "It has to be a file on every machine that runs tasks"
+                f"{': put it there' if lacks else ', which they may read'}.",
             ) from None
         if not token:
-            raise AuthenticationError(
-                f"the token file {redact(self._file)} is empty", "Write the token into it."
-            )
-        return token
+            raise AuthenticationError(f"{place} is empty", "Write the token into it.")
+        return _alone(token, place)
+
+
+def _alone(token: bytes, place: str) -> bytes:
+    """Return a token; raises AuthenticationError for the form of a header or an option."""
+    if _FORM.match(token):
+        raise AuthenticationError(
+            f"{place} begins with Bearer or token:, which is not a part of the token",
+            "Leave the token alone in it.",
+        )
+    return token
 
 
 class BasicAuth:

@@ -46,7 +46,10 @@ class TopicPattern:
         try:
             re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            raise OptionError(f"topicsPattern is not a regular expression: {error}") from None
+            raise OptionError(
+                f"topicsPattern is not a regular expression: {error}",
+                "Write .* for any characters: .*orders, where a shell has *orders.",
+            ) from None
         if "://" in text:
             return cls(_namespace_of_full(text), text, local=False)
         parts = text.split("/", 2)

@@ -112,8 +112,10 @@ class Planner:
             raise with_near_topics(self._lookup, error, name)
         if not found.topics and (pattern := self._options.pattern) is not None:
             raise TopicNotFound(
-                f"no topic of the namespace {pattern.namespace} matches topicsPattern",
-                "Check the pattern; system topics and non-persistent ones never match.",
+                f"no topic of the namespace {pattern.namespace} matches topicsPattern="
+                f"{pattern.regex}",
+                "It is a regular expression for the whole name, such as orders.* for all that "
+                "begin so; system topics and non-persistent ones never match.",
             )
         return found.topics
 
@@ -546,10 +548,10 @@ class Planner:
             self._check_before(topic, bound.message_id, first, extent)
         elif end > entry_end(extent.last):
             logger.warning(
-                "%s: endingOffsets is %s, but the topic ends at %s: the read ends there",
+                "%s: endingOffsets is %s, but %s: the read ends there",
                 topic,
                 bound.message_id,
-                end_position(extent.last),
+                _end_of(extent),
             )
 
     def _check_before(
@@ -557,7 +559,8 @@ class Planner:
     ) -> None:
         """Report a message before a topic's first one, unless it is of an aborted transaction."""
         if not extent.stores_from(Position(message_id.ledger_id, message_id.entry_id)):
-            self._lost(topic, message_id, f"its first message that is kept is at {first.start}")
+            kept = f"{first.start.ledger_id}:{first.start.entry_id}"
+            self._lost(topic, message_id, f"its first message that is kept is {kept}")
 
     def _check_behind(
         self, topic: str, message_id: MessageIdAdv, first: FoundEntry | None, extent: Extent
@@ -566,23 +569,34 @@ class Planner:
         (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
         # On a topic without any message left, a deleted ledger seems to be there.
         if first is None or last is None or message_id.entry_id > last:
-            self._lost(topic, message_id, f"it ends at {end_position(extent.last)}")
+            with_topic = extent.last.entry_id >= 0
+            self._lost(topic, message_id, _end_of(extent), with_topic=with_topic)
 
-    def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
+    def _lost(
+        self, topic: str, message_id: MessageIdAdv, what: str, *, with_topic: bool = False
+    ) -> None:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
         own = TopicName.parse(topic).partition_index
         if message_id.partition not in (-1, own) and own >= 0:
             what += f"; its id is of partition {message_id.partition}"
+        by = "" if with_topic else "by retention, time to live or "
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
-            "It was deleted by retention, time to live or with the topic, or the id is of another "
-            "topic. Give another offset, or set failOnDataLoss=false to read what is there.",
+            f"It was deleted {by}with the topic, or the id is of another one. Give another offset, "
+            "or set failOnDataLoss=false to read what is there.",
             topic=topic,
             message_id=message_id,
         )
         report_loss(error, fail=self._options.fail_on_data_loss)
+
+
+def _end_of(extent: Extent) -> str:
+    """Return where a topic ends, as users write ids."""
+    last = extent.last
+    is_empty = last.entry_id < 0
+    return "it is empty" if is_empty else f"its last message is {last.ledger_id}:{last.entry_id}"
 
 
 def is_unused(topic: str, result: object) -> bool:
