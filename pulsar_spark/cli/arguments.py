@@ -50,9 +50,23 @@ def add_command(
         # An abbreviated `--token` must not be read as --token-file and printed as a file's name.
         allow_abbrev=False,
     )
+    parser.register("action", None, _Once)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run, parser=parser)
     return parser
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one."""
+
+    def __call__(
+        self, _: object, namespace: argparse.Namespace, value: object, flag: str | None = None
+    ) -> None:
+        given = namespace.__dict__.setdefault("given", set())
+        if flag is not None and flag in given:
+            raise argparse.ArgumentError(self, "give it once")
+        given.add(flag)
+        setattr(namespace, self.dest, value)
 
 
 def add_connection(

@@ -68,7 +68,14 @@ _PROGRAM = "pulsar-spark"
 _SHELLS = ("bash", "zsh", "tcsh")
 
 # Below this similarity of two names, from 0 to 1, a suggestion would mislead.
-_SIMILAR = 0.6
+_SIMILAR = 0.8
+# What other programs call an argument, or what is not so similar.
+_ALIASES = {
+    "--limit": "--count",
+    "--from": "--option startingOffsets=earliest",
+    "--start": "--option startingOffsets=earliest",
+    "--token": "--token-file",
+}
 # A word such as a topic's name: not so long that it is likely to be a credential.
 _SHOWABLE = re.compile(r"[A-Za-z0-9._:/-]{1,40}")
 _NAMESPACE = re.compile(r"[^/:]+/[^/:]+")
@@ -145,13 +152,13 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
     flags = [text for action in known._actions for text in action.option_strings]
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     if names:
-        near = [find for name in names for find in get_close_matches(name, flags, 1, _SIMILAR)]
+        near = [find for name in names for find in _near(name, flags)]
         told = f"unrecognized arguments: {', '.join(names)}"
         return f"{told}; did you mean {' and '.join(near)}?" if near else told
     word = words[0]
     if not _SHOWABLE.fullmatch(word) or redact(word) != word:
         return "there is a word that belongs to no argument"
-    near = get_close_matches(f"--{word}", flags, 1, _SIMILAR)
+    near = [f"--{word}"] if f"--{word}" in flags else []
     # A name with one slash is that of a namespace; no topic's has.
     flag = "--namespace" if _NAMESPACE.fullmatch(word) else "--topic"
     if "--message" in flags:
@@ -161,6 +168,21 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
         near = [f"{flag} {word}"]
     told = f"the word {word!r} belongs to no argument"
     return f"{told}; did you mean {near[0]}?" if near else told
+
+
+def _near(name: str, flags: Sequence[str]) -> list[str]:
+    alias = _ALIASES.get(name, "")
+    if alias.partition(" ")[0] in flags:
+        return [alias]
+    return get_close_matches(name, flags, 1, _SIMILAR)
+
+
+def _check_first(words: Sequence[str], top: argparse.ArgumentParser) -> None:
+    """End with an error if a command's argument is before the command."""
+    name = words[0].partition("=")[0] if len(words) > 1 else ""
+    known = [text for action in top._actions for text in action.option_strings]
+    if name.startswith("--") and not any(flag.startswith(name) for flag in known):
+        top.error(f"write {name} after the command")
 
 
 class _Log(logging.Handler):
@@ -203,6 +225,7 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
     program = Path(sys.argv[0]).name
     try:
         top = parser(program) if program == _PROGRAM else parser()
+        _check_first(sys.argv[1:] if arguments is None else arguments, top)
         chosen, unknown = top.parse_known_args(arguments)
         if unknown:
             known = getattr(chosen, "parser", top)

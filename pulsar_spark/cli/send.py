@@ -71,6 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.options.write import producer_options
 
+    names = [name for name, _ in arguments.property]
+    if len(set(names)) < len(names):
+        raise OptionError("a property is given twice", "Messages have one value for each name.")
     values = resolved(given_options(arguments), Scope.WRITE, uses=("topic", "pulsar.producer."))
     if values["deliveryGuarantee"] == "exactly-once":
         raise OptionError(

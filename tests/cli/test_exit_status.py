@@ -56,6 +56,11 @@ TABLE = [
         Status.WRONG_USAGE,
         "a property is written KEY=VALUE",
     ),
+    (
+        "send t --service-url URL --message x --property a=b --property a=b",
+        Status.WRONG_USAGE,
+        "a property is given twice",
+    ),
     ("send a/b --service-url URL --message x", Status.WRONG_USAGE, "error:"),
     ("lag --service-url URL", Status.WRONG_USAGE, "--checkpoint"),
     ("lag --service-url URL --checkpoint /nowhere", Status.WRONG_USAGE, "/nowhere"),
@@ -96,6 +101,18 @@ TABLE = [
     ("peek --service-url URL etl/raw", Status.WRONG_USAGE, "'etl/raw' belongs to no argument\n"),
     (f"peek {ON_A_TOPIC} follow", Status.WRONG_USAGE, "'follow' belongs to no argument; did you"),
     (f"peek {ON_A_TOPIC} follow", Status.WRONG_USAGE, "did you mean --follow?"),
+    *(
+        (f"peek --service-url URL {word}", Status.WRONG_USAGE, f"did you mean --topic {word}?")
+        for word in ("plain", "logs", "json-topic", "option1")
+    ),
+    (f"peek {ON_A_TOPIC} --limit 3", Status.WRONG_USAGE, "did you mean --count?"),
+    (f"peek {ON_A_TOPIC} --from x", Status.WRONG_USAGE, "mean --option startingOffsets=earliest?"),
+    ("schema t --version 3", Status.WRONG_USAGE, "unrecognized arguments: --version\n"),
+    ("lag --checkpoint c --subscription s", Status.WRONG_USAGE, "arguments: --subscription\n"),
+    ("--service-url URL topics", Status.WRONG_USAGE, "write --service-url after the command"),
+    ("--service-url=URL topics", Status.WRONG_USAGE, "write --service-url after the command"),
+    ("schema --topic a --topic b", Status.WRONG_USAGE, "--topic: give it once"),
+    ("peek --count 10 --count=10 --topic t", Status.WRONG_USAGE, "--count: give it once"),
     ("topics --service-url URL --namespace a/b", Status.DONE, "a/b has no topics"),
     ("topics --service-url URL --namespace a/b --require", Status.FAILED, "a/b has no topics"),
     ("topics --service-url URL --pattern zz.* --require", Status.FAILED, "topic that matches"),
@@ -152,7 +169,7 @@ TABLE = [
         Status.WRONG_USAGE,
         "the folder of checkpointLocation",
     ),
-    ("subscriptions --service-url URL --checkpoint s3://b/f", Status.WRONG_USAGE, "Copy the"),
+    ("subscriptions --service-url URL --checkpoint s3://b/f", Status.WRONG_USAGE, "or name the"),
     ("topics --service-url URL --topic a --pattern b", Status.WRONG_USAGE, "used together"),
     ("topics --service-url URL --pattern (", Status.WRONG_USAGE, "not a regular expression"),
     (
