@@ -156,6 +156,9 @@ def take(buffer: bytearray) -> RestRequest | None:
 
     Raises Failure for what is too long, or no request.
     """
+    if buffer and not buffer[:1].isalpha():
+        # A client of another protocol would wait for more.
+        raise Failure(HTTPStatus.BAD_REQUEST, "This is no request")
     end = buffer.find(_HEAD_END)
     if end > MAX_HEAD or (end < 0 and len(buffer) > MAX_HEAD):
         raise Failure(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"At most {MAX_HEAD} bytes")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pulsar_spark.client import AuthenticationToken, InitialPosition, PulsarClient
-from pulsar_spark.errors import LocalProtocolError
+from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rest import connection
 from tests.support.certificates import Authority
@@ -169,6 +169,15 @@ def test_connections_are_bounded(broker: EmbeddedBroker) -> None:
         with opened(broker) as late:
             assert is_closed(late)
         assert asked(first, "GET", HEALTH) == 200
+
+
+def test_a_client_that_takes_it_for_a_broker_is_told_at_once(broker: EmbeddedBroker) -> None:
+    address = urlsplit(broker.admin_url).netloc
+    with (
+        PulsarClient(f"pulsar://{address}", operation_timeout_seconds=SECONDS) as client,
+        pytest.raises(RemoteProtocolError, match="the peer speaks HTTP, not Pulsar"),
+    ):
+        client.get_topic_partitions("t")
 
 
 def test_the_broker_ends_its_connections_when_it_stops(start_broker: Start) -> None:

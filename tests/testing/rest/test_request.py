@@ -56,6 +56,9 @@ def test_requests_on_one_connection_follow_each_other() -> None:
         (b"nonsense\r\n\r\n", 400),
         (b"GET http://[/ HTTP/1.1\r\n\r\n", 400),
         (b"\r\n\r\n", 400),
+        # A Pulsar client's first frame, and TLS.
+        (b"\0\0\0\x0c", 400),
+        (b"\x16\x03\x01", 400),
     ],
 )
 def test_what_is_too_large_or_no_request_is_refused(data: bytes, status: int) -> None:
