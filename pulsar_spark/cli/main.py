@@ -72,8 +72,8 @@ _SIMILAR = 0.8
 # What other programs call an argument, or what is not so similar.
 _ALIASES = {
     "--limit": "--count",
-    "--from": "--option startingOffsets=earliest",
-    "--start": "--option startingOffsets=earliest",
+    "--from": "--first",
+    "--start": "--first",
     "--token": "--token-file",
 }
 # A word such as a topic's name: not so long that it is likely to be a credential.
@@ -171,10 +171,8 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
 
 
 def _near(name: str, flags: Sequence[str]) -> list[str]:
-    alias = _ALIASES.get(name, "")
-    if alias.partition(" ")[0] in flags:
-        return [alias]
-    return get_close_matches(name, flags, 1, _SIMILAR)
+    alias = _ALIASES.get(name)
+    return [alias] if alias in flags else get_close_matches(name, flags, 1, _SIMILAR)
 
 
 def _check_first(words: Sequence[str], top: argparse.ArgumentParser) -> None:

@@ -106,7 +106,8 @@ TABLE = [
         for word in ("plain", "logs", "json-topic", "option1")
     ),
     (f"peek {ON_A_TOPIC} --limit 3", Status.WRONG_USAGE, "did you mean --count?"),
-    (f"peek {ON_A_TOPIC} --from x", Status.WRONG_USAGE, "mean --option startingOffsets=earliest?"),
+    (f"peek {ON_A_TOPIC} --from x", Status.WRONG_USAGE, "did you mean --first?"),
+    ("send t --from x", Status.WRONG_USAGE, "unrecognized arguments: --from\n"),
     ("schema t --version 3", Status.WRONG_USAGE, "unrecognized arguments: --version\n"),
     ("lag --checkpoint c --subscription s", Status.WRONG_USAGE, "arguments: --subscription\n"),
     ("--service-url URL topics", Status.WRONG_USAGE, "write --service-url after the command"),
