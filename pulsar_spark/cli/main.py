@@ -171,7 +171,7 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
 
 
 def _near(name: str, flags: Sequence[str]) -> list[str]:
-    alias = _ALIASES.get(name)
+    alias = _ALIASES.get(name, name)
     return [alias] if alias in flags else get_close_matches(name, flags, 1, _SIMILAR)
 
 
