@@ -26,32 +26,10 @@ _LAZY = {
     "lag": "pulsar_spark.progress",
 }
 
-LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
-"""Environment variable with the minimum level of log messages on stderr, such as INFO.
+if _level := os.environ.get("PULSAR_SPARK_LOG_LEVEL"):
+    from pulsar_spark.logs import show_log
 
-Spark's Python workers only show warnings, and nobody can configure their logging.
-"""
-
-
-def _show_log(level: str) -> None:
-    """Log to stderr from a level on, unless logging is already configured."""
-    import logging
-
-    logger = logging.getLogger(__name__)
-    try:
-        logger.setLevel(level.strip().upper())
-    except ValueError:
-        logger.warning("%s is not a level such as INFO: it is ignored", LOG_LEVEL_VARIABLE)
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    # With logging configured, its own handlers print the lines.
-    handler.addFilter(lambda _: not logging.getLogger().handlers)
-    logger.addHandler(handler)
-
-
-if _level := os.environ.get(LOG_LEVEL_VARIABLE):
-    _show_log(_level)
+    show_log(_level)
 
 
 def __getattr__(name: str) -> Any:

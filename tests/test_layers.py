@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"errors", "cli"},
     "pytest_plugin": {"testing"},
     "__init__": {
-        *("errors", "protocol", "engine", "schema", "client", "spark", "progress", "testing"),
+        *("errors", "logs", "protocol", "engine", "schema", "client", "spark", "progress"),
+        "testing",
     },
 }
 

@@ -33,7 +33,7 @@ from pulsar_spark.spark.reading.batch_reader import (
 )
 from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.value_types import ValueType
-from pulsar_spark.spark.workers import keep_modules
+from pulsar_spark.spark.workers import prepare
 from pulsar_spark.spark.writing.writers import PulsarBatchWriter, stream_writer
 
 
@@ -57,7 +57,7 @@ class PulsarDataSource(DataSource):
     _value_schema: str | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        keep_modules()
+        prepare()
         super().__init__(options)
 
     @classmethod

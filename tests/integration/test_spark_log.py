@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pulsar_spark import LOG_LEVEL_VARIABLE
+from pulsar_spark.logs import LOG_LEVEL_VARIABLE
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import store_many
 
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 url, folder = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.getOrCreate()
-given = {"service.url": url, "topic": "t", "startingOffsets": "earliest"}
+given = {"service.url": url, "topic": "t", "startingTime": "1796003450"}
 stream = spark.readStream.format("pulsar").options(**given).load()
 writer = stream.writeStream.format("noop").option("checkpointLocation", folder)
 query = writer.trigger(availableNow=True).start()
@@ -52,3 +53,5 @@ def test_the_counts_of_tasks_are_in_the_log_of_workers(tmp_path: Path, level: st
     assert "ROWS 25" in done.stdout
     line = "a task has read 25 messages"
     assert (line in done.stderr) == (level is not None)
+    warning = r"^\d{4}-\d\d-\d\d [\d:,]+ WARNING pulsar_spark\.\S+: startingTime=1796003450"
+    assert re.search(warning, done.stderr, re.MULTILINE)

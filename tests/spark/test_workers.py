@@ -23,14 +23,14 @@ from tests.spark.topics import store
 def frozen() -> Iterator[Callable[[], int]]:
     """Return how many objects were frozen since the test began."""
     before = gc.get_freeze_count()
-    workers.keep_modules.cache_clear()
+    workers.prepare.cache_clear()
     yield lambda: gc.get_freeze_count() - before
-    workers.keep_modules.cache_clear()
+    workers.prepare.cache_clear()
     gc.unfreeze()
 
 
 def test_outside_of_a_worker_nothing_is_frozen(frozen: Callable[[], int]) -> None:
-    workers.keep_modules()
+    workers.prepare()
     assert frozen() == 0
 
 
@@ -40,11 +40,11 @@ def test_a_worker_freezes_its_modules_once(
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name="pyspark.daemon")  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    workers.keep_modules()
+    workers.prepare()
     after_first = frozen()
     assert after_first > 10_000
     made_later = [[number] for number in range(1000)]
-    workers.keep_modules()
+    workers.prepare()
     assert frozen() <= after_first
     assert len(made_later) == 1000
 

@@ -32,7 +32,7 @@ from pulsar_spark.spark.reading.partition_reader import read_partition
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, Topics
 from pulsar_spark.spark.value_types import ValueType
-from pulsar_spark.spark.workers import keep_modules
+from pulsar_spark.spark.workers import prepare
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ class PulsarBatchReader(DataSourceReader):
 
         Raises as `Planner`, and OptionError for a schema that does not match the topics.
         """
-        keep_modules()
+        prepare()
         with ClientContext.shared(self._options.client) as context:
             planner = Planner(context, self._options)
             found, self._found = self._found, None
@@ -198,7 +198,7 @@ class PulsarBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a task."""
-        keep_modules()
+        prepare()
         # If nothing is planned, Spark adds an empty partition itself.
         if not isinstance(partition, PulsarInputPartition):
             return iter(())

@@ -42,7 +42,7 @@ from pulsar_spark.spark.compat import (
     streams_are_arrow,
 )
 from pulsar_spark.spark.options.write import WriteOptions
-from pulsar_spark.spark.workers import keep_modules
+from pulsar_spark.spark.workers import prepare
 from pulsar_spark.spark.writing.columns import leaves, plan_columns
 from pulsar_spark.spark.writing.exactly_once import abort_unit, check_sink, commit_unit
 from pulsar_spark.spark.writing.sink_records import Unit
@@ -155,7 +155,7 @@ class CheckedWriter:
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task; returns when they are acknowledged."""
-        keep_modules()
+        prepare()
         return write_task(self._plan, batches)
 
 

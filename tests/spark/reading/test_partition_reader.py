@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark import LOG_LEVEL_VARIABLE as VARIABLE
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import ChecksumMismatch, DataLossError, TopicNotFound
+from pulsar_spark.logs import LOG_LEVEL_VARIABLE as VARIABLE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.schema.table.record_batches import Projection
 from pulsar_spark.spark.options.read import ReadOptions, parse_read_options
