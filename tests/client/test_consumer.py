@@ -1229,7 +1229,9 @@ def test_what_goes_on_within_an_encrypted_batch_is_given_it_as_it_is(
     consume = ConsumerCryptoFailureAction.CONSUME
     with client.create_reader(topic, within, crypto_failure_action=consume) as reader:
         assert reader.read_next(RECEIVE_MS).data() == b"sealed"
-    with client.subscribe(topic, "s", crypto_failure_action=consume) as consumer:
+    with client.subscribe(
+        topic, "s", crypto_failure_action=consume, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
         consumer.seek(within)
         message = consumer.receive(RECEIVE_MS)
         assert message.data() == b"sealed"
