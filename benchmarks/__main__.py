@@ -205,7 +205,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
     parser.add_argument("--alone", action="store_true", help="leave out others than ours")
     parser.add_argument(
-        "--conf", action="append", default=[], type=key_and_value, metavar="KEY=VALUE",
+        "--conf", action="append", default=[], type=key_and_value("a setting"),
+        metavar="KEY=VALUE",
         help="a setting of Spark for our source and the trivial one; can be repeated",
     )  # fmt: skip
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import WARM_UPS, alternate
+from benchmarks.__main__ import WARM_UPS, alternate, parse
 from benchmarks.contenders import DRAIN, OURS, SCALA, Contender
 from benchmarks.measure import Measurement, compile_seconds_of
 from benchmarks.workloads import Workload
@@ -53,3 +53,8 @@ def test_of_a_jvm_the_times_of_its_compilers_are_added(
 
     assert compile_seconds_of(tmp_path) == pytest.approx(0.4)
     assert compile_seconds_of(tmp_path / "ended") == 0
+
+
+def test_settings_of_spark_are_given_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--conf", "a=1", "--conf", "b=c=d"])
+    assert dict(parse().conf) == {"a": "1", "b": "c=d"}
