@@ -26,6 +26,7 @@ _LAZY = {
     "lag": "pulsar_spark.progress",
 }
 
+# The name is `logs.LOG_LEVEL_VARIABLE`, which takes as long to import as all else here.
 if _level := os.environ.get("PULSAR_SPARK_LOG_LEVEL"):
     from pulsar_spark.logs import show_log
 

@@ -149,7 +149,7 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
 
     What follows an unknown flag may be a credential, and is not shown.
     """
-    flags = [text for action in known._actions for text in action.option_strings]
+    flags = _flags(known)
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     if names:
         near = [find for name in names for find in _near(name, flags)]
@@ -170,6 +170,10 @@ def _not_understood(words: Sequence[str], known: argparse.ArgumentParser) -> str
     return f"{told}; did you mean {near[0]}?" if near else told
 
 
+def _flags(known: argparse.ArgumentParser) -> list[str]:
+    return [text for action in known._actions for text in action.option_strings]
+
+
 def _near(name: str, flags: Sequence[str]) -> list[str]:
     alias = _ALIASES.get(name, name)
     return [alias] if alias in flags else get_close_matches(name, flags, 1, _SIMILAR)
@@ -178,8 +182,7 @@ def _near(name: str, flags: Sequence[str]) -> list[str]:
 def _check_first(words: Sequence[str], top: argparse.ArgumentParser) -> None:
     """End with an error if a command's argument is before the command."""
     name = words[0].partition("=")[0] if len(words) > 1 else ""
-    known = [text for action in top._actions for text in action.option_strings]
-    if name.startswith("--") and not any(flag.startswith(name) for flag in known):
+    if name.startswith("--") and not any(flag.startswith(name) for flag in _flags(top)):
         top.error(f"write {name} after the command")
 
 

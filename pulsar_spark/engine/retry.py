@@ -92,7 +92,7 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
     A temporary error, such as an attempt without an answer, is raised only if the deadline leaves
     no time for another attempt.
     """
-    backoff: Backoff | None = None
+    backoff = Backoff(maximum=_RETRY_MAXIMUM)
     attempts = 0
     before: PulsarError | None = None
     while True:
@@ -100,7 +100,6 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
             return (yield from attempt(deadline))
         except PulsarError as error:
             attempts += 1
-            backoff = backoff or Backoff(maximum=_RETRY_MAXIMUM)
             delay = backoff.next()
             if not can_pass(error):
                 raise

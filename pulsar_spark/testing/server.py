@@ -29,7 +29,7 @@ _BACKLOG = 1024
 # that reconnects could be assigned the broker's own port, and so connect to itself.
 _OWN_PORTS = range(20_000, 32_000)
 # What clients of this process remember of a broker must never be taken for the next broker's.
-_next_ports = cycle(random.SystemRandom().sample(_OWN_PORTS, len(_OWN_PORTS)))
+_next_ports = cycle(random.Random().sample(_OWN_PORTS, len(_OWN_PORTS)))
 _ATTEMPTS = 20
 _STOP_TIMEOUT = 5.0
 _ACCEPTING_TURNS = 4

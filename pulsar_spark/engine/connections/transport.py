@@ -188,7 +188,7 @@ class Transport:
                 break
             except OSError as error:
                 raise self._lost(error) from None
-            while first < len(rest) and sent >= (size := len(rest[first])):
+            while first < len(rest) and sent >= (size := _size(rest[first])):
                 sent -= size
                 first += 1
             if sent:
@@ -305,7 +305,7 @@ class WriteQueue:
     def _add(self, buffers: Iterable[Buffer]) -> int:
         begin = len(self._queue)
         self._queue.extend(buffers)
-        size = sum(map(len, self._queue[begin:]))
+        size = sum(map(_size, self._queue[begin:]))
         self._put += size
         return size
 
@@ -373,7 +373,7 @@ class WriteQueue:
                 return False
             self._unsent = data
             rest = transport.send_some(data)
-            self._written += size - sum(map(len, rest))
+            self._written += size - sum(map(_size, rest))
             self._unsent = rest
             if not rest:
                 self._no_progress_since = None
@@ -412,6 +412,10 @@ class _Tally:
         while self._ends and self._ends[0][0] <= written:
             self._waiting -= self._ends.popleft()[1]
         return self._waiting
+
+
+def _size(buffer: Buffer) -> int:
+    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _open(

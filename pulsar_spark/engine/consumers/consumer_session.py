@@ -16,7 +16,6 @@ import contextlib
 import os
 import random
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -59,6 +58,7 @@ _TURN_PAUSE = 0.02
 _MAX_TURN_PAUSE = 0.5
 # How readers and probes subscribe.
 _NO_OPTIONS = ConsumerOptions("none")
+# Made once: most sessions close with nothing left to fail, and what fails gets a copy.
 _LEFT = ClosedError("the consumer is closed")
 
 P = ParamSpec("P")
@@ -174,14 +174,13 @@ class ConsumerSession(Closing):
         """
         # With less than the time left, so that the broker's refusal is said, not the timeout.
         wait = min(_TURN_SECONDS, deadline.remaining() / 2) if self.wanted.in_turn else 0.0
-        until, backoff = time.monotonic() + wait, None
+        patience, backoff = Deadline(wait), Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
         while True:
             try:
                 return (yield from self._subscribe(deadline))
             except (ConsumerBusy, NotAllowed):
-                backoff = backoff or Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
                 pause = backoff.next()
-                if until - time.monotonic() <= pause:
+                if patience.remaining() <= pause:
                     raise
             yield Pause(pause)
 

@@ -761,13 +761,13 @@ class Registrar(Attaching["tuple[ProducerSession, pb.CommandProducerSuccess]"]):
         found = yield from self._while_busy(lambda: self._open(connection, deadline), deadline)
         try:
             # Whatever happens to the topic from now on ends the session.
-            yield from self._check_stored(deadline)
+            yield from self._check_kept(deadline)
         except BaseException:
             found[0].close_quietly()
             raise
         return found
 
-    def _check_stored(self, deadline: Deadline) -> Operation[None]:
+    def _check_kept(self, deadline: Deadline) -> Operation[None]:
         """Raise TopicLost if what was acknowledged last is gone: the topic may be another one."""
         last = self._owner.last_message_id
         if not self._stays_stored or last is None:

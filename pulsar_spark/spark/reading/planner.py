@@ -59,6 +59,8 @@ from pulsar_spark.spark.value_types import (
 
 logger = get_logger(__name__)
 
+_REMOVED = "by retention, time to live or with the topic"
+
 T = TypeVar("T")
 
 Topics = Mapping[str, Sequence[str]]
@@ -569,22 +571,20 @@ class Planner:
         (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
         # On a topic without any message left, a deleted ledger seems to be there.
         if first is None or last is None or message_id.entry_id > last:
-            with_topic = extent.last.entry_id >= 0
-            self._lost(topic, message_id, _end_of(extent), with_topic=with_topic)
+            # What retention removes is before the last message.
+            how = _REMOVED if extent.last.entry_id < 0 else "with the topic"
+            self._lost(topic, message_id, _end_of(extent), how)
 
-    def _lost(
-        self, topic: str, message_id: MessageIdAdv, what: str, *, with_topic: bool = False
-    ) -> None:
+    def _lost(self, topic: str, message_id: MessageIdAdv, what: str, how: str = _REMOVED) -> None:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
         own = TopicName.parse(topic).partition_index
         if message_id.partition not in (-1, own) and own >= 0:
             what += f"; its id is of partition {message_id.partition}"
-        by = "" if with_topic else "by retention, time to live or "
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
-            f"It was deleted {by}with the topic, or the id is of another one. Give another offset, "
+            f"It was deleted {how}, or the id is of another one. Give another offset, "
             "or set failOnDataLoss=false to read what is there.",
             topic=topic,
             message_id=message_id,

@@ -206,20 +206,15 @@ def _accepted(place: SinkPlace, unit: Unit) -> Verdict:
     return Verdict.REPEATED if place.leaves_out(unit) or is_known else Verdict.ACCEPTED
 
 
-def _elsewhere(topics: str, mine: Decision) -> bool:
-    """Whether it writes to other topics than were written to; `topics` is "" if not known."""
-    return bool(topics and mine.written.messages) and mine.topics != topics
-
-
 def _repeated(place: SinkPlace, decision: Decision, done: Written, topics: str) -> Verdict:
     """Return the verdict on a unit that is committed: what comes again is the same, or may differ.
 
-    What is `done` was written to these `topics`.
+    What is `done` was written to these `topics`, "" if that is not known.
     """
     unit, mine = decision.unit, decision.written
     same, may_differ = done.is_same(mine), place.first_stays or place.accepts(unit, mine)
     why = "by another version, or with another schema"
-    if _elsewhere(topics, decision):
+    if topics and mine.messages and decision.topics != topics:
         if unit.run is not None and not may_differ:
             # Two writes of a job have one name by mistake. A stream may be moved.
             raise place.elsewhere(unit)
