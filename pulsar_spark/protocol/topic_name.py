@@ -122,7 +122,10 @@ class TopicName:
 
 
 # Streams read and write the names of all their topic partitions in each trigger.
-@lru_cache(maxsize=20_000)
+_CACHED_NAMES = 20_000
+
+
+@lru_cache(_CACHED_NAMES)
 def _parsed(text: str) -> TopicName:
     if len(text) > MAX_NAME_BYTES:
         raise _invalid(text, f"it has more than {MAX_NAME_BYTES} bytes")
@@ -198,6 +201,7 @@ def topics_hash(names: Iterable[str]) -> str:
     return crc32c(",".join(ordered).encode("utf-8", "surrogatepass")).to_bytes(4, "little").hex()
 
 
+@lru_cache(_CACHED_NAMES)
 def topic_of(name: str) -> str:
     """Return the full name of the topic that a partition is of, or of a topic itself.
 

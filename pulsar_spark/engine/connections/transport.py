@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import TypeAlias
@@ -188,7 +188,7 @@ class Transport:
                 break
             except OSError as error:
                 raise self._lost(error) from None
-            while first < len(rest) and sent >= (size := _size(rest[first])):
+            while first < len(rest) and sent >= (size := len(rest[first])):
                 sent -= size
                 first += 1
             if sent:
@@ -274,23 +274,23 @@ class WriteQueue:
         with self._turn:
             self._transport = transport
 
-    def put(self, buffers: Iterable[Buffer]) -> None:
+    def put(self, buffers: Sequence[Buffer]) -> None:
         """Queue payloads; their senders limit them."""
         with self._queue_lock:
             self._add(buffers)
 
-    def put_commands(self, buffers: Iterable[Buffer]) -> None:
+    def put_commands(self, buffers: Sequence[Buffer]) -> None:
         """Queue commands; if far too many wait already, the next flush raises ConnectionLost."""
         self._put_bounded(buffers, self._commands, MAX_COMMANDS, "takes no data")
 
-    def put_answers(self, buffers: Iterable[Buffer]) -> None:
+    def put_answers(self, buffers: Sequence[Buffer]) -> None:
         """Queue answers to the peer; too many unread ones are an error, as in `put_commands`."""
         self._put_bounded(
             buffers, self._answers, MAX_ANSWERS, "sends requests and takes no answers"
         )
 
     def _put_bounded(
-        self, buffers: Iterable[Buffer], tally: _Tally, limit: int, fault: str
+        self, buffers: Sequence[Buffer], tally: _Tally, limit: int, fault: str
     ) -> None:
         with self._queue_lock:
             size = self._add(buffers)
@@ -302,10 +302,9 @@ class WriteQueue:
         if self._fault is not None:
             raise self._fault
 
-    def _add(self, buffers: Iterable[Buffer]) -> int:
-        begin = len(self._queue)
+    def _add(self, buffers: Sequence[Buffer]) -> int:
         self._queue.extend(buffers)
-        size = sum(map(_size, self._queue[begin:]))
+        size = sum(map(len, buffers))
         self._put += size
         return size
 
@@ -373,7 +372,7 @@ class WriteQueue:
                 return False
             self._unsent = data
             rest = transport.send_some(data)
-            self._written += size - sum(map(_size, rest))
+            self._written += size - sum(map(len, rest))
             self._unsent = rest
             if not rest:
                 self._no_progress_since = None
@@ -412,10 +411,6 @@ class _Tally:
         while self._ends and self._ends[0][0] <= written:
             self._waiting -= self._ends.popleft()[1]
         return self._waiting
-
-
-def _size(buffer: Buffer) -> int:
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _open(
