@@ -231,6 +231,35 @@ def test_what_was_on_its_way_into_storage_when_the_connection_ended_is_not_lost(
         assert producer.counts.acknowledged == 3
 
 
+@pytest.mark.fault(87)
+def test_ids_that_do_not_grow_are_sent_again_if_the_broker_cannot_tell_whether_it_has_them() -> (
+    None
+):
+    """While a higher id is being stored, it knows of no lower one whether that is a duplicate."""
+    with topic() as (script, context, _):
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            known = -1 if len(script.producers) == 1 else 5
+            script.let_in(session, command, last_sequence_id=known)
+            return True
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if len(script.producers) > 1:
+                script.acknowledge(session, sent, duplicate=True)
+            elif sent.sequence_id == 3:
+                producer_id = sent.command.producer_id
+                session.send(brief.send_error(producer_id, 3, pb.UnknownError, "cannot tell"))
+            return True
+
+        script.on_producer, script.on_send = on_producer, on_send
+        producer = make(context)
+        for own_id in (5, 3):
+            producer.send(single(b"", sequence_id=own_id))
+        producer.close()
+        assert script.sequence_ids == [5, 3, 5, 3]
+        assert producer.counts.duplicates == 2
+
+
 @pytest.mark.fault(14, 21, 87)
 def test_a_loss_is_noticed_after_a_registration_that_ended_at_once_as_well() -> None:
     with topic() as (script, context, _):

@@ -411,6 +411,12 @@ class PendingQueue:
             return ReceiptVerdict.AHEAD
         return ReceiptVerdict.OLDEST
 
+    def holds(self, sequence_id: int) -> bool:
+        """Whether an entry with a sequence id is pending; those that users give need not grow."""
+        return any(
+            sends.sequence_id <= sequence_id <= sends.highest_sequence_id for sends in self._sends
+        )
+
     def follows_oldest(self, sequence_id: int) -> bool:
         """Whether a receipt that is ahead is for the entry after the oldest."""
         first, *rest = islice(self._sends, 2)
@@ -824,7 +830,7 @@ class InflightWindow:
         """The error for entries of a transaction that may be stored already."""
         return ConnectionLost(
             f"the receipts of {len(self.pending)} entries are lost, and they may not be sent again "
-            f"in transaction {txn}, which could store them twice",
+            f"in transaction {txn}, which could store them twice{self._last_trouble()}",
             "Spark runs the task again, in a new transaction, up to spark.task.maxFailures "
             "times. With deduplication on the topic the task can continue.",
             **self._describe(),
@@ -839,9 +845,10 @@ class InflightWindow:
         )
 
     def _late(self, what: str, remedy: str) -> OperationTimeout:
-        trouble = self._trouble()
-        if trouble is not None:
-            what += f"; the last error was: {trouble.what}"
-        error = OperationTimeout(what, remedy, **self._describe())
-        error.__cause__ = trouble
+        error = OperationTimeout(what + self._last_trouble(), remedy, **self._describe())
+        error.__cause__ = self._trouble()
         return error
+
+    def _last_trouble(self) -> str:
+        trouble = self._trouble()
+        return "" if trouble is None else f"; the last error was: {trouble.what}"

@@ -792,7 +792,9 @@ class TopicProducer:
         with self._window.changed:
             if session is not self._session:
                 return
-            verdict = self._window.pending.judge(command.sequence_id)
+            pending = self._window.pending
+            verdict = pending.judge(command.sequence_id)
+            is_over = verdict is ReceiptVerdict.BEHIND and not pending.holds(command.sequence_id)
         error = session.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, NotAllowed):
             self._on_refusal(session, command.sequence_id, error)
@@ -802,7 +804,7 @@ class TopicProducer:
             isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
             self.give_up(error)
-        elif verdict is not ReceiptVerdict.BEHIND:
+        elif not is_over:
             logger.warning("%s; the pending messages are sent again", error)
             self.on_lost(session, error, close_first=True)
 

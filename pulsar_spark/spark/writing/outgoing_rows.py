@@ -71,6 +71,8 @@ class RowConverter:
         """Rows split so far."""
         self.brings_sequence_ids = False
         """Whether any row had a sequence id so far."""
+        self.sequence_ids_grow = True
+        """Whether each row of a topic had a greater sequence id than the one before so far."""
         self.digest = Digest() if digests else None
         """That of the rows converted so far, if it is wanted."""
 
@@ -131,7 +133,7 @@ class RowConverter:
             self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
         )
         own_ids = None if sequence_ids is None else sequence_ids.to_pylist()
-        if self._ids_grow:
+        if self._ids_grow or self.sequence_ids_grow:
             self._check_ids(own_ids or [None] * batch.num_rows, part)
         self.brings_sequence_ids = self.brings_sequence_ids or own_ids is not None
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
@@ -176,10 +178,16 @@ class RowConverter:
         )
 
     def _check_ids(self, ids: Sequence[int | None], part: TopicRows) -> None:
-        """Raise InvalidRow for a row whose id is not greater than the previous row's."""
+        """Note whether each row's id is greater than the previous one's.
+
+        Raises InvalidRow if it must be.
+        """
         last = self._last_ids.get(part.topic, -1)
         for index, own in enumerate(ids):
             if own is None or own <= last:
+                self.sequence_ids_grow = False
+                if not self._ids_grow:
+                    return
                 shown = "null" if own is None else f"{own}, behind one that has {last}"
                 raise InvalidRow(
                     f"row {part.locate(index)}: {names.SEQUENCE_ID} is {shown}: with producerName "

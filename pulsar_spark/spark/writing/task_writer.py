@@ -27,6 +27,7 @@ from pulsar_spark.engine.producers.partitioned_producer import (
 from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.engine.transactions import ClientTransaction
 from pulsar_spark.errors import (
+    DroppedAsDuplicate,
     IncompleteWrite,
     InvalidRow,
     OperationTimeout,
@@ -293,16 +294,15 @@ class TaskWriter:
             return None
         for writer in self._writers.values():
             if duplicates := writer.counts.duplicates:
-                return InvalidRow(
-                    f"the broker dropped {duplicates} rows as duplicates: the topic deduplicates, "
-                    f"and their {names.SEQUENCE_ID} are not higher than those that were sent "
-                    "before",
-                    f"Leave the column {names.SEQUENCE_ID} out (a frame that was read with "
-                    "includeMetadata has the ids of other producers), or set "
-                    "pulsar.producer.producerName to deduplicate rows by their sequence ids.",
-                    topic=writer.topic,
-                )
+                return _repeated_ids(f"{duplicates} rows", writer.topic)
         return None
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return an error, or the one that says that ids which do not grow have caused it."""
+        has_own = self._rows.brings_sequence_ids and self._producer.producer_name is None
+        if not isinstance(error, DroppedAsDuplicate) or not has_own or self._rows.sequence_ids_grow:
+            return error
+        return _repeated_ids("rows", error.topic)
 
     def _find_schemas(self, topics: Sequence[str]) -> None:
         """Ask for the schemas of topics that are new, if there are several."""
@@ -403,6 +403,17 @@ class TaskWriter:
         if not self._logged_loss:
             logger.warning("messages were lost (deliveryGuarantee none): %s", error)
         self._logged_loss = True
+
+
+def _repeated_ids(rows: str, topic: str | None) -> InvalidRow:
+    return InvalidRow(
+        f"the broker dropped {rows} as duplicates: the topic deduplicates, and their "
+        f"{names.SEQUENCE_ID} are not higher than those that were sent before",
+        f"Leave the column {names.SEQUENCE_ID} out (a frame that was read with includeMetadata has "
+        "the ids of other producers), or set pulsar.producer.producerName to deduplicate rows by "
+        "their sequence ids.",
+        topic=topic,
+    )
 
 
 def _settle(writer: PartitionedProducer, deadline: Deadline) -> None:
@@ -553,6 +564,8 @@ def write_task(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> PulsarCommi
             return writer.finish()
         except BaseException as error:
             writer.abort(terminated=isinstance(error, TopicTerminated))
+            if (cause := writer.explained(error)) is not error:
+                raise cause from error
             raise
 
 

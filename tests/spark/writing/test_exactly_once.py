@@ -196,6 +196,7 @@ def test_rows_whose_receipt_is_lost_are_not_sent_again_in_their_transaction(
         sink.write(0, 0)
     ending.join()
     assert "deduplication" in caught.value.remedy
+    assert "the last error was: " in caught.value.what
     assert broker.open_transactions() == {}
     sink.run(0)
     assert seen(broker) == Counter(whole(0))

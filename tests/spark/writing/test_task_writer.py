@@ -678,6 +678,21 @@ def test_a_task_whose_rows_a_deduplicating_broker_drops_fails(
 
 
 @pytest.mark.fault(87)
+@pytest.mark.parametrize(
+    "ids",
+    [[5, 3, 4], [9, *range(9)], [None, 0, 1], [*range(100), *range(50, 150)]],
+    ids=["falling", "older behind newer", "without an id first", "overlapping"],
+)
+@pytest.mark.parametrize("batch_rows", [1, 1000])
+def test_an_error_names_ids_that_do_not_grow_whatever_the_broker_made_of_them(
+    deduplicating: EmbeddedBroker, ids: list[int | None], batch_rows: int
+) -> None:
+    columns: dict[str, list[Any]] = {"value": [b"x"] * len(ids), "__sequenceId": ids}
+    with pytest.raises(InvalidRow, match="__sequenceId are not higher"):
+        write(deduplicating, columns, batch_rows=batch_rows)
+
+
+@pytest.mark.fault(87)
 def test_rows_that_are_meant_to_be_deduplicated_are_counted(
     deduplicating: EmbeddedBroker,
 ) -> None:
