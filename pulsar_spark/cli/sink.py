@@ -47,7 +47,8 @@ transactions have timed out and none was committed, it is dropped instead, with 
 need not wait until transactionTimeout has passed.
 --accept ID lets the query go on that repeats committed micro-batches with other rows, as after its
 checkpoint was restored: they are left out, from any one on up to the last one that is committed,
-one after the other, each with the rows that come first. Or one run of a batch write is left out.
+one after the other, each with the rows that come first. Those that have come to the query's sources
+since are among them: they are left out too. Or one run of a batch write is left out.
 --reset ID forgets what was committed: the next micro-batch or run is written, whatever it is.
 """
 

@@ -540,7 +540,7 @@ class OpenSink:
             return "one run"
         return (
             f"micro-batches up to {state.done.unit}, one after the other, with the rows that come "
-            "first"
+            "first, new ones too"
         )
 
     def reset(self) -> None:

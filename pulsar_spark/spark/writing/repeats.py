@@ -62,18 +62,14 @@ class SinkPlace:
         if unit.batch is None or last.batch is None:
             return
         self.check_query(unit.query, str(unit))
-        if unit.batch < last.batch and not (self.accepts(unit) or self.leaves_out(unit)):
+        if unit.batch < last.batch and not self.accepts(unit):
             raise SinkStateError(
-                f"{unit} comes behind {last}, which is committed: {_CAUSES}",
-                self._ways_on(f"leave out what comes again up to {last}"),
+                f"{unit} comes behind {last}, which is committed: {_OLDER}",
+                "Spark divides what comes again, and what has come since, anew into micro-batches. "
+                f"To write all of it, the former twice: {self.command('reset')}. To leave out all "
+                f"of it up to {last}, once: {self.command('accept')}",
                 topic=self.topic,
             )
-
-    def leaves_out(self, unit: Unit) -> bool:
-        """Whether a micro-batch of the sink's own query may have other rows, at any time."""
-        assert self.last is not None
-        is_known = unit.query is not None and unit.query == self.last.query
-        return self.first_stays and (is_known or unit.batch == self.last.batch)
 
     def accepts(self, unit: Unit, mine: Written | None = None) -> bool:
         """Whether the user has accepted that a unit has other rows; a micro-batch `mine`, if given.
@@ -124,7 +120,9 @@ class SinkPlace:
             what += ", and has other rows than it was left out with"
         return SinkStateError(
             f"{unit} {what}{counts}: {_CAUSES}",
-            self._ways_on("keep what was committed"),
+            f"To keep what was committed, once: {self.command('accept')}. If it never gives the "
+            "same rows twice, because of uuid() or sums of doubles, set sinkRepeats=first. To "
+            f"write the rows again: {self.command('reset')}",
             topic=self.topic,
         )
 
@@ -138,18 +136,9 @@ class SinkPlace:
             topic=self.topic,
         )
 
-    def _ways_on(self, what: str) -> str:
-        return (
-            f"To {what}, once: {self.command('accept')}. If it never gives the same rows twice, "
-            "because of uuid() or sums of doubles, set sinkRepeats=first. To write the rows again: "
-            f"{self.command('reset')}"
-        )
 
-
-_CAUSES = (
-    "the checkpoint is older than the sink (restored from a backup, or another one), or the query "
-    "or job does not give the same rows when it runs again"
-)
+_OLDER = "the checkpoint is older than the sink (restored from a backup, or another one)"
+_CAUSES = f"{_OLDER}, or the query or job does not give the same rows when it runs again"
 
 
 def place_of(state: SinkState, sink_id: str, topic: str, *, first_stays: bool) -> SinkPlace:
@@ -183,9 +172,14 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
         return _repeated(place, mine, done.written, done.topics)
     if unit.batch < done.unit.batch:
         left_out = place.left_out
-        if left_out and not (place.leaves_out(unit) or place.accepts(unit, mine.written)):
+        if left_out and not place.accepts(unit, mine.written):
             raise place.refused(unit, left_out.written, mine.written)
-        logger.warning("%s comes behind %s, which is committed; it is left out", unit, done.unit)
+        logger.warning(
+            "%s comes behind %s, which is committed; its %d messages are left out, new ones too",
+            unit,
+            done.unit,
+            mine.written.messages,
+        )
         return _accepted(place, unit)
     if unit.batch > done.unit.batch + 1:
         logger.warning(
@@ -198,12 +192,11 @@ def judge(state: SinkState, place: SinkPlace, mine: Decision) -> Verdict:
 
 def _accepted(place: SinkPlace, unit: Unit) -> Verdict:
     """Return the verdict on a committed unit that comes with other rows, and may."""
-    if unit.batch is None:
-        return Verdict.REPEATED if place.first_stays else Verdict.ACCEPTED
-    left_out = place.left_out
+    # Spark repeats the last micro-batch only. An earlier one comes of an older checkpoint.
+    is_last = place.last is None or unit.batch == place.last.batch
     # Spark may repeat the one that was left out last.
-    is_known = left_out is not None and left_out.batch == unit.batch
-    return Verdict.REPEATED if place.leaves_out(unit) or is_known else Verdict.ACCEPTED
+    is_known = place.left_out is not None and unit.batch == place.left_out.batch
+    return Verdict.REPEATED if is_known or (is_last and place.first_stays) else Verdict.ACCEPTED
 
 
 def _repeated(place: SinkPlace, decision: Decision, done: Written, topics: str) -> Verdict:
@@ -214,7 +207,7 @@ def _repeated(place: SinkPlace, decision: Decision, done: Written, topics: str) 
     unit, mine = decision.unit, decision.written
     same, may_differ = done.is_same(mine), place.first_stays or place.accepts(unit, mine)
     why = "by another version, or with another schema"
-    if topics and mine.messages and decision.topics != topics:
+    if topics and done.messages and mine.messages and decision.topics != topics:
         if unit.run is not None and not may_differ:
             # Two writes of a job have one name by mistake. A stream may be moved.
             raise place.elsewhere(unit)

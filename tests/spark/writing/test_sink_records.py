@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,15 +167,37 @@ def test_what_was_written_first_can_be_kept(
     how: str, mine: Decision, expected: Verdict | None
 ) -> None:
     if how == "first_stays" and expected is ACCEPTED:
-        # It needs nobody's acceptance.
-        expected = REPEATED
+        # It needs nobody's acceptance. An earlier one comes of an older checkpoint, with new rows.
+        expected = REPEATED if mine.unit.batch == 1 else REFUSED
     assert outcome(decision(1), mine, **{how: True}) == expected
 
 
-def test_an_earlier_batch_of_an_unknown_query_is_left_out_only_if_that_is_accepted() -> None:
-    mine = decision(0, query=None)
-    assert outcome(decision(1), mine, first_stays=True) == REFUSED
-    assert outcome(decision(1), mine, accepted=True) == ACCEPTED
+@pytest.mark.parametrize("query", ["q", None])
+@pytest.mark.parametrize("first_stays", [False, True])
+def test_an_earlier_batch_is_left_out_only_if_that_is_accepted(
+    query: str | None, first_stays: bool
+) -> None:
+    mine = decision(0, query=query)
+    assert outcome(decision(1), mine, first_stays=first_stays) == REFUSED
+    assert outcome(decision(1), mine, first_stays=first_stays, accepted=True) == ACCEPTED
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+@pytest.mark.parametrize("then,now", [(0, 5), (5, 0)])
+def test_a_unit_without_rows_that_comes_again_with_some_has_not_changed_its_topic(
+    batch: int | None, then: int, now: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = "monday" if batch is None else None
+    done, mine = (
+        replace(decision(batch, messages, run=run), topics="of all" if messages else "of none")
+        for messages in (then, now)
+    )
+    state = SinkState(done=done)
+    if run is not None:
+        state.remember(done)
+    with pytest.raises(SinkStateError, match=rf"other rows \({then} then, {now} now\)"):
+        judge(state, place_of(state, "s", "t", first_stays=False), mine)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -198,6 +221,15 @@ def test_a_run_that_comes_again_with_other_rows_can_be_left_out() -> None:
     assert outcome(decision(run="monday"), again, accepted=True) == ACCEPTED
     assert outcome(decision(run="monday"), again, first_stays=True, accepted=True) == REPEATED
     assert outcome(decision(run="monday"), decision(run="monday"), accepted=True) == REPEATED
+
+
+def test_an_error_says_that_new_rows_are_left_out_too_if_a_checkpoint_is_older() -> None:
+    state = SinkState(done=decision(1))
+    place = place_of(state, "s", "t", first_stays=True)
+    with pytest.raises(SinkStateError, match="the checkpoint is older") as caught:
+        judge(state, place, decision(0))
+    assert "what has come since" in caught.value.remedy
+    assert "sinkRepeats" not in caught.value.remedy
 
 
 def test_an_error_names_both_causes_and_the_ways_on() -> None:
