@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import IncompleteWrite, InvalidRow, OptionError
+from pulsar_spark.errors import IncompleteWrite, InvalidRow, OptionError, UnsupportedFeature
 from pulsar_spark.logs import get_logger
 from pulsar_spark.spark.compat import (
     ArrowStreamWriterBase,
@@ -203,7 +203,16 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
     in_stream = True
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit the micro-batch on the driver, if exactly-once, and log the counts."""
+        """Commit the micro-batch on the driver, if exactly-once, and log the counts.
+
+        Raises UnsupportedFeature with a continuous trigger: Spark never calls `write` then.
+        """
+        if None in messages:
+            raise UnsupportedFeature(
+                f"micro-batch {batchId} is not written: Spark has passed no rows to the sink, as "
+                "with a continuous trigger",
+                "Use another trigger, such as trigger(processingTime='1 second').",
+            )
         told = (task.query for task in successful(messages) if task.query is not None)
         total = self.commit_unit(Unit(batch=batchId, query=next(told, None)), messages)
         if self._options.wait_for_receipts:

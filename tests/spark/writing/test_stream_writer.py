@@ -35,6 +35,7 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
     SchemaMismatch,
+    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -143,7 +144,7 @@ def test_a_micro_batch_is_committed_without_asking_a_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pulsar_spark.spark.datasource.ends_micro_batch", lambda: True)
-    source(NOWHERE).streamWriter(VALUE, False).commit([None], 1)
+    source(NOWHERE).streamWriter(VALUE, False).commit([DONE], 1)
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -261,6 +262,18 @@ def test_commit_and_abort_say_what_was_written(caplog: pytest.LogCaptureFixture)
     caplog.clear()
     found.abort([], 9)
     assert "micro-batch 9 failed; 0 messages of 0 successful tasks" in caplog.text
+
+
+@pytest.mark.parametrize("guarantee", ["none", "at-least-once", "exactly-once"])
+def test_rows_that_a_continuous_trigger_keeps_from_the_sink_are_not_committed(
+    guarantee: str,
+) -> None:
+    options = {"deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["sinkId"] = "s"
+    found = writer(ArrowStreamWriter, NOWHERE, VALUE, **options)
+    with pytest.raises(UnsupportedFeature, match="continuous trigger"):
+        found.commit([None], 7)
 
 
 def test_what_was_lost_without_a_guarantee_is_counted(caplog: pytest.LogCaptureFixture) -> None:
