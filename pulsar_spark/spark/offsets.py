@@ -101,7 +101,7 @@ class OffsetSpec:
 
         A partition's own bound takes precedence over its topic's. Raises InvalidOffset for a topic
         that is not read, unless the read is `waiting` for topics, and for a message id that would
-        apply to several partitions.
+        apply to several partitions or that is another partition's.
         """
         given = dict(self.by_topic)
         # A topic of which only one partition is read may be named as a whole.
@@ -141,6 +141,8 @@ class OffsetSpec:
                     topic=name,
                     message_id=given[name].message_id,
                 )
+        for partition, bound in bounds.items():
+            self._check_partition(partition, bound)
         # Only a stream's starts: those of a batch begin at the earliest message.
         skips = self.option in START_OPTIONS and self.default.kind is BoundKind.LATEST
         if given and unnamed and skips:
@@ -150,6 +152,22 @@ class OffsetSpec:
                 listed(unnamed, _NAMED),
             )
         return bounds
+
+    def _check_partition(self, partition: str, bound: Bound) -> None:
+        """Raise InvalidOffset for a message id that says it is of another partition."""
+        one = bound.message_id
+        index = -1 if one is None else TopicName.parse(partition).partition_index
+        if one is None or min(index, one.partition) < 0 or index == one.partition:
+            return
+        plain = f"{one.ledger_id}:{one.entry_id}"
+        if one.batch_index >= 0:
+            plain += f":-1:{one.batch_index}"
+        raise InvalidOffset(
+            f"{self.option} gives {partition!r} a message id of partition {one.partition}",
+            f'Name that partition, or write the id without its number: "{plain}".',
+            topic=partition,
+            message_id=one,
+        )
 
 
 def start_position(message_id: MessageIdAdv) -> Position:

@@ -244,6 +244,46 @@ def test_one_message_id_cannot_stand_for_several_partitions() -> None:
     assert spec({"t": "5:6", P0: "7:8"}).bounds({P0: [P0], P2: [P2]}, NOW)[P2] == at(5, 6)
 
 
+@pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "value, plain",
+    [
+        ("5:6:1", '"5:6"'),
+        ("5:6:1:2", '"5:6:-1:2"'),
+        (signed(MessageIdAdv(5, 6, 1).serialize()), '"5:6"'),
+    ],
+)
+@pytest.mark.parametrize(
+    "name, topics",
+    [("t-partition-0", TOPICS), ("t-partition-0", {P0: [P0]}), ("t", {P0: [P0]}), ("t", {T: [P0]})],
+)
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_the_id_of_one_partition_cannot_stand_for_another(
+    value: Any, plain: str, name: str, topics: dict[str, list[str]], option: str
+) -> None:
+    given = parse_bounds(option, json.dumps({name: value}), EARLIEST_BOUND)
+    with pytest.raises(InvalidOffset, match=f"{option} gives .*partition 1") as caught:
+        given.bounds(topics, NOW)
+    assert caught.value.topic == P0
+    assert plain in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "name, value, topic",
+    [
+        (P1, "5:6:1", P1),
+        (P1, "5:6", P1),
+        (P1, "5:6:-1:2", P1),
+        ("plain", "5:6:1", "persistent://public/default/plain"),
+    ],
+)
+def test_an_id_without_a_partition_or_of_a_topic_without_them_is_taken(
+    name: str, value: str, topic: str
+) -> None:
+    found = spec({name: value}).bounds({topic: [topic]}, NOW)
+    assert found[topic].message_id == MessageIdAdv.parse(value)
+
+
 def test_ages_count_from_the_planning() -> None:
     bounds = spec({"t": "-1h"}).bounds(TOPICS, NOW)
     assert bounds[P0] == time(NOW - 3_600_000)

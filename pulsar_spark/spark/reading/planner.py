@@ -579,9 +579,6 @@ class Planner:
         if self._options.reader.read_compacted and self._probe.is_compacted(topic):
             # Compaction may have removed it, and its ledger may be deleted.
             return
-        own = TopicName.parse(topic).partition_index
-        if message_id.partition not in (-1, own) and own >= 0:
-            what += f"; its id is of partition {message_id.partition}"
         error = DataLossError(
             f"the requested message is not on the topic: {what}",
             f"It was deleted {how}, or the id is of another one. Give another offset, "
