@@ -76,7 +76,7 @@ def topic_schema(topic: str, options: Mapping[str, str]) -> str:
 
     `options` are those of a read (`service.url`, …). For a KEY_VALUE topic it is the value's
     definition. Raises SchemaMismatch for topics whose values are not records, or that have no
-    schema.
+    schema, TopicNotFound for those that do not exist.
     """
     from pulsar_spark.spark.topic_schema import topic_schema
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import pulsar_spark
-from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.errors import OptionError, SchemaMismatch, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.testing import EmbeddedBroker
@@ -39,14 +39,35 @@ def test_a_topic_of_pairs_has_that_of_its_values(broker: EmbeddedBroker) -> None
     assert definition(broker) == RECORD
 
 
-def test_a_topic_without_a_definition_is_an_error(broker: EmbeddedBroker) -> None:
+@pytest.mark.parametrize(
+    "kind, what",
+    [
+        (None, "the topic has no schema"),
+        (SchemaInfo(pb.Schema.String, "String"), "type STRING, which has no definition in text"),
+        (
+            join_key_value(AVRO, SchemaInfo(pb.Schema.Int64, "Int64"), separated=False),
+            "type INT64, which has no definition in text",
+        ),
+    ],
+)
+def test_a_topic_without_a_definition_is_an_error_that_says_why(
+    broker: EmbeddedBroker, kind: SchemaInfo | None, what: str
+) -> None:
     broker.create_topic("t")
-    broker.create_topic("text")
-    set_schema(broker, "text", SchemaInfo(pb.Schema.String, "String"))
-    with pytest.raises(SchemaMismatch, match="no schema"):
+    if kind is not None:
+        set_schema(broker, "t", kind)
+    with pytest.raises(SchemaMismatch) as caught:
         definition(broker)
-    with pytest.raises(SchemaMismatch, match="STRING"):
-        definition(broker, "text")
+    assert caught.value.what.endswith(what)
+    assert ("definition in text" in caught.value.what) == (kind is not None)
+
+
+def test_a_topic_that_does_not_exist_is_told_as_by_a_read(broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders", 2)
+    with pytest.raises(TopicNotFound, match="Did you mean 'orders'"):
+        definition(broker, "order")
+    with pytest.raises(TopicNotFound, match="not this partition"):
+        definition(broker, "orders-partition-2")
 
 
 def test_wrong_options_are_errors(broker: EmbeddedBroker) -> None:
