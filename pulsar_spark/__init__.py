@@ -49,14 +49,14 @@ def register(
     spark: SparkSession,
     *,
     name: str = "pulsar",
-    options: Mapping[str, str | int | float | bool] | None = None,
+    options: Mapping[str, str | int | float | bool | None] | None = None,
 ) -> None:
     """Register format(`name`) with a session; `options` become defaults of its options.
 
     Spark finds the format "pulsar" by itself. Call this if a session has not found it, for another
     name, or for options (addresses, credentials) that SQL and code then need not repeat. Options of
-    a read or write take precedence. Raises OptionError for an invalid name or invalid options,
-    UnsupportedFeature for missing features.
+    a read or write take precedence; None is left out. Raises OptionError for an invalid name or
+    invalid options, UnsupportedFeature for missing features.
 
     Python workers import this package too, so install it where they run. A thread that did not
     create the session must call this before it writes, because Spark does not find Python data

@@ -28,6 +28,13 @@ DEFAULTS = {
 }
 
 
+class Hidden:
+    """A value of no type that an option has, which shows a secret."""
+
+    def __repr__(self) -> str:
+        return SECRET
+
+
 class Session:
     """A stand-in for a Spark session, which registers data sources."""
 
@@ -236,6 +243,46 @@ def test_options_that_cannot_be_are_told_when_the_format_is_registered() -> None
         registered(name="orders", options={"pollTimeout": "soon"})
     with pytest.raises(UnsupportedFeature, match="cryptoFailureAction"):
         registered(name="orders", options={"pulsar.producer.cryptoFailureAction": "SEND"})
+
+
+def test_none_is_left_out_as_sparks_own_options_do() -> None:
+    source = registered(name="orders", options={"topic": None, "topics": "a,b"})
+    assert source({})._all_options() == {"topics": "a,b"}
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "options, what, remedy",
+    [
+        ({"topics": ["a", "b"]}, "topics cannot be of type list", "names separated by commas"),
+        ({"topics": ("a",)}, "topics cannot be of type tuple", "names separated by commas"),
+        (
+            {"startingOffsets": {"t": "earliest"}},
+            "startingOffsets cannot be of type dict",
+            "Give JSON, as json.dumps does.",
+        ),
+        ({"topic": b"t"}, "topic cannot be of type bytes", "Give text, a number, True or False."),
+        ({"pulsar.client.authParams": Hidden()}, "of type Hidden", "Give text"),
+        (
+            {"startingOffsets": "earliest", "startingtime": "-1h"},
+            "startingOffsets and startingTime cannot be used together",
+            "Set one of them.",
+        ),
+        (
+            {"topic": "a", "topics": "a,b", "topicsPattern": "a.*"},
+            "topic and topics and topicsPattern cannot be used together",
+            "Set one of them.",
+        ),
+    ],
+)
+def test_values_of_other_types_and_options_that_exclude_each_other_are_errors(
+    options: dict[str, Any], what: str, remedy: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        registered(name="orders", options=options)
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "1st", "two words", "a.b", "a`b", "größe"])

@@ -162,6 +162,14 @@ def warn_of_ignored(keys: Sequence[str]) -> None:
         logger.warning("These options have no effect here and are ignored: %s", ", ".join(keys))
 
 
+def refuse_exclusive(values: Values) -> None:
+    """Raise OptionError if options were given of which only one may be set."""
+    for group in _EXCLUSIVE:
+        given = [key for key in group if key in values]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} cannot be used together", "Set one of them.")
+
+
 def over_defaults(
     given: Mapping[str, str], defaults: Mapping[str, str], scope: Scope = Scope.BOTH
 ) -> dict[str, str]:
