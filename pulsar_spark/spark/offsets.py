@@ -35,6 +35,8 @@ END_OPTIONS = ("endingOffsets", "endingTime")
 
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
+# Python's own text of a dictionary, whose quotes JSON does not have.
+_PYTHON_DICT = re.compile(r"\{\s*'")
 _WHOLE_NUMBER = re.compile(r"\d{1,18}")
 # What streamnative/pulsar-spark writes for earliest and latest as a time.
 _JAVA_EARLIEST_TIME = -1
@@ -235,10 +237,10 @@ def _json_object(option: str, text: str) -> list[tuple[str, Any]]:
     try:
         json.loads(text, object_pairs_hook=keep)
     except (ValueError, RecursionError) as error:
-        raise InvalidOffset(
-            f"{option} is not valid JSON: {str(error)[:_SHOWN]}",
-            'Write an object such as {"my-topic": "earliest"}.',
-        ) from None
+        remedy = 'Write an object such as {"my-topic": "earliest"}.'
+        if _PYTHON_DICT.match(text):
+            remedy += " json.dumps(…) makes one of a dictionary."
+        raise InvalidOffset(f"{option} is not valid JSON: {str(error)[:_SHOWN]}", remedy) from None
     return pairs
 
 

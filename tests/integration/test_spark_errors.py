@@ -190,7 +190,7 @@ def test_spark_itself_refuses_other_modes_than_append(
         writer.save()
     with error("pulsar", "Ignore"):
         writer.mode("ignore").save()
-    with error("supports only mode append", 'mode("append")'):
+    with error("supports only mode append", 'mode("append")', "INSERT INTO"):
         writer.mode("overwrite").save()
 
 

@@ -119,6 +119,7 @@ def test_any_other_offset_is_an_error_that_names_the_option(value: Any) -> None:
         ("2026-11-20", "for all topics use startingTime=2026-11-20."),
         ("{", "Write an object"),
         ('{"t"}', "Write an object"),
+        (str({"t": "earliest"}), "json.dumps(…) makes one of a dictionary."),
         ('{"t": "earliest"} x', "Write an object"),
         ("[" * 5000, "Expected earliest"),
     ],

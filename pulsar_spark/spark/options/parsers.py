@@ -150,6 +150,9 @@ def avro_namespace(value: str) -> str:
 
 def text_list(value: str) -> tuple[str, ...]:
     """Return the parts of a comma-separated list, in order, each once."""
+    if value.strip().startswith(("[", "(")):
+        # So Python writes a list or tuple, and JSON an array.
+        raise ValueError("names separated by commas: a,b")
     parts = [part.strip() for part in value.split(",")]
     if not all(parts):
         raise ValueError("a comma-separated list without empty parts")

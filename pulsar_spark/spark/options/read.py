@@ -25,7 +25,7 @@ from pulsar_spark.spark.offsets import (
     OffsetSpec,
     parse_bounds,
 )
-from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.resolve import TO_TOPICS, Values, resolve
 from pulsar_spark.spark.options.table import NOWHERE, Scope
 from pulsar_spark.spark.options.value_schema import given_schema
 
@@ -175,7 +175,9 @@ def single_topic(values: Values) -> str | None:
 
     Raises OptionError for several names and for two different ones; InvalidTopicName.
     """
-    names = {str(_topic(name)) for name in (values["topic"], values.path) if name}
+    reads = "topics" in values.by_key
+    several = "Name several topics with the option topics." if reads else TO_TOPICS
+    names = {str(_topic(name, several)) for name in (values["topic"], values.path) if name}
     if len(names) > 1:
         raise OptionError(
             "topic and the path of load() or save() name different topics: "
@@ -185,9 +187,9 @@ def single_topic(values: Values) -> str | None:
     return names.pop() if names else None
 
 
-def _topic(name: str) -> TopicName:
+def _topic(name: str, several: str) -> TopicName:
     if "," in name:
-        raise OptionError("topic contains a comma", "Name several topics with the option topics.")
+        raise OptionError("topic contains a comma", several)
     return TopicName.parse(name.strip())
 
 

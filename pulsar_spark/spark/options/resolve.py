@@ -49,18 +49,23 @@ _SPARK_KEYS = frozenset(
 # Spark's own keys have these prefixes, for example for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
-_TO_TOPICS = "Write to one topic with the option topic, or name topics in the column __topic."
+TO_TOPICS = "Write to one topic with the option topic, or name topics in the column __topic."
+"""What to do in a write instead of naming several topics in its options."""
+
 _BY_COLUMNS = "Leave it out: valueFormat=avro writes the DataFrame's columns."
 ONLY_READ_FORMAT = "protobuf"
 """The value of `valueFormat` that a write refuses."""
 
 # What to do in a write instead of these.
 _ONLY_READ = {
-    "topics": _TO_TOPICS,
-    "topicsPattern": _TO_TOPICS,
+    "topics": TO_TOPICS,
+    "topicsPattern": TO_TOPICS,
     "valueSchema": _BY_COLUMNS,
     "valueMessage": _BY_COLUMNS,
 }
+
+# What Spark's writers take as `mode` and `outputMode`; the option `mode` is one of reads.
+_SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore", "complete", "update")
 
 SINK_OPTIONS = ("sinkId", "sinkStateTopic", "sinkRunId", "sinkRepeats", "transactionTimeout")
 """The options that only exactly-once writing has."""
@@ -128,6 +133,11 @@ def resolve(options: Mapping[str, str], scope: Scope, told: Scope = NOWHERE) -> 
         elif not option.scope & scope:
             if option.key in _ONLY_READ:
                 raise OptionError(f"{option.key} is only for reads", _ONLY_READ[option.key])
+            if option.key == "mode" and value.strip().lower() in _SAVE_MODES:
+                raise OptionError(
+                    f"mode={value.strip()} is not an option of the writer",
+                    'Write .mode("append") for a DataFrame, .outputMode(…) for a stream.',
+                )
             _add(elsewhere, option, name, _parse_elsewhere(option, value))
         else:
             _add(found, option, name, _parse(option, value))

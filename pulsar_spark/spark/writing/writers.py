@@ -166,7 +166,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         if overwrite:
             raise OptionError(
                 "the pulsar sink supports only mode append: a topic's messages cannot be replaced",
-                'Write with mode("append").',
+                'Write with mode("append"), in SQL with INSERT INTO.',
             )
         super().__init__(options, schema)
         sink = options.exactly_once

@@ -59,6 +59,13 @@ def test_a_value_is_understood(parse: Callable[[str], Any], given_text: str, val
 
 
 @pytest.mark.fault(99)
+@pytest.mark.parametrize("wrong", ["['w1', 'w2']", ' ["w1"]', "('a', 'b')"])
+def test_what_python_makes_of_a_list_is_refused_with_the_form_to_write(wrong: str) -> None:
+    with pytest.raises(ValueError, match="names separated by commas: a,b"):
+        text_list(wrong)
+
+
+@pytest.mark.fault(99)
 @pytest.mark.parametrize(
     "parse,wrong",
     [

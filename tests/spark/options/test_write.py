@@ -85,7 +85,14 @@ def test_the_path_names_the_topic_too() -> None:
     "given,told",
     [
         ({"topic": "t", "path": "u"}, "different topics"),
-        ({"topic": "a,b"}, "comma"),
+        (
+            {"topic": "a,b"},
+            "comma. Write to one topic with the option topic, or name topics in the",
+        ),
+        ({"path": "a,b"}, "or name topics in the column __topic."),
+        ({"mode": "append"}, 'mode=append is not an option of the writer. Write .mode("append")'),
+        ({"mode": " Overwrite"}, "mode=Overwrite is not an option of the writer"),
+        ({"mode": "nonsense"}, "mode: 'nonsense' is not a valid value"),
         ({"topicsPattern": "a"}, "topicsPattern"),
         ({"pulsar.producer.chunkingEnabled": "true"}, "batchingEnabled"),
         ({"pulsar.producer.compressionType": "gzip"}, "compressionType"),
