@@ -21,7 +21,7 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import checked, reach
 from pulsar_spark.cli.output import Bar, print_json, print_table, progress
 from pulsar_spark.errors import OptionError, TopicNotFound, printable
 
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     # As Spark's tasks do.
     keep_freed_memory()
     with (
-        ClientContext.shared(read.client) as context,
+        ClientContext.shared(checked(read.client)) as context,
         progress("beginning", total=steps, quiet=arguments.json) as bar,
     ):
         reach(context)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pulsar_spark.cli.output import progress
-from pulsar_spark.errors import ConnectError, OptionError, PulsarError, TopicNotFound
+from pulsar_spark.errors import ConnectError, OptionError, PulsarError, TopicNotFound, redact
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.options import ClientOptions
     from pulsar_spark.spark.options.resolve import Values
 
 URL_VARIABLE = "PULSAR_SERVICE_URL"
@@ -128,10 +129,24 @@ def connected(values: Values, *, quiet: bool) -> Iterator[ClientContext]:
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import client_options
 
-    with ClientContext(client_options(values)) as context:
+    with ClientContext(checked(client_options(values))) as context:
         with progress("connecting", quiet=quiet):
             reach(context)
         yield context
+
+
+def checked(options: ClientOptions) -> ClientOptions:
+    """Return a command's client options; raises OptionError for an unreadable token file."""
+    path = options.auth.token_file
+    try:
+        if path is not None:
+            Path(path).open("rb").close()
+    except OSError as error:
+        raise OptionError(
+            f"the token file {redact(str(path))} cannot be read: {error.strerror}",
+            "Give the path of a file with the token.",
+        ) from None
+    return options
 
 
 def partitions_of(context: ClientContext, topic: str) -> int:

@@ -22,7 +22,7 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.connection import Cluster, reach
+from pulsar_spark.cli.connection import Cluster, checked, reach
 from pulsar_spark.cli.output import Bar, print_error, print_json, progress
 from pulsar_spark.errors import PulsarError, redact
 from pulsar_spark.protocol.implementation import description
@@ -86,7 +86,7 @@ def _check_reachable(options: dict[str, str]) -> None:
     from pulsar_spark.spark.options.read import client_options
     from pulsar_spark.spark.options.table import Scope
 
-    with ClientContext(client_options(resolved(options, Scope.BOTH))) as context:
+    with ClientContext(checked(client_options(resolved(options, Scope.BOTH)))) as context:
         reach(context)
 
 

@@ -24,7 +24,7 @@ from pulsar_spark.cli.arguments import (
     resolved,
     whole_number,
 )
-from pulsar_spark.cli.connection import reach
+from pulsar_spark.cli.connection import checked, reach
 from pulsar_spark.cli.output import Bar, print_json_line, print_table, progress
 from pulsar_spark.errors import MessageTooLarge, OptionError
 
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         read = replace(read, batch_rows=min(max(arguments.count, 1), read.batch_rows))
     if arguments.follow:
         _check_endless(read.ending)
-    with ClientContext.shared(read.client) as context:
+    with ClientContext.shared(checked(read.client)) as context:
         with progress("connecting", quiet=arguments.json):
             reach(context)
         planner = Planner(context, read)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +37,11 @@ def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_given_the_options_that_were_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("t")
     seen: list[dict[str, str]] = []
 
     def demonstrate(_: object, __: object, options: dict[str, str], rows: int) -> dict[str, Any]:
@@ -46,14 +51,14 @@ def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(demo, "reach", lambda _: None)
     monkeypatch.setattr(demo._Demo, "session", lambda _: contextlib.nullcontext(None))
     monkeypatch.setattr(demo._Demo, "demonstrate", demonstrate)
-    given = ["--service-url", "pulsar://host:6650", "--token-file", "/etc/token", "--rows", "7"]
+    given = ["--service-url", "pulsar://host:6650", "--token-file", str(file), "--rows", "7"]
     assert cli.main(["demo", *given, "--option", "pulsar.client.listenerName=outside"]) == 0
     assert seen == [
         {
             "service.url": "pulsar://host:6650",
             "topic": "orders",
             "pulsar.client.authPluginClassName": "token",
-            "pulsar.client.authParams": "file:///etc/token",
+            "pulsar.client.authParams": file.as_uri(),
             "pulsar.client.listenerName": "outside",
         }
     ]

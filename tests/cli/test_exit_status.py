@@ -79,7 +79,32 @@ TABLE = [
     ("topics --service-url URL --topic missing", Status.FAILED, "does not exist"),
     ("peek --service-url URL --topic missing", Status.FAILED, "does not exist"),
     (f"subscriptions {ON_A_TOPIC} --subscription s --drop", Status.FAILED, "does not exist"),
-    (f"peek {ON_A_TOPIC} --token-file /no/such/file", Status.FAILED, "/no/such/file"),
+    *(
+        (
+            f"{command} --token-file /no/such/file",
+            Status.WRONG_USAGE,
+            "the token file /no/such/file cannot be read: No such file or directory. Give",
+        )
+        for command in (
+            f"peek {ON_A_TOPIC}",
+            "topics --service-url URL",
+            "schema t --service-url URL",
+            "send t --service-url URL --message x",
+            f"subscriptions {ON_A_TOPIC} --subscription s",
+            f"sink {ON_A_TOPIC}",
+            f"bench {ON_A_TOPIC}",
+            "demo --service-url URL",
+        )
+    ),
+    (
+        "topics --service-url URL --option pulsar.client.authPluginClassName=token "
+        "--option pulsar.client.authParams=file:///no/such/file",
+        Status.WRONG_USAGE,
+        "the token file /no/such/file cannot be read",
+    ),
+    ("topics --service-url URL --token-file /", Status.WRONG_USAGE, "Is a directory"),
+    # It examines what others refuse.
+    ("doctor --service-url URL --token-file /no/such/file", Status.FAILED, "/no/such/file"),
     ("", Status.WRONG_USAGE, "usage:"),
     ("nonsense", Status.WRONG_USAGE, "usage:"),
     ("peek", Status.WRONG_USAGE, "--service-url"),

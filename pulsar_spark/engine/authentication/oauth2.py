@@ -236,8 +236,8 @@ def _key(value: str) -> dict[str, Any]:
     except OSError as error:
         raise AuthenticationError(
             f"the key file of OAuth2 cannot be read: {error.strerror}",
-            "The file is read on every machine that runs tasks: put it there, or give the key as "
-            "JSON or as a data: URL.",
+            "It has to be a file on every machine that reads or writes messages: put it there, or "
+            "give the key as JSON or as a data: URL.",
         ) from None
     except ValueError:
         data = b""

@@ -116,7 +116,7 @@ class TokenAuth:
             lacks = isinstance(error, FileNotFoundError)
             raise AuthenticationError(
                 f"{place} cannot be read: {error.strerror}",
-                "It has to be a file on every machine that runs tasks"
+                "It has to be a file on every machine that reads or writes messages"
                 f"{': put it there' if lacks else ', which they may read'}.",
             ) from None
         if not token:

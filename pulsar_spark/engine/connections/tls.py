@@ -47,8 +47,8 @@ TO_PEM = (
 """How to convert JKS and PKCS#12 to PEM."""
 
 _SHIP = (
-    "The file is read on every machine that runs tasks: put it there, or give its PEM text as "
-    "content:-----BEGIN …"
+    "It has to be a file on every machine that reads or writes messages: put it there, or give its "
+    "PEM text as content:-----BEGIN …"
 )
 
 
