@@ -209,7 +209,8 @@ class PulsarError(Exception):
     def _text(self) -> str:
         text = self.fact
         if self.remedy:
-            text += f" {self.remedy}" if text.endswith((".", "]")) else f". {self.remedy}"
+            ends = text.endswith(".") or text != self.what
+            text += f" {self.remedy}" if ends else f". {self.remedy}"
         return text
 
     def with_context(self, **context: Any) -> PulsarError:

@@ -49,6 +49,21 @@ def test_the_text_has_what_where_and_remedy() -> None:
     assert text == "No [topic t, role r] Ask."
 
 
+@pytest.mark.parametrize(
+    "what, topic, text",
+    [
+        ("No", None, "No. Ask."),
+        ("No.", None, "No. Ask."),
+        ("No: ['a']", None, "No: ['a']. Ask."),
+        ("No: ['a']", "t", "No: ['a'] [topic t] Ask."),
+        ("No t in ['t']", "t", "No t in ['t']. Ask."),
+        ("Not host[:port]", None, "Not host[:port]. Ask."),
+    ],
+)
+def test_what_and_remedy_are_two_sentences(what: str, topic: str | None, text: str) -> None:
+    assert str(AuthorizationError(what, "Ask.", topic=topic)) == text
+
+
 def test_a_long_list_is_cut_and_says_how_many_more() -> None:
     assert listed(["a", "b", "c"], 3) == "a, b, c"
     assert listed(iter(["a", "b", "c"]), 1) == "a and 2 more"

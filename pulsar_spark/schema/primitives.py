@@ -286,7 +286,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> PrimitiveEncoder:
     if found_type != target and not _widens(found_type, info):
         raise SchemaMismatch(
             f"the topic's schema is {info.type_name}, and column {column.name!r} is {column.type}",
-            f"Cast the column to {_spark_name(target)}.",
+            f"Cast the column to {spark_name(target)}.",
         )
     return PrimitiveEncoder(info.type)
 
@@ -325,7 +325,8 @@ def _normal(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _spark_name(kind: pa.DataType) -> str:
+def spark_name(kind: pa.DataType) -> str:
+    """Return what Spark calls a column's type, as far as it is not one that holds others."""
     if kind == _LOCAL_MICROS:
         return "timestamp_ntz"
     if pa.types.is_timestamp(kind):

@@ -24,7 +24,7 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 from pulsar_spark.protocol.topic_name import TopicName, topic_of
-from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
+from pulsar_spark.spark.options.parsers import duration_millis, iso_millis, iso_text
 
 logger = get_logger(__name__)
 
@@ -76,8 +76,10 @@ class Bound:
     def __str__(self) -> str:
         if self.kind is BoundKind.ID:
             return str(self.message_id)
-        if self.kind in (BoundKind.TIME, BoundKind.AGE):
-            return f"{self.kind.value} {self.millis} ms"
+        if self.kind is BoundKind.TIME:
+            return iso_text(self.millis)
+        if self.kind is BoundKind.AGE:
+            return f"-{self.millis}ms"
         return str(self.kind.value)
 
 

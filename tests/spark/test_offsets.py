@@ -181,6 +181,21 @@ def test_times_per_topic_may_be_numbers_with_the_scala_connectors_words() -> Non
     assert [bound for _, bound in parsed.by_topic] == [time(5), EARLIEST_BOUND, LATEST_BOUND]
 
 
+@pytest.mark.parametrize(
+    "bound, text",
+    [
+        (time(3_786_912_000_000), "2090-01-01T00:00:00Z"),
+        (time(1_795_168_800_001), "2026-11-20T10:00:00.001Z"),
+        (time(10**17), "100000000000000000 ms"),
+        (age(5000), "-5000ms"),
+        (at(1, 2), "1:2:-1:-1"),
+        (LATEST_BOUND, "latest"),
+    ],
+)
+def test_a_bound_is_shown_as_it_may_be_written(bound: Bound, text: str) -> None:
+    assert str(bound) == text
+
+
 @pytest.mark.parametrize("number, unit", [(1795965541, "seconds"), (1795965541000000, "microsec")])
 def test_a_time_in_another_unit_is_told(
     number: int, unit: str, caplog: pytest.LogCaptureFixture

@@ -43,6 +43,7 @@ from pulsar_spark.schema.avro.types import (
     is_nullable,
     sole_type,
 )
+from pulsar_spark.schema.primitives import spark_name
 
 Plan: TypeAlias = tuple[Any, ...]
 """How the values of a column are written as a type: a name, and what it takes.
@@ -179,7 +180,8 @@ class _Fitting:
                 found = _leaf(node, kind)
         if found is None:
             self.mismatches.append(
-                f"{path} is {kind}, the topic's schema has {describe(node)}: {_advice(node)}"
+                f"{path} is {spark_name(kind)}, the topic's schema has {describe(node)}: "
+                f"{_advice(node)}"
             )
             return _NULL
         return found
@@ -203,8 +205,8 @@ class _Fitting:
                 return _union(union, {place: own}, apart=False)
             del self.mismatches[before:]
         self.mismatches.append(
-            f"{path} is {kind}, the topic's schema has {describe(union)}: make it one of these, or "
-            f"a struct of {', '.join(names)}"
+            f"{path} is {spark_name(kind)}, the topic's schema has {describe(union)}: make it one "
+            f"of these, or a struct of {', '.join(names)}"
         )
         return _NULL
 

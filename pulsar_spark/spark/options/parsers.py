@@ -194,6 +194,19 @@ def iso_millis(value: str) -> int:
     return -(-nanos // 1_000_000)
 
 
+def iso_text(millis: int) -> str:
+    """Return milliseconds since 1970 as an ISO-8601 time, in UTC; after the year 9999 as they are.
+
+    The opposite of `iso_millis`.
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        return f"{millis} ms"
+    digits = "milliseconds" if millis % 1000 else "seconds"
+    return moment.isoformat(timespec=digits).replace("+00:00", "Z")
+
+
 def _zone(text: str | None) -> timezone:
     if text is None or text in "Zz":
         return timezone.utc

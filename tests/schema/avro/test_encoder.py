@@ -191,9 +191,9 @@ def test_every_mismatch_is_listed_with_what_to_do() -> None:
         avro_codec.encoder(info(tree), columns)
     text = str(caught.value)
     for part in (
-        "a is int64, the topic's schema has int: cast it to int",
+        "a is bigint, the topic's schema has int: cast it to int",
         "b is binary, the topic's schema has string: cast it to string",
-        "c is timestamp[us], the topic's schema has timestamp-micros: cast it to timestamp_ltz",
+        "c is timestamp_ntz, the topic's schema has timestamp-micros: cast it to timestamp_ltz",
         "d[].x is string, the topic's schema has int: cast it to int",
         "d[].y is missing, and has no default: add it as int",
         "d[].z is not in the topic's schema: drop it",
@@ -201,7 +201,7 @@ def test_every_mismatch_is_listed_with_what_to_do() -> None:
         "f is double, the topic's schema has one of null, int, string: make it one of these, or "
         "a struct of member0, member1",
         "g is missing, and has no default: add it as long",
-        "h is int32, the topic's schema has enum: cast it to string",
+        "h is int, the topic's schema has enum: cast it to string",
         "i is map<int32, int64>, the topic's schema has map: give a map with string keys",
         "other is not in the topic's schema: drop it, or add it to the schema",
     ):
