@@ -13,6 +13,7 @@ from typing import Any
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
 from pulsar_spark.logs import get_logger
+from pulsar_spark.schema.table.metadata_columns import FIXED_NAMES
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
     END_OPTIONS,
@@ -278,6 +279,10 @@ def _add(found: dict[str, tuple[str, Any]], option: Option, name: str, parsed: A
 
 def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
     lower = name.lower()
+    if lower in FIXED_NAMES:
+        raise OptionError(
+            f"{name!r} is not an option, but a column of the rows", "Give each row its value."
+        )
     if lower in _SPARK_KEYS or lower.startswith(_SPARK_PREFIXES):
         return
     # The Java client's settings are also written without the prefix.

@@ -131,9 +131,23 @@ def test_two_names_of_an_option_for_something_else_may_not_disagree_either(
 
 def test_keys_of_spark_itself_pass() -> None:
     resolve(
-        {"path": "t", "checkpointLocation": "/c", "queryName": "q", "__partition_columns": "[]"},
+        {
+            "path": "t",
+            "checkpointLocation": "/c",
+            "queryName": "q",
+            "__partition_columns": "[]",
+            "spark.app.name": "a",
+            "option.topic": "t",
+        },
         Scope.READ,
     )
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize("name", ["__topic", "__KEY", "__messageId"])
+def test_a_column_that_is_given_as_an_option_is_an_error(name: str) -> None:
+    with pytest.raises(OptionError, match=f"'{name}' is not an option, but a column"):
+        resolve({"service.url": "pulsar://h", name: "t"}, Scope.WRITE)
 
 
 def test_keys_of_java_without_meaning_pass_with_one_log_line(
