@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.consumer_session import (
     ConsumerSession,
     SubscribeRequest,
+    probe_request,
     unique_name,
 )
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.errors import (
+    AuthorizationError,
     ClosedError,
     ConnectionLost,
     ConsumerBusy,
@@ -25,6 +29,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.rules import Rule, Seen
 from tests.engine.scripted_broker import ScriptedBroker, T
 from tests.engine.test_connection import connected
 from tests.engine.topics import add_batch, lose_topic, pretend_empty, quick
@@ -220,3 +225,70 @@ def test_sessions_subscribe_in_one_operation() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         assert run(both, 5.0) == 2
+
+
+# --- names that have to begin with the role -----------------------------------------------------
+
+WANTED = (
+    "Failed to create consumer - The subscription name needs to be prefixed by the authentication "
+    "role, like {}-xxxx for topic: " + TOPIC
+)
+
+
+@contextmanager
+def prefixed(broker: EmbeddedBroker, *roles: str) -> Iterator[Rule]:
+    """Refuse names that do not begin with a role; the last one is asked for again and again."""
+    asked: list[str] = []
+
+    def refuses(seen: Seen) -> bool:
+        role = roles[min(len(asked), len(roles) - 1)]
+        if seen.body.subscription.startswith(f"{role}-"):
+            return False
+        asked.append(role)
+        return True
+
+    text = WANTED.format(roles[0])
+    with broker.faults.error(
+        "SUBSCRIBE", "AuthorizationError", text, times=None, when=refuses
+    ) as rule:
+        yield rule
+
+
+@pytest.mark.fault(46)
+def test_names_that_nobody_else_uses_begin_with_the_role_if_the_broker_wants_it() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        for number in range(3):
+            broker.create_topic(f"{TOPIC}{number}")
+        lookup = Lookup(pool)
+        with prefixed(broker, "a.role") as refused:
+            for number in range(3):
+                assert lookup.last_message_id(f"{TOPIC}{number}").entry_id == -1
+        # The connection remembers it.
+        assert refused.hits == 1
+
+
+@pytest.mark.fault(46)
+def test_a_name_that_was_given_is_not_changed_and_the_error_says_how_it_has_to_begin() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        with (
+            prefixed(broker, "role") as refused,
+            ConsumerSession(connection_of(Lookup(pool), TOPIC), request("mine")) as session,
+            pytest.raises(AuthorizationError, match=r"'role-'.*subscriptionPrefix.*public/default"),
+        ):
+            subscribe(session)
+        assert refused.hits == 1
+
+
+@pytest.mark.fault(46)
+def test_a_broker_that_refuses_every_name_is_not_asked_without_end() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        wanted = probe_request(TOPIC, EARLIEST_POSITION)
+        with (
+            prefixed(broker, "role", "other") as refused,
+            ConsumerSession(connection_of(Lookup(pool), TOPIC), wanted) as session,
+            pytest.raises(AuthorizationError),
+        ):
+            subscribe(session)
+        assert refused.hits == 2

@@ -131,6 +131,8 @@ class ClientConnection:
         """Who gets the broker's events: consumers, producers and watchers."""
         self.lookups = InFlightLimit()
         """Limits the requests about topics."""
+        self.name_prefix = ""
+        """What the broker wants names of subscriptions to begin with, as far as it has said so."""
         self._mutex = threading.Lock()
         # The following are guarded by _mutex.
         self._core = Connection(Role.CLIENT)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from pulsar_spark.engine.operations import Operation, Pause
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
 from pulsar_spark.engine.retry import Backoff
 from pulsar_spark.errors import (
+    AuthorizationError,
     BrokerError,
     ClosedError,
     ConnectionLost,
@@ -48,7 +50,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.topic_name import topic_of
+from pulsar_spark.protocol.topic_name import TopicName, topic_of
 
 _CLOSE_TIMEOUT = 5.0
 # How long a question waits for its turn where a policy limits consumers or subscriptions. Another
@@ -58,6 +60,9 @@ _TURN_PAUSE = 0.02
 _MAX_TURN_PAUSE = 0.5
 # How readers and probes subscribe.
 _NO_OPTIONS = ConsumerOptions("none")
+_PREFIX_WANTED = re.compile(
+    r"needs to be prefixed by the authentication role, like (.{1,200}-)xxxx"
+)
 # Made once: most sessions close with nothing left to fail, and what fails gets a copy.
 _LEFT = ClosedError("the consumer is closed")
 
@@ -85,7 +90,8 @@ class SubscribeRequest:
     everything; `age` starts that many seconds ago; `schema` is for a consumer without options.
 
     With `in_turn`, for a name that nobody else uses, a refusal can only be a policy's: if it limits
-    consumers or subscriptions, others like this one may leave soon, and it is asked again.
+    consumers or subscriptions, others like this one may leave soon, and it is asked again. If names
+    have to begin with the role, as the broker says, this one does then.
     """
 
     topic: str
@@ -155,6 +161,8 @@ class ConsumerSession(Closing):
     ) -> None:
         self.connection = connection
         self.wanted = wanted
+        if wanted.in_turn and connection.name_prefix:
+            self._begin_name_with(connection.name_prefix)
         self._handler = handler
         self._lock = threading.Lock()
         # Guarded by _lock, as is `ended`: whether the broker may know of the consumer.
@@ -175,14 +183,25 @@ class ConsumerSession(Closing):
         # With less than the time left, so that the broker's refusal is said, not the timeout.
         wait = min(_TURN_SECONDS, deadline.remaining() / 2) if self.wanted.in_turn else 0.0
         patience, backoff = Deadline(wait), Backoff(_TURN_PAUSE, _MAX_TURN_PAUSE)
+        is_renamed = False
         while True:
             try:
                 return (yield from self._subscribe(deadline))
+            except AuthorizationError as error:
+                prefix = _wanted_prefix(error)
+                if prefix is None or not self.wanted.in_turn or is_renamed:
+                    raise
+                is_renamed, self.connection.name_prefix = True, prefix
+                self._begin_name_with(prefix)
+                continue
             except (ConsumerBusy, NotAllowed):
                 pause = backoff.next()
                 if patience.remaining() <= pause:
                     raise
             yield Pause(pause)
+
+    def _begin_name_with(self, prefix: str) -> None:
+        self.wanted = replace(self.wanted, name=f"{prefix}{self.wanted.name}")
 
     def _subscribe(self, deadline: Deadline) -> Operation[None]:
         self._check()
@@ -203,6 +222,14 @@ class ConsumerSession(Closing):
         topic = topic_of(self.wanted.topic)
         if isinstance(error, SubscriptionNotFound):
             why, remedy = no_subscription(topic, self.wanted.name)
+        elif (prefix := _wanted_prefix(error)) is not None:
+            remedy = (
+                f"Begin the subscription's name with {prefix!r} (options subscription and "
+                "subscriptionPrefix), or allow any name: pulsar-admin namespaces "
+                "set-subscription-auth-mode "
+                f"{TopicName.parse(topic).namespace_name} --subscription-auth-mode None"
+            )
+            return type(error)(error.what, remedy, broker=error.broker)
         elif isinstance(error, TopicNotFound) and self.wanted.create:
             why, remedy = no_topic(topic, self.wanted.topic)
         else:
@@ -321,6 +348,15 @@ class ConsumerSession(Closing):
         with self._lock:
             self.ended = True
             self._known = False
+
+
+def _wanted_prefix(error: BrokerError) -> str | None:
+    """Return what a subscription's name has to begin with, if a broker says so, else None.
+
+    Only its text tells it (Pulsar, PulsarAuthorizationProvider.canConsumeAsync).
+    """
+    found = _PREFIX_WANTED.search(error.what) if isinstance(error, AuthorizationError) else None
+    return None if found is None else found[1]
 
 
 def visit(

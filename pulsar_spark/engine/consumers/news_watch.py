@@ -119,7 +119,8 @@ class NewsWatch(ProbeHandler, Generic[T]):
     def _begin(
         self, connection: ClientConnection, end: Position, deadline: Deadline
     ) -> Operation[None]:
-        wanted = SubscribeRequest(self._topic, unique_name("pulsar-spark-watch"), end)
+        name = unique_name(f"{connection.name_prefix}pulsar-spark-watch")
+        wanted = SubscribeRequest(self._topic, name, end)
         session = ConsumerSession(connection, wanted, self)
         with self._lock:
             self._session = session

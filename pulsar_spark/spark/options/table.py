@@ -343,7 +343,8 @@ _STREAMS: tuple[Option, ...] = (
     _reads(
         "subscriptionPrefix",
         text,
-        "First part of generated subscription names.",
+        "First part of generated subscription names. Streams need the role's name here where a "
+        "namespace wants all names to begin with it (`set-subscription-auth-mode Prefix`).",
         shown_default="`spark-pulsar`",
     ),
     _streams(
