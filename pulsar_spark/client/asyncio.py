@@ -211,6 +211,9 @@ class AsyncProducer:
         await self._settle()
 
     async def _settle(self) -> None:
+        # The results of a loop that has ended never come.
+        loop = asyncio.get_running_loop()
+        self._pending = {each: None for each in self._pending if each.get_loop() is loop}
         pending = list(self._pending)
         if pending:
             await asyncio.wait(pending)

@@ -31,6 +31,7 @@ from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.forks import fork_count, used_after_fork
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Steps, in_steps, run
@@ -111,6 +112,7 @@ class PulsarConsumer(Closing):
         self._wake: Callable[[], None] | None = None
         self._close_lock = threading.Lock()
         # Guarded by _close_lock.
+        self._forks = fork_count()
         self._closed = False
         self._stats: tuple[float, BrokerConsumerStats] | None = None
 
@@ -215,6 +217,9 @@ class PulsarConsumer(Closing):
             raise OptionError("a consumer with a message_listener cannot call receive")
 
     def _check_open(self) -> None:
+        if fork_count() != self._forks:
+            # It has messages that its parent receives, too.
+            raise used_after_fork("consumer", topic=self._topic)
         if self._closed:
             raise ClosedError("the consumer is closed", topic=self._topic)
 

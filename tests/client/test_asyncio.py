@@ -19,6 +19,7 @@ from pulsar_spark.client import (
     InitialPosition,
     MessageId,
     ProducerAccessMode,
+    PulsarClient,
     Result,
 )
 from pulsar_spark.client.schema import StringSchema
@@ -655,3 +656,29 @@ def test_a_client_goes_on_in_another_event_loop(broker: EmbeddedBroker) -> None:
 
     made = asyncio.run(begin())
     asyncio.run(asyncio.wait_for(go_on(*made), SECONDS))
+
+
+def test_a_producer_flushes_and_closes_in_another_event_loop_than_that_of_its_sends(
+    broker: EmbeddedBroker,
+) -> None:
+    client = pulsar.Client(broker.service_url)
+
+    async def begin() -> pulsar.Producer:
+        producer = await client.create_producer("t", batching_max_publish_delay_ms=1000)
+        sends = [asyncio.ensure_future(producer.send(b"x")) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(send.done() for send in sends)
+        return producer
+
+    async def go_on(producer: pulsar.Producer) -> None:
+        await producer.flush()
+        await producer.send(b"y")
+        await producer.close()
+        await client.close()
+
+    made = asyncio.run(begin())
+    wait_until(lambda: broker.faults.seen("SEND_RECEIPT"))
+    asyncio.run(asyncio.wait_for(go_on(made), SECONDS))
+    with PulsarClient(broker.service_url) as reading:
+        reader = reading.create_reader("t", MessageId.earliest)
+        assert [reader.read_next(10_000).data() for _ in range(4)] == [*[b"x"] * 3, b"y"]

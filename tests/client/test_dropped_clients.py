@@ -25,7 +25,7 @@ from pulsar_spark.client import (
     PulsarConsumer,
     Result,
 )
-from pulsar_spark.errors import ConsumerBusy, CorruptMessage, OperationTimeout
+from pulsar_spark.errors import ClosedError, ConsumerBusy, CorruptMessage, OperationTimeout
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.unreadable import BAD_BATCH
 from tests.support.waiting import wait_until
@@ -279,6 +279,25 @@ def test_a_fork_that_drops_a_client_leaves_it_to_its_parent(broker: EmbeddedBrok
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     producer.send(b"still there")
     client.close()
+
+
+@pytest.mark.fault(204)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_fork_gets_no_messages_of_its_parents_consumer(broker: EmbeddedBroker) -> None:
+    with PulsarClient(broker.service_url) as client:
+        consumer = client.subscribe("t", "s")
+        client.create_producer("t").send(b"x")
+        wait_until(lambda: broker.faults.seen("MESSAGE", direction="out"))
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.receive(10_000)
+            except ClosedError as error:
+                os._exit(0 if "another process" in str(error) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert consumer.receive(10_000).data() == b"x"
 
 
 @pytest.mark.fault(204)
