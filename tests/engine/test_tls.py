@@ -490,6 +490,9 @@ def test_files_that_cannot_be_used_are_named_with_their_option(
     broken = tmp_path / "broken.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
     other = Authority(tmp_path).client("other")[1]
+    # Its key is of another kind: RSA, and not of an elliptic curve.
+    rsa, _ = self_signed(tmp_path)
+    rsa_key = str(tmp_path / "own.key")
     gone = str(tmp_path / "gone.pem")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"trust_certs_file": gone}, "gone.pem of pulsar.client.tlsTrustCertsFilePath.*No such"),
@@ -499,9 +502,12 @@ def test_files_that_cannot_be_used_are_named_with_their_option(
         ({"trust_certs_file": str(broken)}, "tlsTrustCertsFilePath has no readable certificate"),
         ({"certificate_file": gone, "key_file": key}, "tlsCertificateFilePath cannot be read"),
         ({"certificate_file": certificate, "key_file": gone}, "tlsKeyFilePath cannot be read"),
-        (
-            {"certificate_file": certificate, "key_file": other},
-            "does not belong to the certificate",
+        *(
+            (
+                {"certificate_file": one, "key_file": another},
+                "tlsKeyFilePath does not belong to the certificate in .*tlsCertificateFilePath",
+            )
+            for one, another in ((certificate, other), (certificate, rsa_key), (rsa, key))
         ),
         ({"certificate_file": str(broken), "key_file": key}, "cannot be used"),
     ]

@@ -150,6 +150,10 @@ def load_trusted(context: ssl.SSLContext, value: str) -> None:
         ) from None
 
 
+# A certificate and the key of another one: of the same kind, and of another kind, as RSA beside EC.
+_MISMATCHES = frozenset({"KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
+
+
 def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
     _read(certificate, _CERTIFICATE)
     _read(key, _KEY)
@@ -157,7 +161,7 @@ def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
         with _as_file(certificate) as certificate_path, _as_file(key) as key_path:
             context.load_cert_chain(certificate_path, key_path, password=_no_password)
     except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+        if error.reason in _MISMATCHES:
             raise TlsError(
                 f"the key in {_KEY} does not belong to the certificate in {_CERTIFICATE}",
                 "Give the key with which the certificate was requested.",
