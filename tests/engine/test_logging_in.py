@@ -121,16 +121,16 @@ def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
 
 @pytest.mark.fault(46)
 @pytest.mark.parametrize(
-    "command,permission",
+    "command,permission,actions",
     [
-        ("LOOKUP", "produce or consume"),
-        ("PARTITIONED_METADATA", "produce or consume"),
-        ("PRODUCER", "produce"),
-        ("SUBSCRIBE", "consume"),
+        ("LOOKUP", "produce or consume", "produce,consume"),
+        ("PARTITIONED_METADATA", "produce or consume", "produce,consume"),
+        ("PRODUCER", "produce", "produce"),
+        ("SUBSCRIBE", "consume", "consume"),
     ],
 )
 def test_a_role_without_permission_learns_which_it_lacks_on_which_topic(
-    command: str, permission: str
+    command: str, permission: str, actions: str
 ) -> None:
     with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as pulsar:
         broker.create_topic("t")
@@ -144,6 +144,8 @@ def test_a_role_without_permission_learns_which_it_lacks_on_which_topic(
         with pytest.raises(AuthorizationError, match="not for you") as caught:
             opened[command]()
         assert f"the permission to {permission} (" in str(caught.value)
+        granting = "pulsar-admin namespaces grant-permission public/default --role ROLE --actions"
+        assert f"({granting} {actions})" in str(caught.value)
         assert caught.value.topic in ("t", "persistent://public/default/t")
         assert broker.faults.seen(command) == 1
 

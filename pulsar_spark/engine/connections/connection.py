@@ -32,6 +32,7 @@ from pulsar_spark.engine.connections.requests import (
     asked_consumer,
     error_in,
     fail,
+    named_topic,
     naming_permission,
 )
 from pulsar_spark.engine.connections.tls import tls_context
@@ -259,7 +260,8 @@ class ClientConnection:
         with self._mutex:
             request_id = self._requests.next_id()
             command = builder(request_id)
-            request = Request(request_id, command.type, timeout, asked_consumer(command))
+            asked, topic = asked_consumer(command), named_topic(command)
+            request = Request(request_id, command.type, timeout, asked, topic)
             try:
                 self._check_open()
                 parts = self._for_broker(command)
@@ -573,7 +575,7 @@ class ClientConnection:
         elif not fits:
             request.set_exception(self._wrong_answer(request, kind))
         elif error is not None:
-            request.set_exception(naming_permission(error, request.what))
+            request.set_exception(naming_permission(error, request))
         elif not waits:
             request.set_result(body)
 

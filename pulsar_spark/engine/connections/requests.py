@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -15,6 +16,7 @@ from google.protobuf.message import Message
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
+    InvalidTopicName,
     LocalProtocolError,
     OperationTimeout,
     PulsarError,
@@ -22,6 +24,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import BODY_FIELDS
+from pulsar_spark.protocol.topic_name import TopicName
 
 MAX_IN_FLIGHT = 64
 """Requests about topics that one broker gets at a time: thousands at once help nobody."""
@@ -49,16 +52,23 @@ _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
 class Request(Future[Any]):
     """A request that waits; its result is the body of the answering command.
 
-    `kind` is the request's command type, `asked` the id of the consumer that it asks about.
+    `kind` is the request's command type, `asked` the id of the consumer that it asks about, and
+    `topic` the topic that it names.
     """
 
     def __init__(
-        self, request_id: int, kind: int, timeout: float, asked: int | None = None
+        self,
+        request_id: int,
+        kind: int,
+        timeout: float,
+        asked: int | None = None,
+        topic: str | None = None,
     ) -> None:
         super().__init__()
         self.request_id = request_id
         self.kind = kind
         self.asked = asked
+        self.topic = topic
         self.timeout = timeout
         self.asked_at = time.monotonic()
         self.deadline = self.asked_at + timeout
@@ -235,6 +245,11 @@ def asked_consumer(command: pb.BaseCommand) -> int | None:
     return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
+def named_topic(command: pb.BaseCommand) -> str | None:
+    """Return the topic that a command names, None if it names none."""
+    return getattr(getattr(command, BODY_FIELDS[command.type]), "topic", None)
+
+
 def error_in(
     body: Message, broker: str, secrets: Iterable[str | bytes] = (), *, anonymous: bool = False
 ) -> BrokerError | None:
@@ -251,27 +266,34 @@ def error_in(
     return None
 
 
+_EITHER = ("produce", "consume")
 _PERMISSIONS = {
-    "SUBSCRIBE": "consume",
-    "SEEK": "consume",
-    "GET_LAST_MESSAGE_ID": "consume",
-    "PRODUCER": "produce",
-    "LOOKUP": "produce or consume",
-    "PARTITIONED_METADATA": "produce or consume",
-    "GET_SCHEMA": "produce or consume",
+    "SUBSCRIBE": ("consume",),
+    "SEEK": ("consume",),
+    "GET_LAST_MESSAGE_ID": ("consume",),
+    "PRODUCER": ("produce",),
+    "LOOKUP": _EITHER,
+    "PARTITIONED_METADATA": _EITHER,
+    "GET_SCHEMA": _EITHER,
 }
+"""Command → the permissions of which it needs one."""
 
 
-def naming_permission(error: PulsarError, what: str) -> PulsarError:
+def naming_permission(error: PulsarError, request: Request) -> PulsarError:
     """Return a request's error; if the role lacks a permission, it names that permission."""
-    permission = _PERMISSIONS.get(what)
-    if type(error) is not AuthorizationError or permission is None:
+    actions = _PERMISSIONS.get(request.what)
+    if type(error) is not AuthorizationError or actions is None:
         return error
+    namespace = "TENANT/NAMESPACE"
+    if request.topic is not None:
+        with contextlib.suppress(InvalidTopicName):
+            namespace = TopicName.parse(request.topic).namespace_name
     remedy = (
-        f"Grant the role the permission to {permission} (pulsar-admin namespaces "
-        f"grant-permission TENANT/NAMESPACE --role ROLE --actions {permission.split()[-1]})."
+        f"Grant the role the permission to {' or '.join(actions)} (pulsar-admin namespaces "
+        f"grant-permission {namespace} --role ROLE --actions {','.join(actions)})."
     )
-    return AuthorizationError(f"{error.what} ({what})", remedy).with_context(broker=error.broker)
+    named = AuthorizationError(f"{error.what} ({request.what})", remedy)
+    return named.with_context(broker=error.broker)
 
 
 def fail(request: Request, error: PulsarError) -> None:
