@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.deadline import Deadline, result_within, wait_until
@@ -53,10 +53,16 @@ from pulsar_spark.protocol.versions import COORDINATOR_CONNECT
 
 logger = get_logger(__name__)
 
+T = TypeVar("T")
+
 COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
 """The topic whose partitions are the coordinators."""
 
 _NOT_ENABLED = "Set transactionCoordinatorEnabled=true on the brokers (and in their metadata)."
+_PERMIT = (
+    f"Permit it: pulsar-admin namespaces grant-permission {COORDINATORS.namespace_name} "
+    "--role ROLE --actions produce,consume"
+)
 _GRACE = 1.0
 _SHOWN = 10
 # So many topic partitions are added to a transaction by one command.
@@ -73,7 +79,8 @@ class Coordinators:
     """The transaction coordinators of a cluster. Thread-safe.
 
     Operations retry temporary errors until their deadline. They raise UnsupportedFeature if
-    transactions are off, and the coordinator's errors.
+    transactions are off, AuthorizationError if the role lacks the permission for the coordinators'
+    topic, and the coordinator's errors.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -157,6 +164,10 @@ class Coordinators:
         attempts = [retried(partial(self._commit_on_partition, txn, topic)) for txn, topic in pairs]
         return run_many(attempts, self._timeout)
 
+    def find(self) -> None:
+        """Find a coordinator and attach to it, which changes nothing."""
+        run(self._find_operation, self._timeout)
+
     # --- operations ---------------------------------------------------------------------------
 
     def check_operation(self, timeout: float, deadline: Deadline) -> Operation[None]:
@@ -164,10 +175,13 @@ class Coordinators:
         txn = yield from self.begin_operation(timeout, deadline)
         yield from self.end_operation(txn, deadline, commit=False)
 
+    def _find_operation(self, deadline: Deadline) -> Operation[None]:
+        tc_id = yield from self._choose(deadline)
+        yield from retrying(self._attempts(tc_id), deadline)
+
     def begin_operation(self, timeout: float, deadline: Deadline) -> Operation[TxnId]:
         """Return the operation that `begin` runs."""
-        count = yield from retrying(self._count_operation, deadline)
-        tc_id = next(self._turns) % count
+        tc_id = yield from self._choose(deadline)
         answer: pb.CommandNewTxnResponse = yield from self._ask(
             tc_id,
             commands.request(
@@ -286,12 +300,19 @@ class Coordinators:
 
         return attempt
 
+    def _choose(self, deadline: Deadline) -> Operation[int]:
+        """Return an operation that chooses a coordinator: each in turn."""
+        count = yield from retrying(self._count_operation, deadline)
+        return next(self._turns) % count
+
     def _count_operation(self, deadline: Deadline) -> Operation[int]:
         if self._count is not None:
             return self._count
         missing: PulsarError | None = None
         try:
-            count = yield from self._lookup.partitions_operation(str(COORDINATORS), deadline)
+            count = yield from _permitted(
+                self._lookup.partitions_operation(str(COORDINATORS), deadline)
+            )
         except TopicNotFound as error:
             count, missing = 0, error
         if not count:
@@ -329,7 +350,7 @@ class Coordinators:
 
     def _attach(self, tc_id: int, deadline: Deadline) -> Operation[ClientConnection]:
         topic = str(COORDINATORS.partition(tc_id))
-        connection = yield from self._lookup.connection_operation(topic, deadline)
+        connection = yield from _permitted(self._lookup.connection_operation(topic, deadline))
         if connection.protocol_version < COORDINATOR_CONNECT:
             # Older coordinators need no attaching.
             return connection
@@ -357,6 +378,21 @@ class Coordinators:
                 and attached.result() is connection
             ):
                 del self._attached[tc_id]
+
+
+def _permitted(asked: Operation[T]) -> Operation[T]:
+    """Return a question about the coordinators' topic; its error says what a role lacks."""
+    try:
+        return (yield from asked)
+    except AuthorizationError as error:
+        if type(error) is not AuthorizationError:
+            raise
+        raise AuthorizationError(
+            f"the role may not use the transaction coordinators: {error.what}",
+            _PERMIT,
+            topic=str(COORDINATORS),
+            broker=error.broker,
+        ) from error
 
 
 def _is_over(attached: Future[ClientConnection]) -> bool:

@@ -19,6 +19,7 @@ from pulsar_spark.client import (
     parameters,
 )
 from pulsar_spark.engine.deadline import Deadline
+from pulsar_spark.engine.transactions import COORDINATORS
 from pulsar_spark.errors import (
     AuthorizationError,
     InvalidTxnStatus,
@@ -470,3 +471,36 @@ def test_a_transaction_of_another_role_is_not_taken_for_one_that_has_ended(
     broker.faults.clear()
     assert coordinators.end_all([txn], commit=False) == {txn: None}
     assert coordinators.are_open([txn]) == {txn: False}
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("command", ["PARTITIONED_METADATA", "LOOKUP"])
+def test_a_role_without_permission_for_the_coordinators_is_told_where_to_grant_it(
+    broker: EmbeddedBroker, client: PulsarClient, command: str
+) -> None:
+    topic = str(COORDINATORS)
+    broker.faults.error(command, "AuthorizationError", "not for you", topic=topic, times=None)
+    with pytest.raises(AuthorizationError, match="may not use the transaction coord") as caught:
+        client.new_transaction()
+    assert "not for you" in caught.value.what
+    assert "grant-permission pulsar/system --role ROLE --actions" in caught.value.remedy
+    assert "--actions produce,consume" in caught.value.remedy
+    assert caught.value.topic == topic
+
+
+@pytest.mark.fault(46)
+def test_a_permission_for_the_coordinators_that_is_revoked_is_told_where_to_grant_it(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    coordinators = client._context.coordinators
+    txn = coordinators.begin(60.0)
+    broker.faults.error("LOOKUP", "AuthorizationError", topic=str(COORDINATORS), times=None)
+    broker.faults.close("ADD_PARTITION_TO_TXN")
+    found = [
+        coordinators.add_partition_to_all([txn], "t")[txn],
+        coordinators.end_all([txn], commit=False)[txn],
+    ]
+    for error in found:
+        assert isinstance(error, PulsarError)
+        assert "may not use the transaction coordinators" in error.what
+        assert "grant-permission pulsar/system" in error.remedy

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.transactions import COORDINATORS, name_of, names_of
+from pulsar_spark.engine.transactions import name_of, names_of
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
@@ -335,15 +335,8 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
     """Raise unless a coordinator allows transactions as long as the timeout."""
     try:
         context.coordinators.check(timeout)
-    except UnsupportedFeature:
+    except AuthorizationError:
         raise
-    except AuthorizationError as error:
-        raise AuthorizationError(
-            f"the role may not use the transaction coordinators: {error.what}",
-            "Permit it: pulsar-admin namespaces grant-permission --role ROLE --actions "
-            f"produce,consume {COORDINATORS.namespace_name}",
-            broker=error.broker,
-        ) from error
     except BrokerError as error:
         if error.retryable:
             # It never gave an answer that depends on the timeout.

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.transactions import Coordinators
+from pulsar_spark.engine.transactions import COORDINATORS, Coordinators
 from pulsar_spark.errors import (
     AuthorizationError,
     ConnectionLost,
@@ -968,11 +968,13 @@ def test_a_coordinator_that_no_broker_runs_has_nothing_to_do_with_the_time_out(
     assert broker.faults.seen("SEND") == 0
 
 
+@pytest.mark.parametrize("command", ["PARTITIONED_METADATA", "LOOKUP"])
 def test_a_missing_right_to_the_coordinators_is_told_with_the_remedy(
-    broker: EmbeddedBroker, sink: Sink
+    broker: EmbeddedBroker, sink: Sink, command: str
 ) -> None:
-    denied = broker.faults.error("NEW_TXN", pb.AuthorizationError, times=None)
-    with denied, pytest.raises(AuthorizationError, match=r"grant-permission .* pulsar/system"):
+    topic = str(COORDINATORS)
+    denied = broker.faults.error(command, pb.AuthorizationError, topic=topic, times=None)
+    with denied, pytest.raises(AuthorizationError, match="grant-permission pulsar/system"):
         sink.writer().check()
     assert broker.faults.seen("SEND") == 0
 
