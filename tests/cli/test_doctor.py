@@ -18,13 +18,15 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli.doctor import executors
-from pulsar_spark.client import PulsarClient
+from pulsar_spark.client import ProducerAccessMode, PulsarClient
 from pulsar_spark.client.schema import StringSchema
+from pulsar_spark.engine.transactions import COORDINATORS
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.spark.writing import attempts
+from pulsar_spark.spark.writing.sink_records import id_digest
 from pulsar_spark.spark.writing.task_writer import transactions_of
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
@@ -54,6 +56,7 @@ PATIENCE = (
     "--option=pulsar.client.connectionTimeoutMs=2000",
     "--option=pulsar.client.operationTimeoutMs=2000",
 )
+EXACTLY_ONCE = ("--option=deliveryGuarantee=exactly-once", "--option=sinkId=s")
 
 
 class Report:
@@ -419,14 +422,20 @@ def web_token(**claims: object) -> str:
     return ".".join([*(part.rstrip("=") for part in coded), "canary"])
 
 
-def with_token(examine: Examine, token: str, *, accepted: bool, lacks: str = "") -> Report:
-    """Examine a broker with a token that it accepts or not; `lacks` is a refused command."""
+def with_token(
+    examine: Examine, token: str, *more: str, accepted: bool, lacks: str = "", topic: str = ""
+) -> Report:
+    """Examine a broker with a token that it accepts or not.
+
+    `lacks` is a command that it refuses, if it is about `topic`.
+    """
     with EmbeddedBroker(authenticate=lambda *_: accepted) as broker:
         broker.create_topic("orders")
         if lacks:
-            broker.faults.error(lacks, "AuthorizationError", times=None)
+            broker.faults.error(lacks, "AuthorizationError", topic=topic or None, times=None)
         report = examine(
             broker.service_url,
+            *more,
             "--topic=orders",
             "--option=pulsar.client.authPluginClassName=token",
             f"--option=pulsar.client.authParams=token:{token}",
@@ -495,8 +504,86 @@ def test_the_command_that_grants_a_permission_names_the_tokens_role(examine: Exa
     report = with_token(examine, web_token(sub="etl job"), accepted=True, lacks="SUBSCRIBE")
     remedy = report.steps["read"]["remedy"]
     assert remedy.endswith("grant-permission public/default --role 'etl job' --actions consume")
-    report = with_token(examine, web_token(sub="etl"), accepted=True, lacks="END_TXN")
-    assert "grant-permission pulsar/system --role etl" in only(report, "transactions")
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("command", ["PARTITIONED_METADATA", "LOOKUP"])
+def test_a_missing_permission_for_the_coordinators_is_a_failure_if_they_are_needed(
+    command: str, examine: Examine
+) -> None:
+    token, topic = web_token(sub="etl"), str(COORDINATORS)
+    granting = "grant-permission pulsar/system --role etl --actions produce,consume"
+    report = with_token(examine, token, *EXACTLY_ONCE, accepted=True, lacks=command, topic=topic)
+    assert granting in only(report, "transactions")
+    report = with_token(examine, token, accepted=True, lacks=command, topic=topic)
+    step = report.steps["transactions"]
+    assert (report.status, step["status"]) == (0, "skipped")
+    assert granting in step["remedy"]
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    "command,actions",
+    [
+        ("PARTITIONED_METADATA", "produce,consume"),
+        ("LOOKUP", "produce,consume"),
+        ("SUBSCRIBE", "consume"),
+        ("PRODUCER", "produce"),
+    ],
+)
+def test_a_missing_permission_for_the_records_of_a_sink(
+    command: str, actions: str, is_there: bool, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    records = "persistent://a/b/records"
+    if is_there:
+        broker.create_topic(records)
+    broker.faults.error(command, "AuthorizationError", topic=records, times=None)
+    before = broker.topics()
+    where = f"--option=sinkStateTopic={records}"
+    report = examine(broker.service_url, "--topic=orders", *EXACTLY_ONCE, where)
+    assert broker.topics() == before
+    if not is_there and command in ("SUBSCRIBE", "PRODUCER"):
+        # Nobody can ask without creating the topic.
+        assert report.status == 0
+        return
+    text = only(report, "transactions")
+    assert "the sink's records" in text
+    assert records in text
+    assert f"grant-permission a/b --role ROLE --actions {actions} " in text
+
+
+@pytest.mark.parametrize(
+    "topic,told",
+    [
+        ("persistent://a/b/parts", "the topic of the sink's records has partitions"),
+        ("non-persistent://a/b/records", "needs persistent topics"),
+    ],
+)
+def test_a_topic_that_cannot_have_the_records_of_a_sink(
+    topic: str, told: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("persistent://a/b/parts", partitions=2)
+    where = f"--option=sinkStateTopic={topic}"
+    report = examine(broker.service_url, "--topic=orders", *EXACTLY_ONCE, where)
+    assert told in only(report, "transactions")
+
+
+def test_the_records_of_a_sink_at_work_are_examined_without_disturbing_it(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.create_topic("mine")
+    sink = Sink(broker.service_url, "mine", "s")
+    sink.run(0)
+    with PulsarClient(broker.service_url) as client:
+        (records,) = (name for name in broker.topics() if name.endswith(id_digest("s")))
+        alone = ProducerAccessMode.ExclusiveWithFencing
+        producer = client.create_producer(records, access_mode=alone)
+        report = examine(broker.service_url, "--topic=mine", *EXACTLY_ONCE)
+        assert report.status == 0
+        assert broker.faults.seen("PRODUCER", records) > 0
+        assert producer.is_connected()
+    sink.run(1)
 
 
 # --- topics -----------------------------------------------------------------------------------

@@ -104,7 +104,9 @@ def store_orders(commands: Commands) -> str:
 def check_doctor(commands: Commands) -> None:
     """The doctor names the step that a role, a topic or a token fails."""
     well = commands.examine("reader", "orders")
-    assert {name for name, status in well.items() if status != "ok"} == {"retention"}
+    not_looked_at = {name for name, status in well.items() if status != "ok"}
+    assert not_looked_at == {"retention", "transactions"}
+    assert not failed(well)
     for role, step in (("consumer", "write"), ("producer", "read"), ("nobody", "lookup")):
         assert failed(commands.examine(role, "orders")) == [step], role
     for topic in ("missing", "missing-partition-3"):
@@ -206,6 +208,14 @@ def check_what_the_doctor_tells_of_tokens_and_permissions(commands: Commands) ->
     )
     granting = "grant-permission public/default --role consumer --actions produce"
     assert steps["write"]["remedy"].endswith(granting)
+    granting = "grant-permission pulsar/system --role consumer --actions produce,consume"
+    assert steps["transactions"]["status"] == "skipped"
+    assert steps["transactions"]["remedy"].endswith(granting)
+    needed = ("--option", "deliveryGuarantee=exactly-once")
+    _, text = commands.run("consumer", "doctor", "--topic", "orders", *needed)
+    steps = {step["name"]: step for step in json.loads(text)["steps"]}
+    assert steps["transactions"]["status"] == "failed"
+    assert steps["transactions"]["remedy"].endswith(granting)
     assert "Pulsar Server " in steps["handshake"]["detail"]
     expired = commands.security.token("reader", seconds=-60)
     _, text = commands.run("stranger", "doctor", "--topic", "orders", token=expired)

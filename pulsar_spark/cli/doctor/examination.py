@@ -6,6 +6,7 @@ They leave no trace: they send no message, and create no topic, subscription or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pulsar_spark.cli.admin import Admin
@@ -17,6 +18,7 @@ from pulsar_spark.cli.doctor.topics import Topics
 from pulsar_spark.cli.output import progress
 from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.transactions import COORDINATORS
 from pulsar_spark.errors import (
@@ -24,8 +26,11 @@ from pulsar_spark.errors import (
     InvalidTxnStatus,
     NotAllowed,
     OptionError,
+    PulsarError,
+    SinkStateError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
+    UnsupportedFeature,
     UnsupportedVersion,
 )
 from pulsar_spark.protocol import commands
@@ -77,6 +82,7 @@ class Examination(Closing):
         names = [single] if single else [str(TopicName.parse(name)) for name in several]
         options = client_options(values)
         auth = self._auth = provider_for(options.auth)
+        self._values = values
         self._names = names
         self._hosts = Hosts(options, auth)
         self._admin = None if admin_url is None else Admin(options, auth, admin_url)
@@ -149,23 +155,47 @@ class Examination(Closing):
             raise Skipped("needs a broker, and none was looked up", NAME_ONE)
         if not self._topics.brokers:
             raise Skipped("needs a broker, and the lookup found none")
-        connection = self._connect().pool.get(self._topics.brokers[0])
+        client = self._connect()
+        connection = client.pool.get(self._topics.brokers[0])
         try:
-            connection.request(
-                commands.request(
-                    pb.CommandEndTxn, txn_action=pb.ABORT, **commands.txn_fields(_NO_TXN)
-                )
-            )
-        except (TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
-            return Finding(f"{connection.address.logical} takes part in transactions")
+            client.coordinators.find()
+            _take_part(connection)
         except AuthorizationError as error:
             remedy = granting(self._auth, COORDINATORS.namespace_name, "produce,consume")
-            raise AuthorizationError(error.what, remedy) from error
-        except (NotAllowed, UnsupportedVersion) as error:
+            if self._exactly_once:
+                raise AuthorizationError(error.what, remedy) from error
+            raise Skipped(f"{error.what}; no option needs them", remedy) from error
+        except (NotAllowed, UnsupportedFeature, UnsupportedVersion) as error:
             if self._exactly_once:
                 raise type(error)(error.what, _TRANSACTIONS) from error
             raise Skipped("transactions are off; no option needs them", _TRANSACTIONS) from error
+        if self._exactly_once:
+            self._check_records()
         return Finding(f"{connection.address.logical} takes part in transactions")
+
+    def _check_records(self) -> None:
+        """Check the topic of an exactly-once sink's records, if the options tell which it is."""
+        from pulsar_spark.spark.writing.exactly_once import sink_options
+
+        topic, sink_id = self._values["sinkStateTopic"], self._values["sinkId"]
+        if topic is None and sink_id is None:
+            return
+        timeout = self._values["transactionTimeout"]
+        sink = sink_options(sink_id or topic, None, topic, self._names[0], timeout)
+        try:
+            self._topics.check_records(sink.state_topic)
+        except SinkStateError:
+            raise
+        except PulsarError as error:
+            raise type(error)(f"the sink's records: {error.what}", error.remedy) from error
+
+
+def _take_part(connection: ClientConnection) -> None:
+    """Raise unless a broker takes part in transactions."""
+    with suppress(TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
+        connection.request(
+            commands.request(pb.CommandEndTxn, txn_action=pb.ABORT, **commands.txn_fields(_NO_TXN))
+        )
 
 
 def _kept(policies: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ from pulsar_spark.errors import (
     AuthorizationError,
     ConnectError,
     ConnectionLost,
+    ProducerBusy,
+    ProducerFenced,
     PulsarError,
     TlsError,
     TopicNotFound,
@@ -193,6 +195,32 @@ class Topics:
         results = client.lookup.ask_many(names, attempt)
         self._good(results.values(), "produce")
         return Finding(f"may produce to {counted(len(names), 'topic partition')}; nothing was sent")
+
+    def check_records(self, topic: str) -> None:
+        """Check whether an exactly-once sink may keep its records in a topic.
+
+        If it does not exist, only whether topics of its namespace may be looked up.
+        """
+        from pulsar_spark.spark.writing.fenced_topic import partitioned
+
+        lookup = self._client.lookup
+        self._good(lookup.ask_many([topic], lookup.broker_operation).values())
+        (count,) = lookup.partitions_many([topic]).values()
+        if isinstance(count, TopicNotFound):
+            return
+        self._good([count])
+        if count:
+            raise partitioned(topic, "the sink's records")
+        self._good(lookup.last_message_ids([topic]).values(), "consume")
+        self._good(lookup.ask_many([topic], self._register_beside).values(), "produce")
+
+    def _register_beside(self, topic: str, deadline: Deadline) -> Operation[None]:
+        """Return an operation as `_register`, on a topic that another producer may have alone."""
+        try:
+            yield from self._register(topic, None, deadline)
+        except (ProducerBusy, ProducerFenced):
+            # A broker looks at permissions first: this role has them.
+            return
 
     def _register(
         self, topic: str, schema: SchemaInfo | PulsarError | None, deadline: Deadline

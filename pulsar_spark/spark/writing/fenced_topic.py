@@ -273,11 +273,7 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
     if isinstance(found, TopicNotFound):
         return False
     if value_of(found):
-        raise SinkStateError(
-            f"the topic of {what} has partitions: they would have no order",
-            "Set sinkStateTopic to a topic without partitions.",
-            topic=topic,
-        )
+        raise partitioned(topic, what)
     if isinstance(kept, TopicNotFound):
         return False
     if value_of(kept):
@@ -302,6 +298,15 @@ def exists(context: ClientContext, topic: str, what: str) -> bool:
         "some can be missing",
         "Begin anew on purpose: python -m pulsar_spark sink --reset ID, which may write what "
         "was committed last once more.",
+        topic=topic,
+    )
+
+
+def partitioned(topic: str, what: str) -> SinkStateError:
+    """Return the error for a topic of `what` that has partitions."""
+    return SinkStateError(
+        f"the topic of {what} has partitions: they would have no order",
+        "Set sinkStateTopic to a topic without partitions.",
         topic=topic,
     )
 
