@@ -109,15 +109,21 @@ def test_the_key_comes_in_all_forms_of_java(
     assert {asked["client_secret"][0] for asked in issuer.asked} == {SECRET}
 
 
-def test_a_token_is_kept_and_renewed_before_it_expires(
-    issuer: Issuer, auth: OAuth2Auth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [1000.0]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which tokens are renewed."""
+    now = [1000.0]
 
     class Clock:
-        monotonic = staticmethod(lambda: clock[0])
+        monotonic = staticmethod(lambda: now[0])
 
     monkeypatch.setattr(module, "time", Clock)
+    return now
+
+
+def test_a_token_is_kept_and_renewed_before_it_expires(
+    issuer: Issuer, auth: OAuth2Auth, clock: list[float]
+) -> None:
     issuer.expires_in = 1000
     assert {auth.auth_data() for _ in range(5)} == {b"token-1"}
     clock[0] += 1000 - 61
@@ -132,6 +138,28 @@ def test_a_token_is_kept_and_renewed_before_it_expires(
     assert auth.auth_data() == b"token-3"
     clock[0] += 0.2
     assert auth.auth_data() == b"token-4"
+
+
+@pytest.mark.fault(48)
+def test_a_refused_token_is_replaced_once_and_not_too_often(
+    issuer: Issuer, auth: OAuth2Auth, clock: list[float]
+) -> None:
+    assert auth.auth_data() == b"token-1"
+    # A new one would be no better so soon.
+    assert not auth.refused(b"token-1")
+    assert auth.auth_data() == b"token-1"
+    clock[0] += 5
+    for _ in range(100):
+        assert auth.refused(b"token-1")
+    for _ in range(100):
+        assert auth.auth_data() == b"token-2"
+        # Others were refused with the old one: there is a new one already.
+        assert auth.refused(b"token-1")
+    # Of a broker that refuses all, the issuer hears at intervals.
+    for _ in range(100):
+        auth.refused(auth.auth_data() or b"")
+        clock[0] += 0.5
+    assert len(issuer.asked) <= 2 + 100 * 0.5 / 5
 
 
 def test_many_threads_ask_once(issuer: Issuer, auth: OAuth2Auth) -> None:
@@ -457,6 +485,58 @@ def test_a_broker_is_given_tokens_of_the_issuer_and_new_ones_in_mid_stream(
             assert context.lookup.partitions("t") == 0
             assert broker.faults.seen("CONNECT") == 1
         shared_connections().close_unused()
+
+
+def logged_in(url: str, issuer: Issuer) -> ClientContext:
+    auth = AuthOptions("oauth2", oauth2=OAuth2Options(issuer.url, private_key=KEY))
+    return ClientContext(ClientOptions(url, auth=auth, operation_timeout=20.0))
+
+
+@pytest.mark.fault(48)
+def test_a_token_that_the_broker_finds_expired_earlier_is_replaced(clock: list[float]) -> None:
+    with Issuer(None) as issuer:
+        given: list[bytes] = []
+
+        def authenticate(_: str, data: bytes) -> bool:
+            given.append(data)
+            return data == f"token-{len(issuer.asked)}".encode()
+
+        with (
+            EmbeddedBroker(authenticate=authenticate) as broker,
+            logged_in(broker.service_url, issuer) as context,
+        ):
+            broker.create_topic("t")
+            assert context.lookup.partitions("t") == 0
+            clock[0] += 6
+            broker.faults.inject(brief.auth_challenge("b", "token"))
+            wait_until(lambda: given == [b"token-1", b"token-2"])
+            assert broker.faults.seen("CONNECT") == 1
+
+
+@pytest.mark.fault(45, 48)
+@pytest.mark.parametrize("web", [False, True], ids=["binary", "REST"])
+def test_revoked_tokens_are_replaced_within_the_operation(clock: list[float], web: bool) -> None:
+    valid = {b"token-1"}
+    with (
+        Issuer(None) as issuer,
+        EmbeddedBroker(authenticate=lambda _, data: data in valid, rest=web) as broker,
+        logged_in(broker.admin_url if web else broker.service_url, issuer) as context,
+    ):
+        broker.create_topic("t")
+        assert context.lookup.partitions("t") == 0
+        valid.clear()
+        valid.add(b"token-2")
+        clock[0] += 6
+        broker.faults.disconnect()
+        assert context.lookup.partitions("t") == 0
+        assert len(issuer.asked) == 2
+        # What no token helps is an error at once.
+        valid.clear()
+        broker.faults.disconnect()
+        for _ in range(3):
+            with pytest.raises(AuthenticationError):
+                context.lookup.partitions("t")
+        assert len(issuer.asked) == 2
 
 
 @pytest.mark.fault(45, 50)

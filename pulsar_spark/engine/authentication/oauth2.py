@@ -47,6 +47,11 @@ _LIFETIME = 60.0
 """Lifetime of a token whose issuer does not state one."""
 _MARGIN = 60.0
 """A token is replaced this many seconds before it expires, or a tenth of its lifetime before."""
+_PAUSE = 5.0
+"""A token that is refused is replaced no sooner after it was asked for, in seconds.
+
+A broker that takes no token at all must not make its clients besiege the issuer.
+"""
 
 _CREDENTIALS = (
     "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
@@ -91,7 +96,7 @@ class OAuth2Auth:
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._token = b""
-        self._renew_at = 0.0
+        self._asked_at = self._renew_at = 0.0
 
     def __repr__(self) -> str:
         return f"OAuth2Auth({self._options!r})"
@@ -110,8 +115,19 @@ class OAuth2Auth:
             if time.monotonic() >= self._renew_at:
                 asked = time.monotonic()
                 self._token, lifetime = self._fetch_in_time()
+                self._asked_at = asked
                 self._renew_at = asked + lifetime - min(_MARGIN, lifetime / 10)
             return self._token
+
+    def refused(self, token: bytes) -> bool:
+        """Drop a token that a broker did not take; whether `auth_data` has another one now.
+
+        The broker's clock may be ahead, or the token may have been revoked.
+        """
+        with self._lock:
+            if token == self._token:
+                self._renew_at = min(self._renew_at, self._asked_at + _PAUSE)
+            return token != self._token or time.monotonic() >= self._renew_at
 
     def _client(self) -> tuple[str, str]:
         """Return the client's id and secret."""

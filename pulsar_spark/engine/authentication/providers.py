@@ -253,6 +253,11 @@ def credentials(give: Callable[[], T], broker: str) -> T:
     raise AuthenticationError(f"credentials could not be obtained ({why})", broker=broker)
 
 
+def has_others(provider: AuthProvider, refused: bytes | None) -> bool:
+    """Tell a provider that a broker did not take its credentials; whether it has others now."""
+    return isinstance(provider, OAuth2Auth) and refused is not None and provider.refused(refused)
+
+
 def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
     """Return fresh credentials, and the HTTP headers that carry them.
 

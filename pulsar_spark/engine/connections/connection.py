@@ -21,7 +21,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, cast
 
 from pulsar_spark import __version__
-from pulsar_spark.engine.authentication.providers import AuthProvider, NoAuth, credentials, forms_of
+from pulsar_spark.engine.authentication.providers import (
+    AuthProvider,
+    NoAuth,
+    credentials,
+    forms_of,
+    has_others,
+)
 from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.connections.handlers import HandlerTable
 from pulsar_spark.engine.connections.requests import (
@@ -142,6 +148,8 @@ class ClientConnection:
         self._challenges = 0
         # Credentials sent to the broker, in every form in which it might repeat them.
         self._secrets: frozenset[str | bytes] = frozenset()
+        # The last ones. One thread at a time asks for credentials.
+        self._sent: bytes | None = None
         # The following are used by the receive thread only.
         self._login_steps = 0
         self._logged_unknown = False
@@ -557,6 +565,12 @@ class ClientConnection:
             body, self.address.logical, self._secrets, anonymous=self._is_anonymous
         )
         if error is not None and not self._ready.done():
+            if isinstance(error, AuthenticationError) and has_others(self._auth, self._sent):
+                raise ConnectError(
+                    f"{error.what}; the next attempt has another token",
+                    error.remedy,
+                    broker=self.address.logical,
+                )
             raise error
         if error is None:
             error = self._error_in_body(kind, body)
@@ -656,6 +670,9 @@ class ClientConnection:
                     answered = self._challenges
                 if not answered:
                     return
+                if self._ready.done():
+                    # Brokers ask so when they find that a token has expired.
+                    has_others(self._auth, self._sent)
                 data = self._credentials() or b""
                 login = pb.AuthData(auth_method_name=self._auth.method_name, auth_data=data)
                 self.send(
@@ -668,7 +685,7 @@ class ClientConnection:
                 )
 
     def _credentials(self) -> bytes | None:
-        data = credentials(self._auth.auth_data, self.address.logical)
+        data = self._sent = credentials(self._auth.auth_data, self.address.logical)
         if data:
             self._secrets |= forms_of(data, self._auth)
         return data

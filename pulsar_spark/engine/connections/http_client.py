@@ -26,6 +26,7 @@ from pulsar_spark.engine.authentication.providers import (
     AuthProvider,
     credentials,
     forms_of,
+    has_others,
     http_headers,
 )
 from pulsar_spark.engine.connections.addresses import (
@@ -123,7 +124,7 @@ class _Request(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A host's answer, and whether credentials were sent to it."""
+    """A host's answer, whether credentials may be sent to it, and which were."""
 
     host: str
     status: int
@@ -131,6 +132,7 @@ class _Answer(NamedTuple):
     kind: str
     body: bytes
     trusted: bool
+    sent: bytes | None = None
 
 
 class HttpClient:
@@ -345,12 +347,15 @@ class HttpClient:
             "User-Agent": f"pulsar-spark-{__version__}",
         }
         trusted = host in self._url.hosts
+        sent = None
         if trusted:
-            headers |= self._credentials()
+            sent, more = self._credentials()
+            headers |= more
         used = kept.get(host)
         if used is not None:
             try:
-                return self._ask(used, target, headers, request, kept, trusted)
+                answer = self._ask(used, target, headers, request, kept, trusted)
+                return answer._replace(sent=sent)
             except ConnectionLost:
                 # A server may close a kept connection at any time, even just before a request.
                 if used.stream.heard:
@@ -359,7 +364,8 @@ class HttpClient:
         kept[host] = connection
         if len(kept) > MAX_KEPT:
             self._drop(kept, next(iter(kept)))
-        return self._ask(connection, target, headers, request, kept, trusted)
+        answer = self._ask(connection, target, headers, request, kept, trusted)
+        return answer._replace(sent=sent)
 
     def _ask(
         self,
@@ -399,15 +405,15 @@ class HttpClient:
             self._open.discard(connection)
         connection.transport.close()
 
-    def _credentials(self) -> dict[str, str]:
-        """Return the headers with credentials, and remember the credentials for redaction."""
+    def _credentials(self) -> tuple[bytes | None, dict[str, str]]:
+        """Return credentials and the headers with them; remember them for redaction."""
         data, headers = credentials(lambda: http_headers(self._auth), self._url.hosts[0])
         with self._lock:
             if headers != self._last_headers:
                 self._last_headers = headers
                 forms = forms_of(data or b"", self._auth) | {*headers.values()}
                 self._secrets.append(forms - {self._auth.method_name})
-        return headers
+        return data, headers
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -446,7 +452,11 @@ class HttpClient:
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
         anonymous = self._auth.method_name == "none"
-        return from_server_error(kind.code, text, self.secrets, anonymous=anonymous, broker=host)
+        error = from_server_error(kind.code, text, self.secrets, anonymous=anonymous, broker=host)
+        if kind is AuthenticationError and has_others(self._auth, answer.sent):
+            what = f"{error.what}; the next attempt has another token"
+            return ConnectError(what, error.remedy, broker=host)
+        return error
 
     def _no_pulsar(self, answer: _Answer, target: str) -> PulsarError:
         """Return the error for a server that has no path of Pulsar's web service."""
