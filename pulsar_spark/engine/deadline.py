@@ -55,6 +55,15 @@ class Deadline:
             raise OperationTimeout(f"{what} did not end within {self.seconds:g} s")
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is Ctrl-C: Python raises that on the main thread.
+
+    On another thread a user's function has raised it, and its text may quote a secret.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, KeyboardInterrupt)
+
+
 def at_a_time(seconds: float) -> float:
     """Return how long a thread may wait before it looks again whether it has to."""
     is_main = threading.current_thread() is threading.main_thread()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from pulsar_spark.engine.deadline import is_interrupt
 from pulsar_spark.engine.pem import read_pem
 from pulsar_spark.errors import (
     CryptoError,
@@ -230,9 +231,11 @@ class Decryptor:
         until = float("inf")
         try:
             cipher = self._open(wrapped)
-        except (MissingDependency, KeyboardInterrupt):
+        except MissingDependency:
             raise
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             # SystemExit, too. The text of a user's error may hold anything.
             raised = f"its reader of keys raised {type(error).__name__}"
             cipher = error.what if isinstance(error, PulsarError) else raised
@@ -259,9 +262,11 @@ class Decryptor:
 def _wrapped(name: str, keys: KeyReader, data_key: bytes) -> pb.EncryptionKeys:
     try:
         info = keys.get_public_key(name, {})
-    except (PulsarError, KeyboardInterrupt):
+    except PulsarError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise CryptoError(
             f"the reader of keys has no public key {name!r}: it raised {type(error).__name__}"
         ) from None

@@ -19,6 +19,7 @@ from pulsar_spark.client import (
     Result,
 )
 from pulsar_spark.engine import encryption
+from pulsar_spark.engine.connections.http_client import THREADS
 from pulsar_spark.errors import AuthenticationError, EncryptedMessage
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.test_encryption import RSA, private_pem, public_pem
@@ -173,12 +174,8 @@ def test_listeners_of_table_views_may_raise_anything(
     assert view.get("k") == b"5"
 
 
-# KeyboardInterrupt is left alone where the program's own thread may be the one that calls.
-OTHERS = [error for error in ERRORS if not isinstance(error, KeyboardInterrupt)]
-
-
 @pytest.mark.fault(191)
-@pytest.mark.parametrize("error", OTHERS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_function_for_tokens_may_raise_anything(
     broker: EmbeddedBroker, error: BaseException
 ) -> None:
@@ -193,6 +190,27 @@ def test_a_function_for_tokens_may_raise_anything(
         with pytest.raises(AuthenticationError, match=type(error).__name__):
             client.create_producer("t")
         client.create_producer("t").send(b"x")
+
+
+@pytest.mark.fault(191)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_function_for_tokens_of_rest_may_raise_anything(error: BaseException) -> None:
+    errors = [error] * (THREADS + 1)
+
+    def token() -> str:
+        if errors:
+            raise errors.pop()
+        return "token"
+
+    with (
+        EmbeddedBroker(rest=True) as broker,
+        PulsarClient(broker.admin_url, AuthenticationToken(token)) as client,
+    ):
+        broker.create_topic("t")
+        while errors:
+            with pytest.raises(AuthenticationError, match=type(error).__name__):
+                client.get_topic_partitions("t")
+        assert client.get_topic_partitions("t")
 
 
 class Keys(CryptoKeyReader):
@@ -214,7 +232,7 @@ class Keys(CryptoKeyReader):
 
 
 @pytest.mark.fault(191)
-@pytest.mark.parametrize("error", OTHERS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_reader_of_public_keys_may_raise_anything_on_the_thread_of_the_timers(
     client: PulsarClient, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +249,10 @@ def test_a_reader_of_public_keys_may_raise_anything_on_the_thread_of_the_timers(
     producer.send_async(b"x", lambda result, _: told.append(result))
     wait_until(lambda: len(told) == 2, "its callback")
     assert told == [Result.CryptoError, Result.Ok]
+
+
+# KeyboardInterrupt is left alone where the program's own thread is the one that calls.
+OTHERS = [error for error in ERRORS if not isinstance(error, KeyboardInterrupt)]
 
 
 @pytest.mark.fault(191)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pulsar_spark.engine.authentication.oauth2 import OAuth2Auth
+from pulsar_spark.engine.deadline import is_interrupt
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -198,9 +199,11 @@ def _made(plugin: str, params: str) -> Any:
         ) from None
     try:
         return kind(params)
-    except (PulsarError, KeyboardInterrupt):
+    except PulsarError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         # Drop the error's text and traceback: they may quote a secret.
         why = type(error).__name__
     raise OptionError(
@@ -244,9 +247,11 @@ def credentials(give: Callable[[], T], broker: str) -> T:
     """
     try:
         return give()
-    except (PulsarError, KeyboardInterrupt):
+    except PulsarError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         # SystemExit, too: a thread of the client may be calling. Drop the error's text and
         # traceback: they may quote a secret.
         why = type(error).__name__

@@ -232,7 +232,8 @@ class HttpClient:
                     closed = self._closed and not isinstance(error, ClosedError)
                     gone = self._gone.with_context() if closed else error
                     request.future.set_exception(gone)
-                except Exception:
+                except BaseException:
+                    # Whatever it is, who waits is told, and the thread goes on.
                     logger.exception("a lookup over %s failed by an internal error", self._scheme)
                     request.future.set_exception(ConnectionLost("an internal error, see the log"))
                 else:
