@@ -171,7 +171,7 @@ def test_many_threads_ask_once(issuer: Issuer, auth: OAuth2Auth) -> None:
     assert found == [b"token-1"] * 10
 
 
-@pytest.mark.parametrize("expires_in", [None, [], -5, "30"])
+@pytest.mark.parametrize("expires_in", [None, [], -5, "30", 10**400])
 def test_an_odd_lifetime_is_survived(issuer: Issuer, auth: OAuth2Auth, expires_in: object) -> None:
     issuer.expires_in = expires_in
     assert auth.auth_data() == b"token-1"
@@ -226,6 +226,7 @@ def test_credentials_go_to_no_redirect(issuer: Issuer, auth: OAuth2Auth, status:
         (say(200, {"access_token": 5}), AuthenticationError, "no access_token"),
         (say(200, {"access_token": "t", "expires_in": "soon"}), AuthenticationError, "not JSON of"),
         (say(200, {"access_token": "t", "expires_in": [1]}), AuthenticationError, "not JSON of"),
+        (say(200, b'{"access_token": "t", "expires_in": 1e999}'), AuthenticationError, "not JSON"),
         (say(200, {"error": SECRET}), AuthenticationError, "refuses to give a token"),
         (say(200, b" " * 2_000_000), AuthenticationError, "more than 1048576 bytes"),
     ],
@@ -236,6 +237,17 @@ def test_an_issuer_that_does_wrong_ends_in_one_clear_error(
     issuer.on_token = answer
     refused(auth, kind, text)
     assert len(issuer.asked) == 1
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize(
+    "answer", [say(404, b"<html>"), say(403, {}), say(200, b"<html>"), say(200, [1])]
+)
+def test_an_address_that_is_not_an_issuers_is_named_as_such(
+    issuer: Issuer, auth: OAuth2Auth, answer: Answer
+) -> None:
+    issuer.on_discovery = answer
+    refused(auth, AuthenticationError, r"publishes no .*openid-configuration.*Check issuerUrl")
 
 
 @pytest.mark.fault(50)
@@ -416,6 +428,51 @@ def test_a_slow_issuer_is_given_up(
     refused(auth, IssuerUnreachable, "127.0.0.1")
     assert time.monotonic() - started < 20
     released.set()
+
+
+@pytest.mark.fault(50)
+def test_who_waited_for_an_issuer_that_is_given_up_gets_its_error(
+    issuer: Issuer, auth: OAuth2Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[object] = []
+
+    class Lock:
+        inner = threading.Lock()
+
+        def __enter__(self) -> None:
+            came.append(self)
+            self.inner.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.inner.release()
+
+    monkeypatch.setattr(auth, "_lock", Lock())
+    asked, released = threading.Event(), threading.Event()
+    errors: list[PulsarError] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        released.wait(60)
+        say(500, {})(handler)
+
+    def wants() -> None:
+        with pytest.raises(IssuerUnreachable) as caught:
+            auth.auth_data()
+        errors.append(caught.value)
+
+    issuer.on_token = answer
+    threads = [threading.Thread(target=wants) for _ in range(5)]
+    threads[0].start()
+    assert asked.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: len(came) == 5)
+    released.set()
+    finish(*threads)
+    assert (len(issuer.asked), len({id(error) for error in errors})) == (1, 5)
+    # Who comes later asks for itself.
+    issuer.on_token = None
+    assert auth.auth_data() == b"token-2"
 
 
 @pytest.mark.fault(50)

@@ -29,6 +29,7 @@ from pulsar_spark.errors import (
     IssuerUnreachable,
     MissingDependency,
     OptionError,
+    PulsarError,
     TlsError,
     holds_secret,
 )
@@ -56,6 +57,8 @@ A broker that takes no token at all must not make its clients besiege the issuer
 _CREDENTIALS = (
     "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
 )
+_NO_METADATA = f"publishes no {_WELL_KNOWN}"
+_ISSUER = "Check issuerUrl in pulsar.client.authParams: issuers publish it below that URL."
 _REACH = "Check the issuer's URL, and that this machine can reach it."
 
 
@@ -97,6 +100,7 @@ class OAuth2Auth:
         # The following are guarded by _lock.
         self._token = b""
         self._asked_at = self._renew_at = 0.0
+        self._failure: PulsarError | None = None
 
     def __repr__(self) -> str:
         return f"OAuth2Auth({self._options!r})"
@@ -111,10 +115,18 @@ class OAuth2Auth:
         Raises AuthenticationError if the issuer refuses, TlsError if it is not trusted,
         IssuerUnreachable if it cannot be asked now.
         """
+        known = self._failure
         with self._lock:
             if time.monotonic() >= self._renew_at:
+                if self._failure is not None and self._failure is not known:
+                    # While this thread waited: each waiting for a time-out of its own takes long.
+                    raise self._failure.with_context()
                 asked = time.monotonic()
-                self._token, lifetime = self._fetch_in_time()
+                try:
+                    self._token, lifetime = self._fetch_in_time()
+                except PulsarError as error:
+                    self._failure = error.with_context()
+                    raise
                 self._asked_at = asked
                 self._renew_at = asked + lifetime - min(_MARGIN, lifetime / 10)
             return self._token
@@ -182,7 +194,7 @@ class OAuth2Auth:
             raise AuthenticationError(f"{_host(endpoint)} gave no access_token", _CREDENTIALS)
         try:
             seconds = max(float(lifetime), 0.0)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             seconds = _LIFETIME
         return token.encode(), seconds
 
@@ -197,6 +209,8 @@ class OAuth2Auth:
                 timeout=max(deadline.remaining(), 0.001),
                 allow_redirects=False,
             ).json(),
+            _NO_METADATA,
+            _ISSUER,
         )
         endpoint = metadata.get("token_endpoint")
         if not isinstance(endpoint, str):
@@ -356,6 +370,8 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
         )
     if status in (408, 425, 429) or status >= 500:
         raise IssuerUnreachable(f"{host} answers with status {status}", "Try again later.")
+    if status >= 400 and response.request.method == "GET":
+        raise AuthenticationError(f"{host} {_NO_METADATA} (status {status})", _ISSUER)
     if status >= 400:
         raise AuthenticationError(
             f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
@@ -401,8 +417,16 @@ _CODES = frozenset(
 )
 
 
-def _asked(url: str, ask: Any) -> dict[str, Any]:
-    """Return the JSON object of an answer; raises only errors of this package."""
+def _asked(
+    url: str,
+    ask: Any,
+    unfit: str = "answers with something that is not JSON of a token",
+    remedy: str = _CREDENTIALS,
+) -> dict[str, Any]:
+    """Return the JSON object of an answer; raises only errors of this package.
+
+    `unfit` and `remedy` are for an answer that is none.
+    """
     import requests
     from authlib.integrations.base_client.errors import OAuthError
 
@@ -416,12 +440,13 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
         ) from None
     except OAuthError:
         what = "refuses to give a token"
-    except (ValueError, TypeError) as error:
-        what = "answers with something that is not JSON of a token"
+    except (ValueError, TypeError, OverflowError) as error:
+        what = unfit
         is_json = isinstance(error, requests.exceptions.JSONDecodeError)
         if isinstance(error, requests.exceptions.RequestException) and not is_json:
             # A proxy's URL in the environment, of a kind that requests does not know.
             what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
+            remedy = _REACH
     except requests.exceptions.RequestException as error:
         raise IssuerUnreachable(
             f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
@@ -429,8 +454,8 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
     else:
         if isinstance(answer, dict):
             return answer
-        what = "answers with what is no JSON object"
-    raise AuthenticationError(f"the OAuth2 issuer {_host(url)} {what}", _CREDENTIALS)
+        what = unfit
+    raise AuthenticationError(f"the OAuth2 issuer {_host(url)} {what}", remedy)
 
 
 def _tls_reason(error: BaseException) -> str:
