@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -136,20 +137,48 @@ def test_a_token_file_that_is_gone_or_empty_is_an_error_that_names_it(tmp_path: 
 
 
 @pytest.mark.fault(48)
-@pytest.mark.parametrize("form", ["Bearer canary", "bearer\tcanary", "token:canary"])
-def test_a_token_that_is_read_with_its_header_is_an_error_that_names_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+@pytest.mark.parametrize(
+    "form,text",
+    [
+        (b"Bearer canary", "begins with Bearer"),
+        (b"bearer\tcanary", "begins with Bearer"),
+        (b"token:canary", "begins with Bearer or token:"),
+        (b"\xef\xbb\xbfcanary", "byte order mark"),
+        ("canary".encode("utf-16"), "byte order mark"),
+        ("canary".encode("utf-16-be"), "other characters than ASCII"),
+        ("canary\xe9".encode(), "other characters than ASCII"),
+        (b"canary\0", "other characters than ASCII"),
+        (b"canary\ncanary", "white space within"),
+        (b"canary canary", "white space within"),
+        (b'"canary"', "quotes or braces"),
+        (b"'canary'", "quotes or braces"),
+        (b'{"token":"canary"}', "quotes or braces"),
+    ],
+)
+def test_what_is_no_token_is_an_error_that_names_the_place_and_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: bytes, text: str
 ) -> None:
     file = tmp_path / "token"
-    file.write_text(form)
-    monkeypatch.setenv("PULSAR_TOKEN", form)
-    for place, provider in (
-        (str(file), TokenAuth(token_file=str(file))),
-        ("PULSAR_TOKEN", TokenAuth(token_variable="PULSAR_TOKEN")),
-    ):
-        with pytest.raises(AuthenticationError, match=f"{place} begins with Bearer") as caught:
+    file.write_bytes(form)
+    places = [(f"the token file {file}", TokenAuth(token_file=str(file)))]
+    decoded = form.decode(errors="replace")
+    supplied = "what the function that gives tokens returned"
+    places.append((supplied, TokenAuth(token_supplier=lambda: decoded)))
+    places.append(("the token of pulsar.client.authParams", TokenAuth(decoded)))
+    if b"\0" not in form:
+        monkeypatch.setenv("PULSAR_TOKEN", decoded)
+        variable = TokenAuth(token_variable="PULSAR_TOKEN")
+        places.append(("the environment variable PULSAR_TOKEN", variable))
+    for place, provider in places:
+        with pytest.raises(AuthenticationError, match=re.escape(place)) as caught:
             provider.auth_data()
         assert "canary" not in str(caught.value)
+        assert caught.value.remedy
+        assert text in str(caught.value)
+
+
+def test_white_space_around_a_token_is_not_a_part_of_it() -> None:
+    assert TokenAuth(token_supplier=lambda: " token\n").auth_data() == b"token"
 
 
 def test_basic_authentication_joins_user_and_password() -> None:

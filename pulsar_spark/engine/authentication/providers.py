@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 _MAX_TOKEN = 1024 * 1024
 # What belongs to a header, or to an option, before a token.
-_FORM = re.compile(rb"bearer\s|token:", re.IGNORECASE)
+_FORM = re.compile(r"bearer\s|token:", re.IGNORECASE)
+# A byte order mark; that of UTF-16 is no UTF-8.
+_MARKS = ("\ufeff", "\ufffd\ufffd")
+_QUOTES = frozenset("\"'{}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
 
 
@@ -97,7 +100,7 @@ class TokenAuth:
                 raise AuthenticationError(
                     "the function that gives tokens returned none", "It has to return text."
                 )
-            return given.encode()
+            return _alone(given, "what the function that gives tokens returned")
         if self._variable is not None:
             value = os.environ.get(self._variable, "").strip()
             if not value or not is_unicode(value):
@@ -106,13 +109,14 @@ class TokenAuth:
                     "It has to be set on every machine that runs tasks: "
                     f"spark.executorEnv.{self._variable}.",
                 )
-            return _alone(value.encode(), f"the environment variable {self._variable}")
+            return _alone(value, f"the environment variable {self._variable}")
         if self._file is None:
-            return (self._token or "").encode()
+            return _alone(self._token or "", "the token of pulsar.client.authParams")
         place = f"the token file {redact(self._file)}"
         try:
             with Path(self._file).open("rb") as file:
-                token = file.read(_MAX_TOKEN).strip()
+                # As any other of its bytes, one that is not ASCII is named by `_alone`.
+                token = file.read(_MAX_TOKEN).decode("utf-8", "replace").strip()
         except OSError as error:
             lacks = isinstance(error, FileNotFoundError)
             raise AuthenticationError(
@@ -125,14 +129,26 @@ class TokenAuth:
         return _alone(token, place)
 
 
-def _alone(token: bytes, place: str) -> bytes:
-    """Return a token; raises AuthenticationError for the form of a header or an option."""
+def _alone(token: str, place: str) -> bytes:
+    """Return a token without white space around it.
+
+    Raises AuthenticationError, without any of it, for what is no token alone: a broker would only
+    say that it does not take it.
+    """
+    token = token.strip()
     if _FORM.match(token):
-        raise AuthenticationError(
-            f"{place} begins with Bearer or token:, which is not a part of the token",
-            "Leave the token alone in it.",
-        )
-    return token
+        wrong = "begins with Bearer or token:, which is not a part of the token"
+    elif token.startswith(_MARKS):
+        wrong = "begins with a byte order mark, as of UTF-8 with BOM or UTF-16"
+    elif any(character.isspace() for character in token):
+        wrong = "has white space within the token, or more than the token"
+    elif not token.isascii() or not token.isprintable():
+        wrong = "has other characters than ASCII ones, which tokens are made of"
+    elif _QUOTES.intersection(token):
+        wrong = "has quotes or braces, as of JSON, which are not a part of the token"
+    else:
+        return token.encode()
+    raise AuthenticationError(f"{place} {wrong}", "It has to be the token alone, as plain text.")
 
 
 class BasicAuth:
