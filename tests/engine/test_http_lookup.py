@@ -331,6 +331,14 @@ def test_credentials_go_to_the_hosts_of_the_service_url_alone(web: WebService) -
         assert set(given(owner)[2:]) == {f"Bearer {SECRET}"}
 
 
+def test_a_redirect_may_write_a_host_of_the_service_url_in_other_case(web: WebService) -> None:
+    port = web.host.rpartition(":")[2]
+    web.answers = [web.redirect(f"http://LocalHost:{port}")]
+    with context_for(f"http://localHOST:{port}", auth=TOKEN) as context:
+        assert broker_of(context.lookup, TOPIC).logical == "broker:6650"
+    assert given(web) == [f"Bearer {SECRET}"] * 2
+
+
 @pytest.mark.fault(53, 96)
 def test_nothing_goes_from_tls_to_plain(tmp_path: Path, web: WebService) -> None:
     authority = Authority(tmp_path)

@@ -347,7 +347,8 @@ class HttpClient:
             "Accept": "application/json",
             "User-Agent": f"pulsar-spark-{__version__}",
         }
-        trusted = host in self._url.hosts
+        # Names of hosts have no case.
+        trusted = host.lower() in map(str.lower, self._url.hosts)
         sent = None
         if trusted:
             sent, more = self._credentials()
