@@ -9,9 +9,11 @@ from pulsar_spark.engine.authentication.providers import (
     BasicAuth,
     NoAuth,
     TokenAuth,
+    credentials,
     forms_of,
     provider_for,
 )
+from pulsar_spark.engine.deadline import call_apart
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 
@@ -179,6 +181,18 @@ def test_what_is_no_token_is_an_error_that_names_the_place_and_what_is_wrong(
 
 def test_white_space_around_a_token_is_not_a_part_of_it() -> None:
     assert TokenAuth(token_supplier=lambda: " token\n").auth_data() == b"token"
+
+
+def test_only_the_main_threads_interrupt_passes_a_users_function() -> None:
+    def give() -> bytes:
+        raise KeyboardInterrupt("canary")
+
+    with pytest.raises(KeyboardInterrupt):
+        credentials(give, "b:1")
+    with pytest.raises(AuthenticationError, match=r"\(KeyboardInterrupt\)") as caught:
+        call_apart(lambda: credentials(give, "b:1"), 60, "apart")
+    chain = [caught.value, caught.value.__cause__, caught.value.__context__]
+    assert not any("canary" in repr(error) for error in chain)
 
 
 def test_basic_authentication_joins_user_and_password() -> None:

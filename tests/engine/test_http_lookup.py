@@ -749,6 +749,24 @@ def test_waiting_for_a_thread_takes_nothing_from_the_time_to_answer(web: WebServ
     client.close()
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), RuntimeError("bug")])
+def test_whatever_is_raised_within_is_told_and_ends_no_thread(
+    web: WebService, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    options = ClientOptions(web.url)
+    client = HttpClient(options, provider_for(options.auth))
+    with monkeypatch.context() as patched:
+        patched.setattr(HttpClient, "_value", broken)
+        futures = [client.get("/x", 60, 1000) for _ in range(2 * THREADS)]
+        assert all(isinstance(future.exception(30), ConnectionLost) for future in futures)
+    assert client.get("/lookup/x", 60, 1000).result(30)["brokerUrl"] == "pulsar://broker:6650"
+    client.close()
+    wait_until(lambda: not http_threads())
+
+
 def test_tasks_of_a_process_share_connections(web: WebService) -> None:
     options = ClientOptions(web.url)
     for _ in range(10):
