@@ -157,16 +157,13 @@ def test_a_token_file_that_is_gone_or_empty_is_an_error_that_names_it(tmp_path: 
         (b'{"token":"canary"}', "quotes or braces"),
     ],
 )
-def test_what_is_no_token_is_an_error_that_names_the_place_and_what_is_wrong(
+def test_what_is_read_and_no_token_is_an_error_that_names_the_place_and_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: bytes, text: str
 ) -> None:
     file = tmp_path / "token"
     file.write_bytes(form)
     places = [(f"the token file {file}", TokenAuth(token_file=str(file)))]
     decoded = form.decode(errors="replace")
-    supplied = "what the function that gives tokens returned"
-    places.append((supplied, TokenAuth(token_supplier=lambda: decoded)))
-    places.append(("the token of pulsar.client.authParams", TokenAuth(decoded)))
     if b"\0" not in form:
         monkeypatch.setenv("PULSAR_TOKEN", decoded)
         variable = TokenAuth(token_variable="PULSAR_TOKEN")
@@ -177,10 +174,6 @@ def test_what_is_no_token_is_an_error_that_names_the_place_and_what_is_wrong(
         assert "canary" not in str(caught.value)
         assert caught.value.remedy
         assert text in str(caught.value)
-
-
-def test_white_space_around_a_token_is_not_a_part_of_it() -> None:
-    assert TokenAuth(token_supplier=lambda: " token\n").auth_data() == b"token"
 
 
 def test_only_the_main_threads_interrupt_passes_a_users_function() -> None:

@@ -100,7 +100,7 @@ class TokenAuth:
                 raise AuthenticationError(
                     "the function that gives tokens returned none", "It has to return text."
                 )
-            return _alone(given, "what the function that gives tokens returned")
+            return given.encode()
         if self._variable is not None:
             value = os.environ.get(self._variable, "").strip()
             if not value or not is_unicode(value):
@@ -111,7 +111,7 @@ class TokenAuth:
                 )
             return _alone(value, f"the environment variable {self._variable}")
         if self._file is None:
-            return _alone(self._token or "", "the token of pulsar.client.authParams")
+            return (self._token or "").encode()
         place = f"the token file {redact(self._file)}"
         try:
             with Path(self._file).open("rb") as file:
@@ -130,12 +130,11 @@ class TokenAuth:
 
 
 def _alone(token: str, place: str) -> bytes:
-    """Return a token without white space around it.
+    """Return a token that was read.
 
     Raises AuthenticationError, without any of it, for what is no token alone: a broker would only
     say that it does not take it.
     """
-    token = token.strip()
     if _FORM.match(token):
         wrong = "begins with Bearer or token:, which is not a part of the token"
     elif token.startswith(_MARKS):

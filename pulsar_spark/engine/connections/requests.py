@@ -49,6 +49,13 @@ def answers_to(kind: int) -> frozenset[int]:
 _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
 
 
+_WITH_TOPIC = frozenset(
+    number
+    for number, name in BODY_FIELDS.items()
+    if "topic" in getattr(_T(), name).DESCRIPTOR.fields_by_name
+)
+
+
 class Request(Future[Any]):
     """A request that waits; its result is the body of the answering command.
 
@@ -247,7 +254,9 @@ def asked_consumer(command: pb.BaseCommand) -> int | None:
 
 def named_topic(command: pb.BaseCommand) -> str | None:
     """Return the topic that a command names, None if it names none."""
-    return getattr(getattr(command, BODY_FIELDS[command.type]), "topic", None)
+    if command.type not in _WITH_TOPIC:
+        return None
+    return str(getattr(command, BODY_FIELDS[command.type]).topic)
 
 
 def error_in(
