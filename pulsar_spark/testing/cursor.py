@@ -14,7 +14,7 @@ class Cursor:
     Everything up to `mark_delete` is acknowledged, and the places in `acked` after it. In the
     batches in `partial`, messages whose bit is set are not. Delivery continues at `read_place`.
     Without `batch_index_ack`, acknowledgements inside a batch are ignored, unless the subscription
-    `keeps` them as long as the topic is loaded.
+    `keeps` them as long as the topic is loaded, or they were committed in a transaction.
     """
 
     def __init__(self, log: EntryLog, start: Place, *, batch_index_ack: bool) -> None:
@@ -22,6 +22,8 @@ class Cursor:
         self._batch_index_ack = batch_index_ack
         self.acked: set[Place] = set()
         self.partial: dict[Place, int] = {}
+        # What would be in `partial` if there were only the acknowledgements of transactions.
+        self._committed: dict[Place, int] = {}
         self.mark_delete: Place = (-1, -1)
         self.read_place: Place = (-1, -1)
         self.reset(start)
@@ -37,6 +39,7 @@ class Cursor:
             start = self._log.end_place()
         self.acked.clear()
         self.partial.clear()
+        self._committed.clear()
         self.mark_delete = self._log.place_before(start)
         self.read_place = start
         if ack_set and self._batch_index_ack and self._log.get(start) is not None:
@@ -62,21 +65,34 @@ class Cursor:
     def unload(self) -> None:
         """Forget what is kept only as long as the topic is loaded."""
         if not self._batch_index_ack:
-            self.partial.clear()
+            self.partial = dict(self._committed)
 
-    def ack(self, place: Place, ack_set: Sequence[int] = (), *, keeps: bool = False) -> bool:
+    def ack(
+        self,
+        place: Place,
+        ack_set: Sequence[int] = (),
+        *,
+        keeps: bool = False,
+        committed: bool = False,
+    ) -> bool:
         """Acknowledge an entry, or its messages whose bits in `ack_set` are not set.
 
-        Returns whether the whole entry is now acknowledged.
+        `committed` says that it was in a transaction. Returns whether the whole entry is now
+        acknowledged.
         """
         if self.is_acked(place):
             return True
         entry = self._log.get(place)
         if entry is None:
             return False
-        if ack_set and not self._keep_bits(entry, ack_bits(ack_set), keeps=keeps):
-            return False
+        if ack_set:
+            bits = ack_bits(ack_set)
+            if committed:
+                self._committed[place] = self._committed.get(place, _all_of(entry)) & bits
+            if not self._keep_bits(entry, bits, keeps=keeps or committed):
+                return False
         self.partial.pop(place, None)
+        self._committed.pop(place, None)
         self.acked.add(place)
         self._advance()
         return True
@@ -89,8 +105,7 @@ class Cursor:
         if upto <= self.mark_delete:
             return
         self.mark_delete = upto
-        self.acked = {other for other in self.acked if other > upto}
-        self.partial = {other: bits for other, bits in self.partial.items() if other > upto}
+        self._forget_upto(upto)
         self._advance()
 
     def pass_unused(self, place: Place) -> None:
@@ -111,8 +126,7 @@ class Cursor:
         before = (first[0], first[1] - 1)
         if before > self.mark_delete:
             self.mark_delete = before
-            self.acked = {other for other in self.acked if other > before}
-            self.partial = {other: bits for other, bits in self.partial.items() if other > before}
+            self._forget_upto(before)
             self._advance()
         self.read_place = max(self.read_place, first)
 
@@ -129,11 +143,17 @@ class Cursor:
 
     def _keep_bits(self, entry: Entry, bits: int, *, keeps: bool = False) -> bool:
         """Store a partly acknowledged batch. Return whether nothing is left of it."""
-        whole = (1 << entry.count) - 1
-        remaining = self.partial.get(entry.place, whole) & bits
-        if remaining and (keeps or self._batch_index_ack):
+        if not (keeps or self._batch_index_ack):
+            return not _all_of(entry) & bits
+        remaining = self.partial.get(entry.place, _all_of(entry)) & bits
+        if remaining:
             self.partial[entry.place] = remaining
         return not remaining
+
+    def _forget_upto(self, place: Place) -> None:
+        self.acked = {other for other in self.acked if other > place}
+        self.partial = {other: bits for other, bits in self.partial.items() if other > place}
+        self._committed = {other: bits for other, bits in self._committed.items() if other > place}
 
     def _before_end(self) -> Place:
         ledger_id, entry_id = self._log.end_place()
@@ -147,3 +167,7 @@ class Cursor:
                 return
             self.acked.discard(entry.place)
             self.mark_delete = entry.place
+
+
+def _all_of(entry: Entry) -> int:
+    return (1 << entry.count) - 1

@@ -105,13 +105,15 @@ class Subscription:
 
     # --- acknowledgement ---
 
-    def ack(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
-        """Acknowledge one entry, or some of its messages."""
+    def ack(
+        self, consumer: Consumer, place: Place, ack_set: list[int], *, committed: bool = False
+    ) -> None:
+        """Acknowledge one entry, or some of its messages; `committed` in a transaction."""
         # Whether acknowledgements are kept with those of transactions, as in a real broker.
         keeps = not self.ordered and self.topic.options.transactions
         entry = self.topic.log.get(place)
         before = 1 if entry is None else self.cursor.left_of(entry)
-        if self.cursor.ack(place, ack_set, keeps=keeps):
+        if self.cursor.ack(place, ack_set, keeps=keeps, committed=committed):
             self.forget(place)
         left = 0 if entry is None else self.cursor.left_of(entry)
         consumer.unacked = max(0, consumer.unacked - (before - left))
@@ -142,7 +144,7 @@ class Subscription:
             elif ack.cumulative:
                 self.ack_cumulative(consumer, ack.place, ack.ack_set)
             else:
-                self.ack(consumer, ack.place, ack.ack_set)
+                self.ack(consumer, ack.place, ack.ack_set, committed=True)
         for consumer, places in again.items():
             if consumer in self.consumers:
                 self.redeliver(consumer, places)

@@ -99,6 +99,21 @@ def test_acks_inside_a_batch_are_ignored_where_that_is_off() -> None:
     assert cursor.ack((1, 0))
 
 
+def test_what_transactions_acknowledged_inside_a_batch_outlasts_the_loaded_topic() -> None:
+    cursor = cursor_over(log_of(4, 4, 4), batch_index_ack=False)
+    cursor.ack((1, 0), [0b1110], committed=True)
+    cursor.ack((1, 0), [0b1101], keeps=True)
+    cursor.ack((1, 1), [0b1101], keeps=True)
+    assert cursor.partial == {(1, 0): 0b1100, (1, 1): 0b1101}
+    cursor.unload()
+    assert cursor.partial == {(1, 0): 0b1110}
+    # It does not make up for an acknowledgement that is ignored.
+    assert not cursor.ack((1, 0), [0b0001])
+    assert cursor.ack((1, 0), [0b0001], committed=True)
+    cursor.unload()
+    assert (cursor.mark_delete, cursor.partial) == ((1, 0), {})
+
+
 def test_cumulative_ack_inside_a_batch_goes_to_the_entry_before() -> None:
     cursor = cursor_over(log_of(0, 0, 3))
     cursor.ack((1, 1))

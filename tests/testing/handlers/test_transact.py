@@ -9,6 +9,7 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
+from tests.testing.test_subscription import batch_of
 from tests.testing.wire_client import WireClient
 
 S = pb.CommandSubscribe
@@ -130,6 +131,48 @@ def test_acks_count_when_their_transaction_is_committed(
     assert broker.subscriptions("t")["sub"].backlog == 1
     assert end(client, txn, pb.COMMIT) == 0
     assert broker.subscriptions("t")["sub"].backlog == 0
+
+
+@pytest.mark.parametrize("kind", [S.Exclusive, S.Failover, S.Shared, S.Key_Shared])
+@pytest.mark.parametrize(
+    "commits,unloads,left",
+    [
+        ([[0, 1, 2, 3]], False, None),
+        ([[0, 1], [2, 3]], False, None),
+        ([[0, 1]], False, [0b1100]),
+        ([[0, 1]], True, [0b1100]),
+        ([[0], [1]], True, [0b1100]),
+    ],
+)
+def test_parts_of_a_batch_that_transactions_acknowledged_do_not_come_again(
+    broker: EmbeddedBroker,
+    client: WireClient,
+    kind: int,
+    commits: list[list[int]],
+    unloads: bool,
+    left: list[int] | None,
+) -> None:
+    client.produce("t")
+    client.subscribe("t", kind=kind)
+    client.publish(batch_of(4), batch=4)
+    client.publish(b"behind")
+    found = client.messages(2)[0]
+    for indexes in commits:
+        txn = begin(client)
+        subscription(client, txn)
+        for index in indexes:
+            found.body.message_id.ack_set[:] = [0b1111 & ~(1 << index)]
+            assert ack(client, txn, found) == 0
+        assert end(client, txn, pb.COMMIT) == 0
+    if unloads:
+        broker.faults.unload("t")
+        client.expect("CLOSE_CONSUMER")
+    else:
+        client.request("CLOSE_CONSUMER", consumer_id=0)
+    client.subscribe("t", kind=kind)
+    again = client.messages(1)[0]
+    assert (again.payload == b"behind") == (left is None)
+    assert list(again.body.ack_set) == (left or [])
 
 
 @pytest.mark.parametrize("kind", [S.Exclusive, S.Shared])
