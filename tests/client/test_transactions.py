@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from pulsar_spark.client import (
+    ConsumerDeadLetterPolicy,
     ConsumerType,
     InitialPosition,
     Message,
@@ -380,6 +381,56 @@ def test_what_is_left_of_a_batch_comes_again_in_time_though_a_part_is_acknowledg
             consumer.acknowledge(found[1], txn=txn)
         again = consumer.receive(60_000)
         assert (again.data(), again.redelivery_count()) == (b"0", 1)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    "indexes,commits,dead",
+    [
+        ([0, 1, 2], True, []),
+        ([0, 2], True, [b"1"]),
+        ([0, 1, 2], False, [b"0", b"1", b"2"]),
+        ([0, 2], False, [b"0", b"1", b"2"]),
+    ],
+)
+def test_what_a_transaction_acknowledged_is_no_dead_letter_unless_it_is_aborted(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    monkeypatch: pytest.MonkeyPatch,
+    batched: bool,
+    indexes: list[int],
+    commits: bool,
+    dead: list[bytes],
+) -> None:
+    monkeypatch.setattr(parameters, "_LEAST_ACK_TIMEOUT_MS", 0)
+    with client.create_producer(
+        "t", batching_enabled=batched, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for number in range(3):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+        producer.send(b"behind")
+    with client.subscribe(
+        "t",
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        unacked_messages_timeout_ms=1000,
+        negative_ack_redelivery_delay_ms=1,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1, "dead"),
+    ) as consumer:
+        for message in [consumer.receive(60_000) for _ in range(4)]:
+            consumer.negative_acknowledge(message)
+        found = sorted((consumer.receive(60_000) for _ in range(4)), key=lambda one: one.data())
+        txn = client.new_transaction()
+        for index in indexes:
+            consumer.acknowledge(found[index], txn=txn)
+        (txn.commit if commits else txn.abort)()
+        # What an abort delivers again is a dead letter when it is taken.
+        wait_until(
+            lambda: consumer._try_receive() is None and not broker.subscriptions("t")["s"].backlog
+        )
+        assert sorted(read(client, "dead")) == [*dead, b"behind"]
 
 
 def test_nothing_is_sent_in_a_transaction_that_has_ended(client: PulsarClient) -> None:

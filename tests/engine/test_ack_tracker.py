@@ -117,6 +117,37 @@ def test_an_entry_of_which_nothing_is_left_is_acknowledged(timers: Timers, broke
     assert sorted(broker.seen()) == [(1, 0, 0), (1, 2, 0), (1, 3, 0)]
 
 
+@pytest.mark.parametrize("batch_index_acks", [False, True])
+def test_what_a_transaction_acknowledged_is_left_out_until_it_comes_again(
+    timers: Timers, broker: Broker, batch_index_acks: bool
+) -> None:
+    acks = tracker(timers, broker, ack_delay=0, batch_index_acks=batch_index_acks)
+    assert not acks.acknowledged_in_transaction(one(0, 1, 4), cumulative=True)
+    assert [acks.is_done(one(0, index, 4)) for index in range(4)] == [True, True, False, False]
+    assert not acks.acknowledge(one(0, 2, 4))[0]
+    # The last one sends all that no transaction does.
+    assert acks.acknowledge(one(0, 3, 4))[0]
+    assert broker.seen()[-1] == (1, 0, 0b0011)
+    assert acks.may_know((1, 0))
+    acks.comes_again((1, 0))
+    assert not acks.may_know((1, 0))
+    assert not acks.is_done(one(0, 1, 4))
+    assert not acks.acknowledged_in_transaction(one(0, 0, 4), cumulative=False)
+    assert acks.acknowledged_in_transaction(one(0, 1, 4), cumulative=False)
+
+
+def test_of_the_batches_in_transactions_the_oldest_is_forgotten_first(
+    timers: Timers, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgments, "MAX_PARTIAL", 2)
+    acks = tracker(timers, broker)
+    for entry in (0, 1, 0, 2):
+        acks.acknowledged_in_transaction(one(entry, 0, 3), cumulative=False)
+    assert [acks.is_done(one(entry, 0, 3)) for entry in range(3)] == [True, False, True]
+    acks.clear()
+    assert not acks.is_done(one(0, 0, 3))
+
+
 def test_a_part_that_waits_is_the_newest_one(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker, batch_index_acks=True)
     acks.acknowledge(one(0, 1, 3))

@@ -77,7 +77,7 @@ def test_an_entry_that_is_refused_is_due_after_its_own_delay_alone(around: Aroun
     [
         lambda entries: entries.acknowledge(MessageIdAdv(1, 0), None),
         lambda entries: entries.acknowledge_upto(MessageIdAdv(1, 0), None),
-        lambda entries: entries.acknowledged_in_transaction((1, 0)),
+        lambda entries: entries.acknowledged_in_transaction(MessageIdAdv(1, 0), cumulative=False),
         lambda entries: entries.redelivered(),
         lambda entries: entries.clear(),
     ],
@@ -90,6 +90,18 @@ def test_what_is_settled_is_not_due(
     assert len(entries._unacked)
     settle(entries)
     assert not len(entries._unacked)
+
+
+def test_a_batch_is_not_due_once_transactions_have_acknowledged_all_of_it(around: Around) -> None:
+    entries = around.make()
+    entries.given((1, 0))
+    entries.refuse((1, 1), 0)
+    for entry, due in ((0, entries._unacked), (1, entries._nacked)):
+        for index in (1, 0):
+            assert len(due)
+            found = MessageIdAdv(1, entry, -1, index, 2)
+            entries.acknowledged_in_transaction(found, cumulative=False)
+        assert not len(due)
 
 
 def test_a_chunked_message_is_all_its_entries_until_it_is_acknowledged(around: Around) -> None:

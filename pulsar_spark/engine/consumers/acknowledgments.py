@@ -113,6 +113,8 @@ class AckTracker:
         # The following are guarded by _lock. Bits of a batch's unacknowledged messages:
         self._partial: OrderedDict[EntryKey, int] = OrderedDict()
         self._partial_order = EntryOrder(self._partial)
+        # Bits that transactions have acknowledged of batches of which more is left.
+        self._in_transactions: OrderedDict[EntryKey, int] = OrderedDict()
         # To be sent: an entry's remaining bits, 0 if all are acknowledged.
         self._pending: dict[EntryKey, tuple[int, int]] = {}
         # Properties of some of these, which are sent in commands of their own.
@@ -157,13 +159,17 @@ class AckTracker:
     ) -> tuple[bool, Future[None] | None]:
         """Acknowledge one message; `chunks` are the entries of a chunked one.
 
-        With `properties` it is sent at once. Returns whether its entry is complete, and a receipt
-        if those are on. Raises OptionError for an id without its batch's size.
+        With `properties` it is sent at once. Returns whether its entry is complete, maybe with what
+        transactions have acknowledged, and a receipt if those are on. Raises OptionError for an id
+        without its batch's size.
         """
         key = (message_id.ledger_id, message_id.entry_id)
         with self._lock:
+            in_transactions = self._in_transactions.get(key, 0)
             left = self._take_from_batch(key, message_id)
-            if left and not self._options.batch_index_acks:
+            rest = left & ~in_transactions
+            # The last one sends what a transaction does not: nothing else would.
+            if rest and not self._options.batch_index_acks:
                 return False, _done() if self._options.ack_receipts else None
             self._pending[key] = (left, message_id.batch_size)
             if key > self._highest:
@@ -178,7 +184,32 @@ class AckTracker:
                 self._flush()
             else:
                 self._be_timed()
-        return not left, receipt
+        return not rest, receipt
+
+    def acknowledged_in_transaction(self, message_id: MessageIdAdv, *, cumulative: bool) -> bool:
+        """A transaction acknowledges a message, or with `cumulative` all of its batch up to it.
+
+        Returns whether nothing is left of its entry.
+        """
+        key, index = (message_id.ledger_id, message_id.entry_id), message_id.batch_index
+        with self._lock:
+            if index < 0:
+                return True
+            done = (1 << index + 1) - 1 if cumulative else 1 << index
+            done |= self._in_transactions.pop(key, 0)
+            if not self._left_of_batch(key, message_id.batch_size) & ~done:
+                return True
+            self._in_transactions[key] = done
+            self._highest = max(self._highest, key)
+            if len(self._in_transactions) > MAX_PARTIAL:
+                self._in_transactions.popitem(last=False)
+        return False
+
+    def comes_again(self, key: EntryKey) -> None:
+        """An entry was delivered: transactions that acknowledged messages of it were aborted."""
+        if self._in_transactions:
+            with self._lock:
+                self._in_transactions.pop(key, None)
 
     def acknowledge_upto(
         self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
@@ -227,18 +258,23 @@ class AckTracker:
         if index < 0:
             return 0
         _check_batch(message_id)
+        left = self._left_of_batch(key, size)
+        left &= bits_from(index + 1, size) if upto else ~(1 << index)
+        self._keep_partial(key, left)
+        return left
+
+    def _left_of_batch(self, key: EntryKey, size: int) -> int:
         left = self._partial.get(key)
         if left is None:
             # All of it may be acknowledged, and not be sent yet.
             left = self._pending[key][0] if key in self._pending else bits_from(0, size)
-        left &= bits_from(index + 1, size) if upto else ~(1 << index)
-        self._keep_partial(key, left)
         return left
 
     def _keep_partial(self, key: EntryKey, left: int) -> None:
         is_new = key not in self._partial
         if not left:
             self._partial.pop(key, None)
+            self._in_transactions.pop(key, None)
             return
         self._partial[key] = left
         self._partial.move_to_end(key)
@@ -257,8 +293,10 @@ class AckTracker:
     # --- queries ------------------------------------------------------------------------------
 
     def may_know(self, key: EntryKey) -> bool:
-        """Whether `left_of` may clear bits of this entry or a later one."""
-        return key <= self._highest and bool(self._pending or self._upto is not None)
+        """Whether `left_of` or `comes_again` may change this entry or a later one."""
+        return key <= self._highest and bool(
+            self._pending or self._upto is not None or self._in_transactions
+        )
 
     def left_of(self, key: EntryKey, bits: int) -> int:
         """Return an entry's bits without those that are acknowledged and not sent yet."""
@@ -274,8 +312,9 @@ class AckTracker:
 
     def is_done(self, message_id: MessageIdAdv) -> bool:
         """Whether a message is acknowledged while others of its batch are not."""
-        left = self._partial.get((message_id.ledger_id, message_id.entry_id))
-        return left is not None and not left >> max(message_id.batch_index, 0) & 1
+        key, index = (message_id.ledger_id, message_id.entry_id), max(message_id.batch_index, 0)
+        left = self._partial.get(key, -1) & ~self._in_transactions.get(key, 0)
+        return not left >> index & 1
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -288,6 +327,7 @@ class AckTracker:
         """Forget everything: the consumer continues elsewhere."""
         with self._lock:
             self._partial.clear()
+            self._in_transactions.clear()
             self._pending.clear()
             self._noted.clear()
             self._upto = self._upto_id = self._upto_noted = None
@@ -322,6 +362,7 @@ class AckTracker:
         ):
             for key in self._partial_order.take_before(self._upto):
                 del self._partial[key]
+                self._in_transactions.pop(key, None)
             self._upto = self._upto_id = self._upto_noted = None
             self._waiting_upto = []
         # Those before it are sent, too: brokers refuse a position that is behind the topic's end,

@@ -395,6 +395,7 @@ class TopicConsumer(AttachedConsumer):
 
         `left` has the bits of messages that are neither acknowledged nor removed by compaction.
         """
+        self.acks.comes_again(key)
         wanted = left & self._behind_sought(key, entry, generation)
         chunks = [(found.ledger_id, found.entry_id) for found in entry.chunk_ids]
         if chunks and wanted:
@@ -632,9 +633,7 @@ class TopicConsumer(AttachedConsumer):
             message_id=ids,
             **commands.txn_fields(txn),
         )
-        if message_id.batch_index < 0:
-            # The rest of a batch may still be redelivered.
-            self._outstanding.acknowledged_in_transaction(key)
+        self._outstanding.acknowledged_in_transaction(message_id, cumulative=cumulative)
 
     def negative_acknowledge(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry redelivered, after the delay in the options.

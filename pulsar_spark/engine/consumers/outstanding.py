@@ -94,9 +94,15 @@ class OutstandingEntries:
             self._settle(position[:2])
         return receipt
 
-    def acknowledged_in_transaction(self, key: EntryKey) -> None:
-        """An entry was acknowledged in a transaction: if that is aborted, it is redelivered."""
-        self._unacked.discard(key)
+    def acknowledged_in_transaction(self, message_id: MessageIdAdv, *, cumulative: bool) -> None:
+        """A message was acknowledged in a transaction; as `AckTracker`'s method of that name.
+
+        With the last one of its entry, this is not due any more: an abort redelivers it.
+        """
+        if self._acks.acknowledged_in_transaction(message_id, cumulative=cumulative):
+            key = (message_id.ledger_id, message_id.entry_id)
+            self._unacked.discard(key)
+            self._nacked.discard(key)
 
     def refuse(self, key: EntryKey, redeliveries: int) -> None:
         """An entry is negatively acknowledged: it is due after the delay in the options."""
