@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.engine.consumers import attachment
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.deadline import ATTEMPT_SECONDS
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.testing import EmbeddedBroker
@@ -130,7 +130,11 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(
 
 
 @pytest.mark.fault(76)
-def test_a_thousand_partitions_without_news_are_asked_at_once() -> None:
+def test_a_thousand_partitions_without_news_are_asked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # On a slow machine a while has passed, after which empty topics are looked at twice.
+    monkeypatch.setattr(attachment, "_DOUBT_SECONDS", 1000.0)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC, 1000)
         with ClientContext(quick(broker, operation_timeout=30.0)) as context:
@@ -144,12 +148,10 @@ def test_a_thousand_partitions_without_news_are_asked_at_once() -> None:
             started = time.monotonic()
             with broker.faults.delay("GET_LAST_MESSAGE_ID", 0.05, times=None):
                 held.ends()
-            took = time.monotonic() - started
             # One after another they would take 50 seconds.
-            assert took < 20
+            assert time.monotonic() - started < 20
             assert threading.active_count() <= threads
-            # On a busy machine an answer may come after its attempt, which attaches again.
-            assert took > ATTEMPT_SECONDS or broker.faults.seen("SUBSCRIBE") == attached
+            assert broker.faults.seen("SUBSCRIBE") == attached
             held.close()
 
 
