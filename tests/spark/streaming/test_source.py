@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.engine import attaching
+from pulsar_spark.engine.consumers import probe
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
@@ -393,8 +394,10 @@ def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 10, 100, 1000])
 def test_a_capped_trigger_takes_64_subscriptions_however_many_partitions_there_are(
-    broker: EmbeddedBroker, make: Make, partitions: int
+    broker: EmbeddedBroker, make: Make, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a slow machine an entry that takes longer is waited for with another subscription.
+    monkeypatch.setattr(probe, "_FIRST_PATIENCE", 30.0)
     broker.create_topic("t", partitions)
     for number in range(partitions):
         store_many(broker, f"t-partition-{number}", 30)
