@@ -213,8 +213,8 @@ class AsyncProducer:
     async def _settle(self) -> None:
         # The results of a loop that has ended never come.
         loop = asyncio.get_running_loop()
-        self._pending = {each: None for each in self._pending if each.get_loop() is loop}
-        pending = list(self._pending)
+        pending = [each for each in self._pending if each.get_loop() is loop]
+        self._pending = dict.fromkeys(pending)
         if pending:
             await asyncio.wait(pending)
         errors = [error for each in pending if (error := each.exception()) is not None]

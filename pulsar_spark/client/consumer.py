@@ -110,9 +110,9 @@ class PulsarConsumer(Closing):
         self._consumers = TopicConsumers(context, topic, options, most, make)
         # Told when there may be a message, and at the end.
         self._wake: Callable[[], None] | None = None
+        self._forks = fork_count()
         self._close_lock = threading.Lock()
         # Guarded by _close_lock.
-        self._forks = fork_count()
         self._closed = False
         self._stats: tuple[float, BrokerConsumerStats] | None = None
 

@@ -20,6 +20,7 @@ from pulsar_spark.engine.deadline import is_interrupt
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import (
     AuthenticationError,
+    ConnectError,
     OptionError,
     PulsarError,
     UnsupportedFeature,
@@ -276,6 +277,14 @@ def credentials(give: Callable[[], T], broker: str) -> T:
 def has_others(provider: AuthProvider, refused: bytes | None) -> bool:
     """Tell a provider that a broker did not take its credentials; whether it has others now."""
     return isinstance(provider, OAuth2Auth) and refused is not None and provider.refused(refused)
+
+
+def refusal_by(error: PulsarError, provider: AuthProvider, refused: bytes | None) -> PulsarError:
+    """Return a broker's error for credentials; one that passes if there are others now."""
+    if not (isinstance(error, AuthenticationError) and has_others(provider, refused)):
+        return error
+    what = f"{error.what}; the next attempt has another token"
+    return ConnectError(what, error.remedy, broker=error.broker)
 
 
 def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:

@@ -27,6 +27,7 @@ from pulsar_spark.engine.authentication.providers import (
     credentials,
     forms_of,
     has_others,
+    refusal_by,
 )
 from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.connections.handlers import HandlerTable
@@ -565,13 +566,7 @@ class ClientConnection:
             body, self.address.logical, self._secrets, anonymous=self._is_anonymous
         )
         if error is not None and not self._ready.done():
-            if isinstance(error, AuthenticationError) and has_others(self._auth, self._sent):
-                raise ConnectError(
-                    f"{error.what}; the next attempt has another token",
-                    error.remedy,
-                    broker=self.address.logical,
-                )
-            raise error
+            raise refusal_by(error, self._auth, self._sent)
         if error is None:
             error = self._error_in_body(kind, body)
         with self._mutex:

@@ -26,8 +26,8 @@ from pulsar_spark.engine.authentication.providers import (
     AuthProvider,
     credentials,
     forms_of,
-    has_others,
     http_headers,
+    refusal_by,
 )
 from pulsar_spark.engine.connections.addresses import (
     ServiceUrl,
@@ -455,10 +455,7 @@ class HttpClient:
         text = f"status {status}, {reason}" if reason else f"status {status}"
         anonymous = self._auth.method_name == "none"
         error = from_server_error(kind.code, text, self.secrets, anonymous=anonymous, broker=host)
-        if kind is AuthenticationError and has_others(self._auth, answer.sent):
-            what = f"{error.what}; the next attempt has another token"
-            return ConnectError(what, error.remedy, broker=host)
-        return error
+        return refusal_by(error, self._auth, answer.sent)
 
     def _no_pulsar(self, answer: _Answer, target: str) -> PulsarError:
         """Return the error for a server that has no path of Pulsar's web service."""

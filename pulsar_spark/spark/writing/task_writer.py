@@ -280,6 +280,11 @@ class TaskWriter:
             schemas=tuple(sorted(schemas)),
         )
 
+    @property
+    def _has_foreign_ids(self) -> bool:
+        """Whether rows bring sequence ids by which nobody wants them deduplicated."""
+        return self._rows.brings_sequence_ids and self._producer.producer_name is None
+
     def _check_duplicates(self) -> None:
         if (dropped := self._dropped()) is not None:
             raise dropped
@@ -290,7 +295,7 @@ class TaskWriter:
         With the producer's own ids, only resent messages are duplicates. With a given name and
         given ids, the user wants duplicates dropped.
         """
-        if not self._rows.brings_sequence_ids or self._producer.producer_name is not None:
+        if not self._has_foreign_ids:
             return None
         for writer in self._writers.values():
             if duplicates := writer.counts.duplicates:
@@ -299,10 +304,13 @@ class TaskWriter:
 
     def explained(self, error: BaseException) -> BaseException:
         """Return an error, or the one that says that ids which do not grow have caused it."""
-        has_own = self._rows.brings_sequence_ids and self._producer.producer_name is None
-        if not isinstance(error, DroppedAsDuplicate) or not has_own or self._rows.sequence_ids_grow:
-            return error
-        return _repeated_ids("rows", error.topic)
+        if (
+            isinstance(error, DroppedAsDuplicate)
+            and self._has_foreign_ids
+            and not self._rows.sequence_ids_grow
+        ):
+            return _repeated_ids("rows", error.topic)
+        return error
 
     def _find_schemas(self, topics: Sequence[str]) -> None:
         """Ask for the schemas of topics that are new, if there are several."""
