@@ -39,7 +39,6 @@ from pulsar_spark.engine.connections.requests import (
     asked_consumer,
     error_in,
     fail,
-    named_topic,
     naming_permission,
 )
 from pulsar_spark.engine.connections.tls import tls_context
@@ -269,8 +268,8 @@ class ClientConnection:
         with self._mutex:
             request_id = self._requests.next_id()
             command = builder(request_id)
-            asked, topic = asked_consumer(command), named_topic(command)
-            request = Request(request_id, command.type, timeout, asked, topic)
+            asked = asked_consumer(command)
+            request = Request(request_id, command.type, timeout, asked, command)
             try:
                 self._check_open()
                 parts = self._for_broker(command)

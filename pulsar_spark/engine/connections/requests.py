@@ -49,18 +49,11 @@ def answers_to(kind: int) -> frozenset[int]:
 _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
 
 
-_WITH_TOPIC = frozenset(
-    number
-    for number, name in BODY_FIELDS.items()
-    if "topic" in getattr(_T(), name).DESCRIPTOR.fields_by_name
-)
-
-
 class Request(Future[Any]):
     """A request that waits; its result is the body of the answering command.
 
     `kind` is the request's command type, `asked` the id of the consumer that it asks about, and
-    `topic` the topic that it names.
+    `command` what was sent, for its errors.
     """
 
     def __init__(
@@ -69,13 +62,13 @@ class Request(Future[Any]):
         kind: int,
         timeout: float,
         asked: int | None = None,
-        topic: str | None = None,
+        command: pb.BaseCommand | None = None,
     ) -> None:
         super().__init__()
         self.request_id = request_id
         self.kind = kind
         self.asked = asked
-        self.topic = topic
+        self.command = command
         self.timeout = timeout
         self.asked_at = time.monotonic()
         self.deadline = self.asked_at + timeout
@@ -252,13 +245,6 @@ def asked_consumer(command: pb.BaseCommand) -> int | None:
     return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
-def named_topic(command: pb.BaseCommand) -> str | None:
-    """Return the topic that a command names, None if it names none."""
-    if command.type not in _WITH_TOPIC:
-        return None
-    return str(getattr(command, BODY_FIELDS[command.type]).topic)
-
-
 def error_in(
     body: Message, broker: str, secrets: Iterable[str | bytes] = (), *, anonymous: bool = False
 ) -> BrokerError | None:
@@ -294,9 +280,11 @@ def naming_permission(error: PulsarError, request: Request) -> PulsarError:
     if type(error) is not AuthorizationError or actions is None:
         return error
     namespace = "TENANT/NAMESPACE"
-    if request.topic is not None:
+    body = None if request.command is None else getattr(request.command, BODY_FIELDS[request.kind])
+    # Some commands name a consumer instead.
+    if (topic := getattr(body, "topic", None)) is not None:
         with contextlib.suppress(InvalidTopicName):
-            namespace = TopicName.parse(request.topic).namespace_name
+            namespace = TopicName.parse(topic).namespace_name
     remedy = (
         f"Grant the role the permission to {' or '.join(actions)} (pulsar-admin namespaces "
         f"grant-permission {namespace} --role ROLE --actions {','.join(actions)})."
