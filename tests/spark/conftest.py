@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.engine.consumers import attachment, probe
+from pulsar_spark.spark.streaming import held_back
 from pulsar_spark.testing import EmbeddedBroker
 
 
@@ -15,3 +17,17 @@ def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(auto_create=False) as running:
         yield running
         assert running.internal_errors == ()
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask brokers nothing because time has passed: tests count, on slow machines, too.
+
+    Entries are not looked for twice, topics that are empty or do not move not again.
+    """
+    for module, name in (
+        (probe, "_FIRST_PATIENCE"),
+        (attachment, "_DOUBT_SECONDS"),
+        (held_back, "_LOOK_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 1000.0)

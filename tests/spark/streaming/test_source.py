@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.engine import attaching
-from pulsar_spark.engine.consumers import probe
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
@@ -392,12 +391,11 @@ def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("partitions", [1, 10, 100, 1000])
 def test_a_capped_trigger_takes_64_subscriptions_however_many_partitions_there_are(
-    broker: EmbeddedBroker, make: Make, partitions: int, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, make: Make, partitions: int
 ) -> None:
-    # On a slow machine an entry that takes longer is waited for with another subscription.
-    monkeypatch.setattr(probe, "_FIRST_PATIENCE", 30.0)
     broker.create_topic("t", partitions)
     for number in range(partitions):
         store_many(broker, f"t-partition-{number}", 30)
@@ -420,6 +418,7 @@ def test_a_capped_trigger_takes_64_subscriptions_however_many_partitions_there_a
     assert found > 0.8 * 2 * cap
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("partitions", [1, 10, 100])
 def test_a_cap_that_does_not_bind_takes_few_subscriptions_in_each_trigger(
     broker: EmbeddedBroker, make: Make, partitions: int
@@ -508,6 +507,7 @@ def test_the_only_batch_of_available_now_is_acknowledged(
 
 
 @pytest.mark.fault(76)
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("partitions", [1, 10, 100, 1000])
 def test_the_start_of_a_stream_asks_once_about_each_partition(
