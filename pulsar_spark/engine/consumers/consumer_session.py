@@ -225,7 +225,8 @@ class ConsumerSession(Closing):
         elif (prefix := _wanted_prefix(error)) is not None:
             remedy = (
                 f"Begin the subscription's name with {prefix!r} (options subscription and "
-                "subscriptionPrefix), or allow any name: pulsar-admin namespaces "
+                "subscriptionPrefix; an exactly-once sink's has a fixed name: set sinkStateTopic "
+                "to a topic of another namespace), or allow any name: pulsar-admin namespaces "
                 "set-subscription-auth-mode "
                 f"{TopicName.parse(topic).namespace_name} --subscription-auth-mode None"
             )

@@ -299,7 +299,8 @@ class TaskWriter:
             return None
         for writer in self._writers.values():
             if duplicates := writer.counts.duplicates:
-                return _repeated_ids(f"{duplicates} rows", writer.topic)
+                plural = "" if duplicates == 1 else "s"
+                return _repeated_ids(f"{duplicates} row{plural}", writer.topic)
         return None
 
     def explained(self, error: BaseException) -> BaseException:
