@@ -14,9 +14,12 @@ import time
 import pytest
 
 from pulsar_spark.engine.connections import connection as connections
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.producer import TopicProducer
 from pulsar_spark.errors import (
     MessageTooLarge,
     PulsarError,
+    TopicLost,
     TopicTerminated,
     UnsupportedFeature,
 )
@@ -316,6 +319,47 @@ def test_the_largest_message_that_a_broker_takes_is_sent_again_too() -> None:
         with pytest.raises(MessageTooLarge):
             producer.send(single(bytes(1001 - around)))
         producer.close()
+
+
+@pytest.mark.fault(177)
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("versions", ["01", "0", "00"])
+def test_nothing_is_sent_again_under_a_version_that_is_that_of_another_schema_now(
+    versions: str, lives: bool
+) -> None:
+    """As on a topic that is deleted, and made again with the schema of somebody else."""
+    all_sent = threading.Event()
+    with topic() as (script, context, _):
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            assert not session.number or all_sent.wait(30)
+            version = versions[session.number : session.number + 1].encode()
+            script.let_in(session, command, schema_version=version)
+            return True
+
+        script.on_producer = on_producer
+        drop_first_session(script, after=2)
+        results = Results()
+        options = ProducerOptions(send_timeout=30.0)
+        producer = TopicProducer(context, "t", options, survives_timeouts=lives)
+        for number in range(3):
+            producer.send(single(b"%d" % number, results))
+        all_sent.set()
+        if versions == "00":
+            producer.flush()
+            assert len(results.ids) == 3
+            return
+        with pytest.raises(TopicLost, match=r"version of the schema changed .* made again"):
+            producer.flush()
+        assert (len(results.ids), [type(error) for error in results.errors]) == (1, [TopicLost] * 2)
+        # What is sent from now on has the version of now.
+        producer.send(single(b"3", results))
+        producer.flush()
+        assert len(results.ids) == 2
+        later = [sent for sent in script.sends if sent.session == 1]
+        assert [(sent.payload, sent.metadata.schema_version) for sent in later] == [
+            (b"3", versions[1:].encode())
+        ]
 
 
 @pytest.mark.fault(11, 12)

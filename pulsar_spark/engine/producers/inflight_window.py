@@ -740,7 +740,7 @@ class InflightWindow:
         if not self.survives_timeouts:
             return False
         with self.changed:
-            lost = [] if self._end is not None else self._take(error, float("inf"))
+            lost = [] if self._end is not None else self.take_all(error)
         self._on_expired(lost)
         self.finish(lost, error)
         return True
@@ -768,6 +768,10 @@ class InflightWindow:
             return []
         self.broken_message = oldest.sequence_id
         return self._take(error, 0.0)
+
+    def take_all(self, error: PulsarError) -> list[PendingSends]:
+        """Remove all that is pending; `finish` follows. `changed` is held."""
+        return self._take(error, float("inf")) if len(self.pending) else []
 
     def _take(self, error: PulsarError, upto: float) -> list[PendingSends]:
         """Take the sends that are due up to a time; `error` is theirs."""

@@ -60,6 +60,7 @@ from pulsar_spark.errors import (
     ProducerFenced,
     PulsarError,
     RemoteProtocolError,
+    TopicLost,
     TopicTerminated,
 )
 from pulsar_spark.logs import get_logger
@@ -139,6 +140,8 @@ class TopicProducer:
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
         self._encoding: Encoding | None = None
+        # The version of the schema that was encoded last.
+        self._encoded_as: bytes | None = None
         # The broker's last answer.
         self._success: pb.CommandProducerSuccess | None = None
         self._opened: Future[None] = Future()
@@ -526,6 +529,7 @@ class TopicProducer:
         """Return the sends of what comes next, encoded when they are asked for."""
         encoding = self._encoding
         assert encoding is not None
+        self._encoded_as = self.schema_version
         messages, start, per_entry = submission.next()
         return encoding.next(
             messages,
@@ -580,7 +584,10 @@ class TopicProducer:
             window.append(send)
             self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
             self._gate.add(send)
+            lost = self._take_stale()
             self._put_sends()
+        if lost:
+            window.finish(lost)
         if waits and self._unwritten >= BLOCK_BYTES:
             self._write_queued()
 
@@ -645,7 +652,7 @@ class TopicProducer:
                 raise session.error.with_context()
             error = self._check_stored(success.last_sequence_id)
             wanted = not self._window.ended and error is None
-            divided = self._enter(session.connection.address.cluster) if wanted else []
+            lost = self._enter(session.connection.address.cluster) if wanted else []
             if wanted:
                 if not self._sessions:
                     self._begin_sequence(success.last_sequence_id)
@@ -654,6 +661,7 @@ class TopicProducer:
                 self._success = success
                 self._session = session
                 self._forget_lost()
+                lost += self._take_stale()
                 error = self._window.too_large(encoding.limits.max_message_size)
                 self._gate.restart(encoding)
                 if error is None:
@@ -661,8 +669,8 @@ class TopicProducer:
                 self._window.changed.notify_all()
         if not wanted:
             session.close_quietly()
-        if divided:
-            self._window.finish(divided)
+        if lost:
+            self._window.finish(lost)
         if error is not None:
             self.give_up(error)
         elif wanted:
@@ -684,7 +692,25 @@ class TopicProducer:
             "Send it again.",
             **self._where(),
         )
-        lost = self._window.take_begun(error)
+        return self._dropped(self._window.take_begun(error), error)
+
+    def _take_stale(self) -> list[PendingSends]:
+        """Remove what is pending if it has another version of the schema than the topic has now.
+
+        Readers would decode it by the schema that has that version now. `changed` is held.
+        """
+        if self._encoded_as in (None, self.schema_version):
+            return []
+        error = TopicLost(
+            "the version of the schema changed before the message was stored: the topic was "
+            "deleted and made again, or its schema was",
+            "Send it again.",
+            **self._where(),
+        )
+        return self._dropped(self._window.take_all(error), error)
+
+    def _dropped(self, lost: list[PendingSends], error: PulsarError) -> list[PendingSends]:
+        """Forget sends that were removed; `finish` tells their error. `changed` is held."""
         for send in lost:
             send.refused = error
             self._gate.drop(send)
