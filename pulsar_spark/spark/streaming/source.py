@@ -294,8 +294,21 @@ class StreamSource:
         self._rests_until = -math.inf
         if self._initial is None:
             # If its first batch was not finished, Spark asks for the start again.
-            starts = offset.positions if offset.starts is None else offset.starts
-            self._initial = replace(offset, positions=starts, starts=None, ends={}, rests={})
+            self._initial = _first_start(offset)
+
+    def _begin_again(self, end: StreamOffset) -> StreamOffset:
+        """Return where the query's first batch starts, as its end says.
+
+        Spark asks a restarted query that has not finished that batch for a start. What it has
+        chosen then is another one.
+        """
+        self._initial = _first_start(end)
+        self._first = False
+        self.last = end
+        name = self._options.subscription or end.subscription
+        if self._topics is not None and self._topics.subscriptions.name != name:
+            self._abandon(self._topics)
+        return self._initial
 
     # --- the next offset ----------------------------------------------------------------------
 
@@ -448,6 +461,9 @@ class StreamSource:
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
         """Return the ranges for a batch's tasks: exactly what is between two offsets."""
+        chosen = start.positions, start.subscription
+        if end.starts is not None and chosen != (end.starts, end.subscription):
+            start = self._begin_again(end)
         self.commits.on_plan(start, end)
         ranges: list[ReadRange] = []
         continues = end.starts is None
@@ -585,6 +601,12 @@ def _shared(schemas: Mapping[str, SchemaInfo | None]) -> dict[str, SchemaInfo | 
         and replace(each, schema_data=data.setdefault(each.schema_data, each.schema_data))
         for name, each in schemas.items()
     }
+
+
+def _first_start(offset: StreamOffset) -> StreamOffset:
+    """Return where a query starts by its first offset, or goes on by a later one."""
+    starts = offset.positions if offset.starts is None else offset.starts
+    return replace(offset, positions=starts, starts=None, ends={}, rests={})
 
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:

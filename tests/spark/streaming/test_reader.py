@@ -43,8 +43,11 @@ class Sink:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Any]] = {}
+        self.refuses = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if self.refuses:
+            raise ValueError("not yet")
         self.batches[batch_id] = [_plain(row["value"]) for row in frame.select("value").collect()]
 
     @property
@@ -217,6 +220,28 @@ def test_a_query_reads_on_across_restarts(
     assert full("t-partition-1") in str(progress["sources"][0]["endOffset"])
     offsets = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
     assert json.loads(offsets)["version"] == 1
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
+def test_a_first_batch_that_failed_comes_again_with_the_same_range(
+    broker: EmbeddedBroker, start: Start, sink: Sink, named: bool
+) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 50)
+    options = {"startingOffsets": "latest", **({"subscription": "s"} if named else {})}
+    sink.refuses = True
+    with pytest.raises(StreamingQueryException, match="not yet"):
+        start(**options).processAllAvailable()
+    wait_until(lambda: broker.clients == 0)
+    sink.refuses = False
+    new = store_many(broker, "t-partition-1", 30)
+    query = start(**options)
+    query.processAllAvailable()
+    assert (sink.sizes, sink.values) == ([0, 30], new)
+    for number in range(2):
+        assert len(backlogs(broker, f"t-partition-{number}")) == 1
+        wait_until(lambda n=number: backlogs(broker, f"t-partition-{n}") == [0])  # type: ignore[misc]
 
 
 def test_an_idle_query_runs_no_empty_batches(

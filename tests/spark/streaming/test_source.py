@@ -199,6 +199,48 @@ def test_the_first_batch_starts_where_it_did_after_a_restart(
     assert again.source.latest(end, NO_CAPS).starts is None
 
 
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("grows", [False, True], ids=["same", "grown"])
+@pytest.mark.parametrize("more", [0, 30])
+@pytest.mark.parametrize("rows", [0, 20])
+@pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_a_first_batch_that_was_not_finished_comes_again_as_it_was(
+    broker: EmbeddedBroker,
+    make: Make,
+    starting: str,
+    named: bool,
+    rows: int,
+    more: int,
+    grows: bool,
+) -> None:
+    """Spark asks a restarted query for a start, which is chosen anew, and passes the old end."""
+    broker.create_topic("t", 2)
+    options = {"startingOffsets": starting, **({"subscription": "s"} if named else {})}
+    old = store_many(broker, "t-partition-0", 50)
+    query = make(**options)
+    start = query.source.initial()
+    expected = [] if starting == "latest" else old
+    expected += store_many(broker, "t-partition-0", rows) if rows else []
+    end = query.source.latest(start, NO_CAPS)
+    query.source.close()
+    new = store_many(broker, "t-partition-1", more) if more else []
+    if grows:
+        broker.add_partitions("t", 3)
+        new += store_many(broker, "t-partition-2", 10)
+    again = make(**options)
+    other = again.source.initial()
+    assert again.read(other, StreamOffset.from_json(end.to_json())) == expected
+    again.committed = end
+    assert sorted(again.batch()) == sorted(new)
+    assert again.batch() == []
+    again.source.close()
+    for number in range(3 if grows else 2):
+        found = broker.subscriptions(f"t-partition-{number}")
+        assert {name for name, view in found.items() if view.durable} == {end.subscription}
+        wait_until(lambda n=number: backlogs(broker, f"t-partition-{n}") == [0])  # type: ignore[misc]
+
+
 def test_a_start_that_fails_leaves_no_subscription_behind(
     broker: EmbeddedBroker, make: Make
 ) -> None:
