@@ -196,9 +196,11 @@ class SchemaVersions:
 
     def _checked(self, version: bytes, found: SchemaInfo | None) -> SchemaInfo:
         if found is None:
+            is_one = len(version) >= _VERSION_SIZE
+            why = "it was deleted" if is_one else f"a version has {_VERSION_SIZE} bytes"
             raise SchemaMismatch(
                 f"messages were written with the version {version_number(version)} of the topic's "
-                "schema, which the registry does not have: it was deleted",
+                f"schema, which the registry does not have: {why}",
                 "Read such messages with valueFormat=raw.",
                 topic=self._topic,
             )
@@ -213,5 +215,8 @@ def version_number(version: bytes) -> str:
 def _schema_operation(
     lookup: Lookup, version: bytes | None, topic: str, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
+    if version is not None and len(version) < _VERSION_SIZE:
+        # A broker that is asked for it ends the connection.
+        return None
     found = yield from lookup.schema_operation(topic, version, deadline)
     return None if found is None else replace(found.schema, found_as=(topic, found.version))

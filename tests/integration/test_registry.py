@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
-from pulsar_spark.errors import IncompatibleSchema, TopicNotFound
+from pulsar_spark.engine.operations import run
+from pulsar_spark.errors import (
+    ConnectionLost,
+    IncompatibleSchema,
+    SchemaMismatch,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.registry import SchemaVersions, latest_schemas
@@ -50,3 +58,19 @@ def test_what_cannot_be_registered_is_told_with_its_topic(broker: Broker) -> Non
         with pytest.raises(TopicNotFound) as absent:
             register_schema(context.lookup, missing, avro("a"))
         assert absent.value.topic == missing
+
+
+@pytest.mark.parametrize("version", [b"\x01", bytes(4), bytes(7)])
+def test_a_version_that_is_none_is_told_without_the_broker_that_would_end_the_connection(
+    broker: Broker, version: bytes
+) -> None:
+    topic = broker.create_topic()
+    with clustered(broker) as context:
+        register_schema(context.lookup, topic, avro("a"))
+        with pytest.raises(SchemaMismatch, match=rf"version {version.hex()} .* has 8 bytes"):
+            SchemaVersions(context.lookup, topic)(version)
+        connection = run(partial(context.lookup.connection_operation, topic), 30.0)
+        with pytest.raises(ConnectionLost):
+            connection.request(
+                commands.request(pb.CommandGetSchema, topic=topic, schema_version=version), 30.0
+            )

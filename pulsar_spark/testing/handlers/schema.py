@@ -16,6 +16,10 @@ def get_schema(session: Session, body: pb.CommandGetSchema) -> None:
     """Return one version of a topic's schema, or the latest."""
     name = parse_topic(body.topic)
     version = body.schema_version if body.HasField("schema_version") else None
+    if version and len(version) < 8:
+        # A real one fails at it, as it reads a number of eight bytes.
+        session.disconnect()
+        return
     history = session.server.topics.schemas_if_any(name)
     found = None if history is None else history.get(version or None)
     if found is None:
