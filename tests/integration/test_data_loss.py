@@ -157,6 +157,21 @@ def test_ledgers_tell_where_they_end(broker: Broker, client: Any) -> None:
         assert probe.ledger_end(topic, third[0][0]) == LedgerEnd(third[-1][1], None)
 
 
+@pytest.mark.fault(63)
+def test_a_ledger_of_another_topic_is_not_there(broker: Broker, client: Any) -> None:
+    topic, other = broker.create_topic(), broker.create_topic()
+    first = write(client, topic, 3)
+    between = write(client, other, 5)
+    broker.roll_ledger(topic)
+    last = write(client, topic, 2)
+    broker.roll_ledger(other)
+    newest = write(client, other, 1)
+    assert first[0][0] < between[0][0] < last[0][0] < newest[0][0]
+    with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+        ledgers = [(topic, place[0][0]) for place in (first, between, last, newest)]
+        assert Probe(pool).last_entries_in(ledgers) == [2, None, 1, None]
+
+
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("how", ["truncated", "made again"])
 def test_the_compacted_view_of_a_topic_that_was_not_compacted_is_judged_like_the_topic(

@@ -55,6 +55,10 @@ _WITHOUT = (
     "To go on, set failOnDataLoss=false and waitingForNonExistedTopic=true, or take the topic out "
     "of the query."
 )
+_OTHER_CLUSTER = (
+    "Positions in a checkpoint belong to one cluster: start a query with a new checkpoint and "
+    "startingTime, or set failOnDataLoss=false to go on at that position."
+)
 
 Positions = Mapping[str, Position]
 
@@ -399,6 +403,7 @@ class StreamTopics:
             f"the subscription {self.subscriptions.name} does not exist any more: it was removed, "
             "or the topic was deleted and created again"
         )
+        never_had = self._never_had(topics, positions)
         lasts = self._planner.last_ids(topics)
         for topic, first in self._firsts(topics).items():
             position, end = positions.get(topic, EARLIEST_POSITION), entry_end(lasts[topic])
@@ -406,10 +411,35 @@ class StreamTopics:
             self._restarted.discard(topic)
             self._held_at.pop(topic, None)
             unread = self._unread.pop(topic, None)
-            if keeps_from(first, needed) and end >= Position(*needed[:2]):
+            if not keeps_from(first, needed) or end < Position(*needed[:2]):
+                self._lost(topic, f"{what}. Messages {_gone(position, needed, first, unread)}")
+            elif topic in never_had:
+                self._lost(
+                    topic,
+                    f"the topic never had what is before {position}, where the query stands, but "
+                    "keeps earlier messages: it is another topic, or one of another cluster",
+                    _OTHER_CLUSTER,
+                )
+            else:
                 self._warn_of_emptied(topic, position)
-                continue
-            self._lost(topic, f"{what}. Messages {_gone(position, needed, first, unread)}")
+
+    def _never_had(self, topics: Collection[str], positions: Positions) -> set[str]:
+        """Return those topics that do not have the entry before the query's position.
+
+        Ledgers are deleted in order, and as a whole. So a topic that keeps an earlier entry,
+        *afterwards*, never had that one.
+        """
+        read = {
+            topic: Position(at.ledger_id, at.entry_id - (0 if at.batch_index else 1))
+            for topic in topics
+            if not (at := positions.get(topic, EARLIEST_POSITION)).begins_ledger
+        }
+        lasts = self._probe.last_entries_in([(topic, at.ledger_id) for topic, at in read.items()])
+        return {
+            topic
+            for (topic, at), found in zip(read.items(), lasts, strict=True)
+            if (last := value_of(found)) is None or last < at.entry_id
+        }
 
     def _needed(self, topic: str, position: Position) -> Position:
         """Return a position from which all messages are unread.
@@ -470,7 +500,8 @@ class StreamTopics:
     def _warn_of_emptied(self, topic: str, position: Position) -> None:
         logger.warning(
             "%s: the subscription %s is new, or was removed or emptied by others; it is set to the "
-            "query's position %s",
+            "query's position %s. Positions belong to one cluster: if service.url leads to another "
+            "one than before, stop the query, and start it with a new checkpoint",
             topic,
             self.subscriptions.name,
             position,

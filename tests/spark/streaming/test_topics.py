@@ -513,6 +513,67 @@ def test_a_subscription_that_goes_while_everything_is_stored_is_a_warning(
     assert query.batch() == []
 
 
+def fill(broker: EmbeddedBroker, *steps: str | int) -> list[Any]:
+    """Make topics, or store that many messages on topic t, each time in another ledger of it."""
+    stored: list[Any] = []
+    for step in steps:
+        if isinstance(step, str):
+            broker.create_topic(step)
+            continue
+        if stored:
+            broker.roll_ledger("t")
+        stored += store_many(broker, "t", step, batch_size=1)
+    return stored
+
+
+@pytest.mark.fault(130)
+@pytest.mark.parametrize("batch_size", [1, 10])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(["t", 20, "x", 20], id="the ledger is another topic's"),
+        pytest.param(["x", "t", 9, 20], id="the ledger is shorter"),
+    ],
+)
+def test_a_topic_of_another_cluster_that_never_had_the_position_is_a_loss(
+    broker: EmbeddedBroker, make: Make, steps: list[str | int], batch_size: int
+) -> None:
+    broker.create_topic("x")
+    broker.create_topic("t")
+    store_many(broker, "t", 10 * batch_size, batch_size=batch_size)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert len(query.batch()) == 10 * batch_size
+    at = query.start().positions[full("t")]
+    with EmbeddedBroker() as other, queries(other.service_url) as make_there:
+        fill(other, *steps)
+        for _ in range(2):
+            there = make_there(subscription="mine", offset=query.committed)
+            with pytest.raises(DataLossError, match=rf"never had .* {at}.*one cluster"):
+                there.batch()
+            assert "mine" not in other.subscriptions("t")
+            there.source.close()
+
+
+@pytest.mark.fault(130)
+@pytest.mark.parametrize(
+    "steps", [["x", "t", 10, 20], ["x", "t", 30]], ids=["at a ledger's end", "within a ledger"]
+)
+def test_a_topic_that_may_have_had_the_position_goes_on_with_a_warning(
+    broker: EmbeddedBroker,
+    make: Make,
+    steps: list[str | int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(broker, "x", "t", 10)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert len(query.batch()) == 10
+    with EmbeddedBroker() as other, queries(other.service_url) as make_there:
+        stored = fill(other, *steps)
+        assert make_there(subscription="mine", offset=query.committed).batch() == stored[10:]
+    assert "belong to one cluster" in caplog.text
+    assert "lost" not in caplog.text
+
+
 @pytest.mark.fault(130)
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("seen", [False, True])
