@@ -50,6 +50,7 @@ checkpoint was restored: they are left out, from any one on up to the last one t
 one after the other, each with the rows that come first. Those that have come to the query's sources
 since are among them: they are left out too. Or one run of a batch write is left out.
 --reset ID forgets what was committed: the next micro-batch or run is written, whatever it is.
+Version 0.2 refuses what is left, too: give it a sinkId of its own.
 """
 
 # Where topics with short names are.
