@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Protocol
 
@@ -34,7 +34,9 @@ def keep_freed_memory() -> None:
     process frees in blocks of up to half of this size stays with it longer, so only processes that
     belong to Spark's tasks and those whose user wants it do so.
     """
-    bytes(_KEPT_BYTES // 2)
+    # A limit on address space (spark.executor.pyspark.memory) can leave no room for it.
+    with suppress(MemoryError):
+        bytes(_KEPT_BYTES // 2)
 
 
 class Flushable(Protocol):

@@ -159,3 +159,18 @@ def test_freed_memory_is_kept_by_tasks_and_by_clients_that_are_told_to(
     found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     # If it is given back, each of twenty rounds needs two thousand new pages.
     assert (int(found.stdout) < 2_000) == keeps
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how Linux counts address space")
+def test_a_task_whose_address_space_is_used_up_goes_on_without_memory_to_keep() -> None:
+    program = """
+    import resource
+    from pulsar_spark.engine.memory import keep_freed_memory
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20),) * 2)
+    keep_freed_memory()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
