@@ -631,8 +631,8 @@ class DataLossError(PulsarError):
     Cause: retention or TTL deleted it, or the subscription or topic was removed.
 
     Remedy: set `failOnDataLoss=false` to continue with the remaining messages; for a topic that is
-    gone also `waitingForNonExistedTopic=true`, or take it out of the query; lengthen retention; see
-    streaming.md.
+    gone also `waitingForNonExistedTopic=true`, or take it out of the query; lengthen retention; in
+    a batch, `load()` the topic again; see streaming.md and reading.md.
     """
 
 

@@ -144,8 +144,9 @@ class LossWatch:
         rest = "nothing remains" if kept is None else f"the first remaining message is at {kept}"
         loss = DataLossError(
             f"messages were deleted {what} at {position}, {rest}{extent(position, kept)}",
-            "Raise the topic's retention, or set failOnDataLoss=false to read the remaining "
-            "messages.",
+            "In a batch, load() the topic again: a DataFrame that is used again reads the ranges "
+            "of its first use. Raise the topic's retention, or set failOnDataLoss=false to read "
+            "the remaining messages.",
             topic=self._partition.topic,
         )
         report_loss(loss, fail=self._options.fail_on_data_loss)

@@ -147,8 +147,9 @@ def test_a_range_whose_ledgers_are_all_gone_is_a_loss(broker: EmbeddedBroker, re
     start, first = at(ledgers[0][5]), at(ledgers[0][7])
     reading = read(behind(ledgers[1][-1]), start=start, first=first)
     broker.trim("t", at(ledgers[2][0]))
-    with pytest.raises(DataLossError, match=f"the range begins at {first}"):
+    with pytest.raises(DataLossError, match=f"the range begins at {first}") as caught:
         reading.rest()
+    assert "In a batch, load() the topic again" in caught.value.remedy
 
 
 @pytest.mark.parametrize("entries", [0, 3, 50])
