@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
@@ -130,32 +130,38 @@ class StreamSchemas:
         """The type of the values of the batch that was planned last."""
         self.decided: Mapping[str, SchemaInfo | None] | None = None
         """Those that decided on it, by topic; None at first."""
-        self._is_new = False
+        # The positions of the micro-batch that topics were asked for last, and their answers.
+        self._asked: tuple[Mapping[str, Position], Mapping[str, SchemaInfo | None]] = {}, {}
         # The last ledger of each topic partition that was seen, and each topic's schema.
         self._ledgers: dict[str, int] = {}
         self._current: dict[str, SchemaInfo | None] = {}
         self.eras: dict[str, str] = {}
         """By topic, what changes when a partition of it that was planned goes on elsewhere."""
 
-    def decide(self, planner: Planner, topics: Topics, there: Container[str]) -> None:
-        """Decide on the type of the values, now that these topics have a say as well."""
+    def decide(self, planner: Planner, topics: Topics, positions: Mapping[str, Position]) -> None:
+        """Decide on the type of the values, now that these topics have a say as well.
+
+        `positions` are where a micro-batch ends.
+        """
+        there = set(map(topic_of, positions))
         known = {name: each for name, each in (self.decided or {}).items() if name in there}
         self.kind = planner.value_type(topics, known)
-        self._is_new = True
         self.decided = _shared(planner.schemas)
+        new = {name: each for name, each in self.decided.items() if name not in known}
+        self._asked = positions, new
 
     def current(
-        self, planned: Sequence[PulsarInputPartition], there: Mapping[str, object]
+        self, planned: Sequence[PulsarInputPartition], positions: Mapping[str, Position]
     ) -> Mapping[str, SchemaInfo | None]:
         """Return the current schemas of the topics of tasks that were just planned.
 
-        `there` are topic partitions.
+        `positions` are where their micro-batch ends.
         """
         if self.kind.schema is None:
             return {}
         owners = {each.topic: topic_of(each.topic) for each in planned}
         ends = {each.topic: each.end[0] for each in planned}
-        for topic in self._ledgers.keys() - there.keys():
+        for topic in self._ledgers.keys() - positions.keys():
             del self._ledgers[topic]
             self._current.pop(topic_of(topic), None)
             self.eras.pop(topic_of(topic), None)
@@ -165,12 +171,12 @@ class StreamSchemas:
             if self._ledgers.get(topic) != ends[topic] or owner not in self._current
         }
         self.eras |= {owner: secrets.token_hex(8) for owner in new}
-        found_as = self.kind.schema.found_as if self._is_new else None
-        self._is_new = False
-        if found_as is not None and found_as[0] in new:
-            # It was asked for a moment ago.
-            self._current[found_as[0]] = self.kind.schema
-            new.discard(found_as[0])
+        asked_for, asked = self._asked
+        if asked_for == positions:
+            # These were asked for a moment ago. Of the others, what decided may be of an earlier
+            # topic of the same name.
+            self._current |= {owner: asked[owner] for owner in new & asked.keys()}
+            new -= asked.keys()
         if new:
             with ClientContext.shared(self._options.client) as context:
                 found = latest_schemas(context.lookup, sorted(new))
@@ -510,8 +516,7 @@ class StreamSource:
         if decided is not None and topics.keys() <= decided.keys():
             return ranges
         planner = self._planner()
-        there = set(map(topic_of, end.positions))
-        self.schemas.decide(planner, dict(sorted(topics.items())), there)
+        self.schemas.decide(planner, dict(sorted(topics.items())), end.positions)
         lost = planner.without_messages
         for topic, owner in owners.items():
             if owner in lost:

@@ -267,6 +267,30 @@ def test_a_deleted_topic_has_no_say_in_what_another_one_may_have(
     assert query.batch() == [(2,)]
 
 
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+@pytest.mark.parametrize("joins", [False, True], ids=["alone", "another topic joins"])
+@pytest.mark.parametrize("inferred", [False, True])
+def test_a_topic_that_is_made_again_is_read_by_its_new_versions(
+    broker: EmbeddedBroker, stream: Open, inferred: bool, joins: bool, mode: str
+) -> None:
+    make_topic(broker, "t-1", record("a", "b"))
+    store(broker, "t-1", [b"\2\2\2\4"], schema_version=bytes(8))
+    options = {"topicsPattern": "t-.*", "failOnDataLoss": "false", "mode": mode}
+    query = stream(columns("a", "b"), inferred=inferred, **options)
+    assert query.batch() == [(1, 2)]
+    broker.delete_topic("t-1")
+    # Its first version, as before, is another one.
+    make_topic(broker, "t-1", record("b", "a"))
+    store(broker, "t-1", [b"\2\6\2\10"], schema_version=bytes(8))
+    expected = [(4, 3)]
+    if joins:
+        make_topic(broker, "t-2", record("a", "b"))
+        store(broker, "t-2", [b"\2\12\2\14"], schema_version=bytes(8))
+        wait_until(lambda: full("t-2") in str(query.end()["positions"]))
+        expected.append((5, 6))
+    assert query.batch() == expected
+
+
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_a_stream_of_a_given_format_reads_records_of_any_name(
     broker: EmbeddedBroker, stream: Open, mode: str
