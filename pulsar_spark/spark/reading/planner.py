@@ -61,6 +61,11 @@ logger = get_logger(__name__)
 
 _REMOVED = "by retention, time to live or with the topic"
 
+_DO_LEFT_OUT = (
+    "Start the query with allowDifferentTopicSchemas=true and mode=DROPMALFORMED until it is, and "
+    "filter out the topic's rows by __topic: those that are not dropped are nulls."
+)
+
 T = TypeVar("T")
 
 Topics = Mapping[str, Sequence[str]]
@@ -192,6 +197,24 @@ class Planner:
                 return kind
         return self._type_of(self.schemas)
 
+    def check_left_out(self, topics: Sequence[str], kind: ValueType) -> None:
+        """Raise SchemaMismatch for a topic that the options leave out, and that is still read.
+
+        Its values would be rows of nulls. It has no say in the type of the values.
+        """
+        wanted, query = kind.schema, self._options.query
+        if self._options.allow_different_schemas or wanted is None or wanted.found_as is None:
+            return
+        try:
+            check_alike(self._schemas_of(topics), wanted, _names(query))
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"{error.what}. The options leave it out, but a micro-batch with its messages was "
+                "planned before, and is not committed yet",
+                _DO_LEFT_OUT,
+                topic=error.topic,
+            ) from None
+
     def _schemas_of(self, topics: Sequence[str]) -> dict[str, SchemaInfo | None]:
         return _all(latest_schemas(self._lookup, topics))
 
@@ -278,7 +301,7 @@ class Planner:
         if found is None:
             return kind
         if not allowed:
-            check_alike(schemas, found, [name.lower() for name in query.names])
+            check_alike(schemas, found, _names(query))
         return ValueType(found)
 
     def _inferred_version(
@@ -587,6 +610,10 @@ class Planner:
             message_id=message_id,
         )
         report_loss(error, fail=self._options.fail_on_data_loss)
+
+
+def _names(query: StructType | None) -> list[str]:
+    return [] if query is None else [name.lower() for name in query.names]
 
 
 def _end_of(extent: Extent) -> str:

@@ -138,14 +138,23 @@ class StreamSchemas:
         self.eras: dict[str, str] = {}
         """By topic, what changes when a partition of it that was planned goes on elsewhere."""
 
-    def decide(self, planner: Planner, topics: Topics, positions: Mapping[str, Position]) -> None:
+    def decide(
+        self,
+        planner: Planner,
+        topics: Topics,
+        left_out: Sequence[str],
+        positions: Mapping[str, Position],
+    ) -> None:
         """Decide on the type of the values, now that these topics have a say as well.
 
-        `positions` are where a micro-batch ends.
+        Those that are left out are read, too, but have none. `positions` are where a micro-batch
+        ends.
         """
         there = set(map(topic_of, positions))
         known = {name: each for name, each in (self.decided or {}).items() if name in there}
-        self.kind = planner.value_type(topics, known)
+        kind = planner.value_type(topics, known)
+        planner.check_left_out(left_out, kind)
+        self.kind = kind
         self.decided = _shared(planner.schemas)
         new = {name: each for name, each in self.decided.items() if name not in known}
         self._asked = positions, new
@@ -397,10 +406,7 @@ class StreamSource:
         if positions == start.positions and rests == start.rests and not first:
             self.last = start
             return start
-        self._first = False
-        if first or any(span.start < span.end for span in spans.values()):
-            self._batch_at = time.monotonic()
-        self.last = StreamOffset(
+        offset = StreamOffset(
             name,
             positions,
             starts=start.positions if first else None,
@@ -421,7 +427,14 @@ class StreamSource:
             firsts=firsts,
             rests=rests,
         )
-        return self.last
+        # A topic that cannot be read with the others is to be in no checkpoint: a restart with
+        # options that leave it out goes on.
+        self._decide_type(_ranges(start, offset), offset)
+        self._first = False
+        if first or any(span.start < span.end for span in spans.values()):
+            self._batch_at = time.monotonic()
+        self.last = offset
+        return offset
 
     def fix_end(self) -> None:
         """From now on no offset is after the topics' current ends."""
@@ -471,21 +484,9 @@ class StreamSource:
         if end.starts is not None and chosen != (end.starts, end.subscription):
             start = self._begin_again(end)
         self.commits.on_plan(start, end)
-        ranges: list[ReadRange] = []
-        continues = end.starts is None
-        for topic, stop in end.positions.items():
-            begin = start.positions.get(topic, EARLIEST_POSITION)
-            if begin == EARLIEST_POSITION:
-                begin = end.firsts.get(topic, EARLIEST_POSITION)
-            if stop < begin:
-                # The topic was created again meanwhile, and `stop` is a position on the new one.
-                begin = EARLIEST_POSITION
-            if begin < stop:
-                times = PublishTimes(since=end.published_from.get(topic))
-                ranges.append(ReadRange(topic, begin, stop, times, continues=continues))
+        ranges = self._decide_type(_ranges(start, end), end)
         if not ranges:
             return []
-        ranges = self._decide_type(ranges, end)
         planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), self.schemas.kind)
         logger.info(
             "a batch of %d tasks reads %d topic partitions for the subscription %s",
@@ -500,8 +501,11 @@ class StreamSource:
 
         All topics that there are at first have a say, if they have a schema or messages; others
         when a range of theirs is read first. Schemas are asked for once. Topics that had messages,
-        and have neither these nor a schema now, are reported as a loss.
+        and have neither these nor a schema now, are reported as a loss. Those that the options
+        leave out have none; a micro-batch of the checkpoint can have ranges of them.
         """
+        if not ranges:
+            return []
         includes = self._options.read.includes
         owners = {each.topic: topic_of(each.topic) for each in ranges}
         decided = self.schemas.decided
@@ -516,7 +520,8 @@ class StreamSource:
         if decided is not None and topics.keys() <= decided.keys():
             return ranges
         planner = self._planner()
-        self.schemas.decide(planner, dict(sorted(topics.items())), end.positions)
+        left_out = sorted({*owners.values()} - topics.keys())
+        self.schemas.decide(planner, dict(sorted(topics.items())), left_out, end.positions)
         lost = planner.without_messages
         for topic, owner in owners.items():
             if owner in lost:
@@ -596,6 +601,22 @@ class StreamSource:
         if self._context is not None:
             self._context.close()
             self._context = None
+
+
+def _ranges(start: StreamOffset, end: StreamOffset) -> list[ReadRange]:
+    ranges: list[ReadRange] = []
+    continues = end.starts is None
+    for topic, stop in end.positions.items():
+        begin = start.positions.get(topic, EARLIEST_POSITION)
+        if begin == EARLIEST_POSITION:
+            begin = end.firsts.get(topic, EARLIEST_POSITION)
+        if stop < begin:
+            # The topic was created again meanwhile, and `stop` is a position on the new one.
+            begin = EARLIEST_POSITION
+        if begin < stop:
+            times = PublishTimes(since=end.published_from.get(topic))
+            ranges.append(ReadRange(topic, begin, stop, times, continues=continues))
+    return ranges
 
 
 def _shared(schemas: Mapping[str, SchemaInfo | None]) -> dict[str, SchemaInfo | None]:

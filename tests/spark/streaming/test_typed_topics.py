@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import (
@@ -176,9 +182,8 @@ def test_a_schema_that_comes_with_the_first_message_while_it_is_asked_for_counts
             set_schema(broker, "t-2", record("a"))
         return extents(lookup, topics, **more)
 
-    end = query.end()
     monkeypatch.setattr(Lookup, "extents", late)
-    assert query.batch(end) == [(1,), (2,)]
+    assert query.batch() == [(1,), (2,)]
 
 
 def test_a_topic_of_another_type_is_refused_after_a_restart_too(
@@ -188,15 +193,99 @@ def test_a_topic_of_another_type_is_refused_after_a_restart_too(
         make_topic(broker, f"t-{number}", replace(record("a"), type=kind))
     put(broker, "t-0", 1)
     options = {"topicsPattern": "t-.*", "subscription": "mine"}
-    query = stream(columns("a"), inferred=False, **options)
-    with pytest.raises(OptionError, match="different schemas"):
-        query.batch()
-    start, end = query.start, query.end()
+    logged = stream(BYTES, valueFormat="raw", **options)
+    end = logged.end()
     for _ in range(2):
         again = stream(columns("a"), inferred=False, **options)
-        again.start = start
+        again.start = logged.start
         with pytest.raises(OptionError, match="different schemas"):
             again.batch(end)
+
+
+BYTES = StructType([StructField("value", BinaryType())])
+OTHERS = [
+    replace(record("a"), type=pb.Schema.Json),
+    record("x", name="Other"),
+    SchemaInfo(pb.Schema.Avro, "O", b'{"type":"record","name":"O","fields":[]}'),
+    replace(record("x", name="Other"), type=pb.Schema.Json),
+]
+OTHER_NAMES = ["JSON", "another record", "without fields", "another record in JSON"]
+
+
+@pytest.mark.fault(132)
+@pytest.mark.parametrize("inferred", [False, True])
+@pytest.mark.parametrize("other", OTHERS, ids=OTHER_NAMES)
+def test_a_topic_that_cannot_be_read_with_the_others_is_in_no_checkpoint(
+    broker: EmbeddedBroker, stream: Open, other: SchemaInfo, inferred: bool
+) -> None:
+    make_topic(broker, "t-1", record("a"))
+    put(broker, "t-1", 1)
+    given: dict[str, Any] = {"subscription": "mine", "inferred": inferred}
+    query = stream(columns("a"), topicsPattern="t-.*", **given)
+    assert query.batch() == [(1,)]
+    put(broker, "t-1", 2)
+    make_topic(broker, "t-2", other)
+    put(broker, "t-2", 3)
+    with pytest.raises((OptionError, SchemaMismatch), match=r"t-2"):
+        # The broker tells of new topics after a while.
+        wait_until(lambda: full("t-2") in str(query.end()["positions"]))
+    query.reader.stop()
+    # A restart that leaves it out goes on.
+    again = stream(columns("a"), topicsPattern="t-1", **given)
+    assert again.reader.partitions(query.start, query.start) == []
+    again.start = query.start
+    assert again.batch() == [(2,)]
+    assert full("t-2") not in again.start["positions"]
+
+
+def test_a_query_that_cannot_read_its_topics_leaves_no_subscription(
+    broker: EmbeddedBroker, stream: Open
+) -> None:
+    for name, schema in (("t-1", record("a")), ("t-2", record("x", name="Other"))):
+        make_topic(broker, name, schema)
+        put(broker, name, 1)
+    query = stream(columns("a"), topicsPattern="t-.*", inferred=False)
+    with pytest.raises(OptionError, match="different schemas"):
+        query.batch()
+    query.reader.stop()
+    for name in ("t-1", "t-2"):
+        wait_until(lambda topic=name: not broker.subscriptions(topic))  # type: ignore[misc]
+
+
+@pytest.mark.fault(132)
+@pytest.mark.parametrize("inferred", [False, True])
+@pytest.mark.parametrize("other", OTHERS, ids=OTHER_NAMES)
+def test_a_planned_micro_batch_of_a_topic_that_is_left_out_is_no_rows_of_nulls(
+    broker: EmbeddedBroker, stream: Open, other: SchemaInfo, inferred: bool
+) -> None:
+    make_topic(broker, "t-1", record("a"))
+    put(broker, "t-1", 1)
+    make_topic(broker, "t-2", other)
+    put(broker, "t-2", 2)
+    logged = stream(BYTES, topicsPattern="t-.*", subscription="mine", valueFormat="raw")
+    end = logged.end()
+    logged.reader.stop()
+    wanted = columns("a").add("__topic", StringType())
+    given: dict[str, Any] = {"topicsPattern": "t-1", "subscription": "mine", "inferred": inferred}
+    for mode in ("FAILFAST", "DROPMALFORMED"):
+        query = stream(wanted, mode=mode, **given)
+        query.start = logged.start
+        if other == OTHERS[0] and mode == "DROPMALFORMED":
+            # Its records are alike, and only their encoding differs: none of them is null.
+            assert query.batch(end) == [(1, full("t-1"))]
+            query.reader.stop()
+            continue
+        with pytest.raises(SchemaMismatch, match=r"t-2") as caught:
+            query.batch(end)
+        if other != OTHERS[0]:
+            assert "allowDifferentTopicSchemas=true and mode=DROPMALFORMED" in caught.value.remedy
+        query.reader.stop()
+    # The remedy.
+    query = stream(wanted, mode="DROPMALFORMED", allowDifferentTopicSchemas="true", **given)
+    query.start = logged.start
+    assert [row for row in query.batch(end) if row[1] == full("t-1")] == [(1, full("t-1"))]
+    put(broker, "t-1", 3)
+    assert query.batch() == [(3, full("t-1"))]
 
 
 def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
@@ -211,9 +300,6 @@ def test_bytes_of_different_schemas_are_read_whichever_topic_has_rows_first(
         put(broker, f"t-{number}", number)
         wait_until(lambda name=f"t-{number}": full(name) in str(query.end()))  # type: ignore[misc]
         assert query.batch() == [(b"\2" + bytes([2 * number]),)]
-
-
-BYTES = StructType([StructField("value", BinaryType())])
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
