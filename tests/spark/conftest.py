@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.engine.consumers import attachment, probe
-from pulsar_spark.spark.streaming import held_back
+from pulsar_spark.spark.streaming import held_back, topics
 from pulsar_spark.testing import EmbeddedBroker
 
 
@@ -29,5 +29,6 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         (probe, "_FIRST_PATIENCE"),
         (attachment, "_DOUBT_SECONDS"),
         (held_back, "_LOOK_SECONDS"),
+        (topics, "_BEHIND_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 1000.0)
