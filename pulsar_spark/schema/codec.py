@@ -110,7 +110,8 @@ class Decoded:
 class Losses:
     """What is lost if values of one version are read as another, by the paths of fields.
 
-    Fields in `left_out` are not read, those in `partial` can have values that cannot be decoded.
+    Fields in `left_out` are not read, those in `partial` can have values that cannot be decoded, or
+    are a default instead.
     """
 
     left_out: tuple[str, ...] = ()

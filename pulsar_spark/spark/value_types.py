@@ -293,7 +293,8 @@ def common_version(versions: Sequence[Version], older: Older) -> SchemaInfo:
         lost = chain.from_iterable(each.losses for each in readers)
         fields = sorted({path for each in lost for path in each.left_out})
         raise SchemaMismatch(f"each lacks fields of another one: {listed(fields, _LOSSES_SHOWN)}")
-    return min(chosen, key=lambda each: (order.newer(each, chosen), each.left_out)).schema
+    found = [each.schema for each in chosen]
+    return min(chosen, key=lambda each: (order.newer(each.schema, found), each.left_out)).schema
 
 
 def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> SchemaInfo | None:
@@ -332,9 +333,13 @@ def _name_of_values(schema: SchemaInfo) -> str | None:
 
 
 def nearest(
-    candidates: Sequence[SchemaInfo], versions: Sequence[Version], columns: Columns
+    candidates: Sequence[SchemaInfo], versions: Sequence[Version], older: Older, columns: Columns
 ) -> SchemaInfo:
-    """Return the one of several schemas that reads the values of the versions with least loss."""
+    """Return the one of several schemas that reads the values of the versions with least loss.
+
+    Of those that lose as much, it is the newest, as `common_version` has it. Raises as `older`,
+    which is only asked about these.
+    """
 
     def loss(candidate: SchemaInfo) -> tuple[int, int]:
         unreadable = partial = 0
@@ -347,7 +352,13 @@ def nearest(
                 partial += len(lost.partial)
         return unreadable, partial
 
-    return min(candidates[:_MOST_VERSIONS], key=loss)
+    losses = {number: loss(each) for number, each in enumerate(candidates[:_MOST_VERSIONS])}
+    least = min(losses.values())
+    found = [candidates[number] for number, lost in losses.items() if lost == least]
+    if len(found) == 1:
+        return found[0]
+    order = _Order(versions, older)
+    return min(found, key=lambda each: order.newer(each, found))
 
 
 def _readers(versions: Sequence[Version], columns: Columns) -> list[_Reader]:
@@ -437,10 +448,10 @@ class _Order:
             if lost.left_out
         )
 
-    def newer(self, reader: _Reader, others: Iterable[_Reader]) -> int:
+    def newer(self, schema: SchemaInfo, others: Iterable[SchemaInfo]) -> int:
         """Return how many of the others came later."""
-        own = identity(reader.schema)
-        return sum(self._precedes(own, identity(each.schema)) for each in others)
+        own = identity(schema)
+        return sum(self._precedes(own, identity(each)) for each in others)
 
     def _precedes(self, one: object, other: object) -> bool:
         return any(

@@ -76,10 +76,14 @@ class ReadBytes:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnum:
-    """A symbol's number; None for symbols that the reader lacks."""
+    """A symbol's number.
+
+    Without `is_whole`, the reader lacks some of the symbols: they are its default, or else None.
+    """
 
     symbols: tuple[str | None, ...]
     type: pa.DataType
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +271,7 @@ class _Resolver:
             case Enum(), Enum():
                 known = frozenset(reader.symbols)
                 words = [s if s in known else reader.default for s in writer.symbols]
-                plan = ReadEnum(tuple(words), kind)
+                plan = ReadEnum(tuple(words), kind, known.issuperset(writer.symbols))
             case Fixed(), Fixed() if writer.size == reader.size:
                 plan = _bytes(writer.size, writer.logical, kind)
             case Opaque(), Opaque():
@@ -509,7 +513,7 @@ def _find_losses(plan: Plan, path: str, lost: _Lost) -> None:
             inner = [(plan.plan, path)]
         case Unresolvable():
             lost.partial.append(path)
-        case ReadEnum() if None in plan.symbols:
+        case ReadEnum() if not plan.is_whole:
             lost.partial.append(path)
         case ReadBytes() if pa.types.is_decimal(plan.type) and plan.precision:
             written, kept = plan.precision - plan.scale, plan.type.precision - plan.type.scale

@@ -316,7 +316,7 @@ class Planner:
         versions = versions_of(schemas)
         newest = [each.schema for each in versions if is_exact(each.schema)]
         if newest:
-            return nearest(newest, versions, columns)
+            return nearest(newest, versions, self._older, columns)
         return next(filter(is_exact, self._all(schemas)), None)
 
     def _all(self, schemas: Mapping[str, SchemaInfo | None]) -> Iterator[SchemaInfo]:

@@ -416,3 +416,84 @@ def test_an_enum_is_read_as_the_version_with_all_symbols(broker: EmbeddedBroker)
         store(broker, topic, [out.getvalue()], schema_version=(0).to_bytes(8, "big"))
         rows.append(row)
     assert values(Reads(broker, topics="a,b").batch(), rows) == rows
+
+
+def enum(*symbols: str, default: str | None = None) -> dict[str, Any]:
+    found = {"type": "enum", "name": "Colour", "symbols": list(symbols)}
+    return found if default is None else {**found, "default": default}
+
+
+def car(kind: Any) -> dict[str, Any]:
+    fields = [{"name": "id", "type": "int"}, {"name": "colour", "type": kind}]
+    return {"type": "record", "name": "Car", "fields": fields}
+
+
+class Cars:
+    """Topics whose versions of one record differ in the type of one field."""
+
+    def __init__(self, broker: EmbeddedBroker, as_keys: bool = False) -> None:
+        self._broker = broker
+        self._as_keys = as_keys
+        self.reads = Reads(broker, topics="a,b")
+
+    def write(self, topic: str, kind: Any, number: int, colour: Any, version: int = 0) -> None:
+        definition, out = car(kind), BytesIO()
+        if not version:
+            self._broker.create_topic(topic)
+        own = SchemaInfo(pb.Schema.Avro, "", json.dumps(definition).encode())
+        fastavro.schemaless_writer(out, definition, {"id": number, "colour": colour})
+        data = out.getvalue()
+        if self._as_keys:
+            own = join_key_value(own, own, separated=False)
+            data = join_pairs(pa.array([data]), pa.array([data]))[0].as_py()
+        set_schema(self._broker, topic, own)
+        store(self._broker, topic, [data], schema_version=version.to_bytes(8, "big"))
+
+    def colours(self) -> list[Any]:
+        """Return what a batch reads, which is what a stream reads, too."""
+        found = [
+            [row[KEY]["colour"] if self._as_keys else row["colour"] for row in in_order(rows)]
+            for rows in (self.reads.batch(), self.reads.stream().batch())
+        ]
+        assert found[0] == found[1]
+        return found[0]
+
+
+HELD = {
+    "a field": lambda kind: (kind, lambda colour: colour),
+    "an array": lambda kind: ({"type": "array", "items": kind}, lambda colour: [colour]),
+    "a union": lambda kind: (["null", kind], lambda colour: colour),
+}
+
+
+@pytest.mark.parametrize("as_keys", [False, True])
+@pytest.mark.parametrize("wide", ["a", "b"])
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_a_new_symbol_is_read_although_the_enum_has_a_default(
+    broker: EmbeddedBroker, held: Any, wide: str, as_keys: bool
+) -> None:
+    narrow = "b" if wide == "a" else "a"
+    cars = Cars(broker, as_keys)
+    old, in_it = held(enum("U", "R", default="U"))
+    new, _ = held(enum("U", "R", "G", default="U"))
+    cars.write(narrow, old, 1, in_it("R"))
+    cars.write(wide, old, 2, in_it("R"))
+    cars.write(wide, new, 3, in_it("G"), version=1)
+    assert cars.colours() == [in_it("R"), in_it("R"), in_it("G")]
+    # One that chooses columns does not read them as the old version, either.
+    if not as_keys:
+        query = cars.reads.stream().schema
+        assert [row["colour"] for row in in_order(cars.reads.batch(query))][2] == in_it("G")
+
+
+@pytest.mark.parametrize("upgraded", ["a", "b"])
+def test_of_versions_that_lose_as_much_the_newest_is_read(
+    broker: EmbeddedBroker, upgraded: str
+) -> None:
+    other = "b" if upgraded == "a" else "a"
+    cars = Cars(broker)
+    old, new = enum("U", "R", default="U"), enum("U", "G", default="U")
+    cars.write(other, old, 1, "R")
+    cars.write(upgraded, old, 2, "R")
+    cars.write(upgraded, new, 3, "G", version=1)
+    assert cars.colours() == ["U", "U", "G"]
