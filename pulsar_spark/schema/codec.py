@@ -281,6 +281,20 @@ def identity(info: SchemaInfo) -> object:
     return info.type, info.schema_data if record is None else definition.without_names(record)
 
 
+def count_aliases(info: SchemaInfo) -> int:
+    """Return how many aliases a schema's records and their types have."""
+    from pulsar_spark.schema.avro import definition
+
+    if info.type == pb.Schema.KeyValue:
+        try:
+            parts = split_key_value(info)
+        except PulsarError:
+            return 0
+        return count_aliases(parts.key) + count_aliases(parts.value)
+    record = _avro_record(info)
+    return 0 if record is None else definition.count_aliases(record)
+
+
 def _avro_record(info: SchemaInfo) -> Record | None:
     """Return the record of an AVRO or JSON schema; None for other schemas."""
     if info.type not in (pb.Schema.Avro, pb.Schema.Json):

@@ -20,6 +20,7 @@ from pulsar_spark.schema.codec import (
     NO_SCHEMA,
     Losses,
     check_types,
+    count_aliases,
     identity,
     is_decoded,
     is_record,
@@ -251,8 +252,15 @@ class _Reader:
         return sum(len(each.left_out) for each in self.losses)
 
 
+def _by_loss(reader: _Reader) -> tuple[int, int]:
+    return reader.left_out, -count_aliases(reader.schema)
+
+
 def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
-    """Return the different schemas of topics; those that differ in names alone are one."""
+    """Return the different schemas of topics; those that differ in names alone are one.
+
+    It is the one with most aliases, which find what older versions call otherwise.
+    """
     found: dict[object, tuple[SchemaInfo, dict[str, int]]] = {}
     # Most topics have the same definition, which is large.
     known: dict[object, object] = {}
@@ -260,9 +268,12 @@ def versions_of(schemas: Mapping[str, SchemaInfo | None]) -> list[Version]:
         schema = each or NO_SCHEMA
         stored = schema.type, schema.schema_data, frozenset(schema.properties.items())
         if stored not in known:
-            known[stored] = identity(schema)
+            known[stored] = own = identity(schema)
+            before, topics = found.get(own, (None, {}))
+            if before is None or count_aliases(schema) > count_aliases(before):
+                found[own] = schema, topics
         number = int.from_bytes(schema.found_as[1], "big") if schema.found_as else 0
-        found.setdefault(known[stored], (schema, {}))[1][topic] = number
+        found[known[stored]][1][topic] = number
     return [Version(*each) for each in found.values()]
 
 
@@ -279,9 +290,10 @@ def all_columns(schema: SchemaInfo) -> Collection[str]:
 def common_version(versions: Sequence[Version], older: Older) -> SchemaInfo:
     """Return the one of several versions that the values of all can be read as.
 
-    If one has all fields of the others, it is that, otherwise the newest. Raises SchemaMismatch if
-    values of one of them cannot be read as any other, or if nothing says which is the newer one;
-    and as `older`.
+    If one has all fields of the others, it is that, otherwise the newest; if nothing says which of
+    those with all fields is newer, the one with most aliases. Raises SchemaMismatch if values of
+    one of them cannot be read as any other, or if nothing says which is the newer one; and as
+    `older`.
     """
     readers = _readers(versions, all_columns)
     whole = [each for each in readers if not each.left_out]
@@ -293,8 +305,7 @@ def common_version(versions: Sequence[Version], older: Older) -> SchemaInfo:
         lost = chain.from_iterable(each.losses for each in readers)
         fields = sorted({path for each in lost for path in each.left_out})
         raise SchemaMismatch(f"each lacks fields of another one: {listed(fields, _LOSSES_SHOWN)}")
-    found = [each.schema for each in chosen]
-    return min(chosen, key=lambda each: (order.newer(each.schema, found), each.left_out)).schema
+    return order.newest([each.schema for each in sorted(chosen, key=lambda each: each.left_out)])
 
 
 def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> SchemaInfo | None:
@@ -306,7 +317,7 @@ def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> 
     problem: SchemaMismatch | None = None
     try:
         if readers := _readers(versions, columns):
-            return min(readers, key=lambda each: each.left_out).schema
+            return min(readers, key=_by_loss).schema
     except SchemaMismatch as error:
         problem = error
     others = chain.from_iterable(older(next(iter(each.topics))) for each in versions)
@@ -357,8 +368,7 @@ def nearest(
     found = [candidates[number] for number, lost in losses.items() if lost == least]
     if len(found) == 1:
         return found[0]
-    order = _Order(versions, older)
-    return min(found, key=lambda each: order.newer(each, found))
+    return _Order(versions, older).newest(found)
 
 
 def _readers(versions: Sequence[Version], columns: Columns) -> list[_Reader]:
@@ -448,10 +458,15 @@ class _Order:
             if lost.left_out
         )
 
-    def newer(self, schema: SchemaInfo, others: Iterable[SchemaInfo]) -> int:
-        """Return how many of the others came later."""
-        own = identity(schema)
-        return sum(self._precedes(own, identity(each)) for each in others)
+    def newest(self, schemas: Sequence[SchemaInfo]) -> SchemaInfo:
+        """Return the newest of these; of those with the same age the one with most aliases."""
+        known = [identity(each) for each in schemas]
+
+        def key(number: int) -> tuple[int, int]:
+            newer = sum(self._precedes(known[number], each) for each in known)
+            return newer, -count_aliases(schemas[number])
+
+        return schemas[min(range(len(schemas)), key=key)]
 
     def _precedes(self, one: object, other: object) -> bool:
         return any(

@@ -211,6 +211,21 @@ def without_names(node: Node) -> Node:
     return replace(found, name="") if isinstance(found, Record | Enum | Fixed) else found
 
 
+def count_aliases(node: Node) -> int:
+    """Return how many aliases a type and its parts have."""
+    count = len(node.aliases) if isinstance(node, Record | Enum | Fixed) else 0
+    if isinstance(node, Record):
+        count += sum(len(each.aliases) for each in node.fields)
+
+    def visit(part: Node) -> Node:
+        nonlocal count
+        count += count_aliases(part)
+        return part
+
+    with_parts(node, visit)
+    return count
+
+
 def _has_column(node: Node) -> bool:
     """Whether there is a column type, apart from the fields of records."""
     match node:

@@ -9,8 +9,8 @@ are null if they are nullable; and timestamps are converted between units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -65,13 +65,15 @@ class ReadNumber:
 class ReadBytes:
     """Bytes, converted to `type`; `size` is None if their length precedes them.
 
-    For decimals, `scale` and `precision` are the writer's.
+    For decimals, `scale` and `precision` are the writer's. Without `is_whole`, not all bytes are
+    text, which `type` is.
     """
 
     size: int | None
     type: pa.DataType
     scale: int = 0
     precision: int = 0
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +245,16 @@ class _Resolver:
         # Arrow types by identity of the reader's types and unions, which the reader keeps alive.
         self._kinds: dict[int, pa.DataType] = {}
         self._members: dict[int, _Members] = {}
+        # Numbers of types by identity; those that are equal but for names have the same one.
+        self._shapes: dict[int, int] = {}
+        self._known_shapes: dict[Node, int] = {}
         self._alike: set[tuple[int, int]] = set()
 
-    def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
+    def resolve(self, writer: Node, reader: Node, path: str, partner: int | None = None) -> Plan:
         """Return the plan for one type; Unresolvable if the types are incompatible.
 
-        Raises SchemaMismatch if only parts of them are incompatible.
+        `partner` is the member of the reader's union that goes before others without the writer's
+        name. Raises SchemaMismatch if only parts of the types are incompatible.
         """
         self._count_pair()
         kind = self._kind(reader, path)
@@ -257,7 +263,7 @@ class _Resolver:
             case UnionOf(), _:
                 plan = self._union(writer, reader, kind, path)
             case _, UnionOf():
-                plan = self._into_union(writer, reader, kind, path)
+                plan = self._into_union(writer, reader, kind, path, partner)
             case Primitive(), Primitive():
                 plan = _primitive(writer, reader, kind)
             case Record(), Record():
@@ -327,10 +333,10 @@ class _Resolver:
         self._alike = assumed
         return True
 
-    def _try(self, writer: Node, reader: Node, path: str) -> Plan:
+    def _try(self, writer: Node, reader: Node, path: str, partner: int | None = None) -> Plan:
         """Return the plan for one branch; if it is Unresolvable, the caller tries another."""
         try:
-            return self.resolve(writer, reader, path)
+            return self.resolve(writer, reader, path, partner)
         except SchemaMismatch as error:
             if self._pairs > MAX_PAIRS:
                 raise
@@ -399,22 +405,59 @@ class _Resolver:
         )
 
     def _union(self, writer: UnionOf, reader: Node, kind: pa.DataType, path: str) -> Plan | None:
-        branches = tuple(self._try(member, reader, path) for member in writer.members)
+        partners = self._partners(writer, reader) if isinstance(reader, UnionOf) else {}
+        branches = tuple(
+            self._try(member, reader, path, partners.get(number))
+            for number, member in enumerate(writer.members)
+        )
         if all(isinstance(branch, Unresolvable) for branch in branches):
             return None
         return ReadUnion(branches, kind)
 
-    def _into_union(
-        self, writer: Node, reader: UnionOf, kind: pa.DataType, path: str
-    ) -> Plan | None:
-        if is_null(writer):
-            return ReadNull(kind) if reader.nullable else None
+    def _members_of(self, reader: UnionOf) -> _Members:
         members = self._members.get(id(reader))
         if members is None:
             members = self._members[id(reader)] = _Members(reader)
+        return members
+
+    def _partners(self, writer: UnionOf, reader: UnionOf) -> dict[int, int]:
+        """Return which members of two unions are equal but for names, in their order.
+
+        Only those whose names the other union lacks.
+        """
+        members = self._members_of(reader)
+        if members.sole is not None:
+            return {}
+        named = [members.by_name(member) for member in writer.members]
+        taken = {number for found in named for number in found}
+        free: dict[int, list[int]] = {}
+        for number, member in enumerate(members.all):
+            if number not in taken and _names(member):
+                free.setdefault(self._shape(member), []).insert(0, number)
+        return {
+            number: alike.pop()
+            for number, member in enumerate(writer.members)
+            if free and not named[number]
+            if (alike := free.get(self._shape(member)))
+        }
+
+    def _shape(self, node: Node) -> int:
+        found = self._shapes.get(id(node))
+        if found is None:
+            known = self._known_shapes
+            found = known.setdefault(without_names(node), len(known))
+            self._shapes[id(node)] = found
+        return found
+
+    def _into_union(
+        self, writer: Node, reader: UnionOf, kind: pa.DataType, path: str, partner: int | None
+    ) -> Plan | None:
+        if is_null(writer):
+            return ReadNull(kind) if reader.nullable else None
+        members = self._members_of(reader)
         if members.sole is not None:
             return self.resolve(writer, members.sole, path)
-        for number in members.nearest(writer):
+        for number in members.nearest(writer, partner):
             found = self._try(writer, members.all[number], path)
             if not isinstance(found, Unresolvable):
                 return IntoMember(found, number, kind)
@@ -437,22 +480,28 @@ class _Members:
             for name in _aliases(member):
                 self._by_name.setdefault((type(member), name), []).append(number)
 
-    def nearest(self, writer: Node) -> Iterator[int]:
+    def by_name(self, writer: Node) -> list[int]:
+        """Return the numbers of members with the name of the writer's type.
+
+        First those with the same name, then the same name in another namespace. An alias is a name
+        that comes after others.
+        """
+        found = (self._by_name.get((type(writer), name), ()) for name in _names(writer))
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def nearest(self, writer: Node, partner: int | None) -> Iterator[int]:
         """Yield the numbers of all members, the most similar to the writer's type first.
 
-        First those with the same name, then the same name in another namespace, then the same kind:
-        as Java does. An alias is a name that comes after others.
+        First those with its name, then the partner, then the same kind: but for the partner, as
+        Java does.
         """
+        own = () if partner is None else (partner,)
+        alike = self._by_type.get(type(writer), ())
         seen: set[int] = set()
-        groups: list[Iterable[int]] = [
-            self._by_name.get((type(writer), name), ()) for name in _names(writer)
-        ]
-        groups += [self._by_type.get(type(writer), ()), range(len(self.all))]
-        for group in groups:
-            for number in group:
-                if number not in seen:
-                    seen.add(number)
-                    yield number
+        for number in chain(self.by_name(writer), own, alike, range(len(self.all))):
+            if number not in seen:
+                seen.add(number)
+                yield number
 
 
 def _names(node: Node) -> tuple[str, ...]:
@@ -513,7 +562,7 @@ def _find_losses(plan: Plan, path: str, lost: _Lost) -> None:
             inner = [(plan.plan, path)]
         case Unresolvable():
             lost.partial.append(path)
-        case ReadEnum() if not plan.is_whole:
+        case ReadEnum() | ReadBytes() if not plan.is_whole:
             lost.partial.append(path)
         case ReadBytes() if pa.types.is_decimal(plan.type) and plan.precision:
             written, kept = plan.precision - plan.scale, plan.type.precision - plan.type.scale
@@ -641,7 +690,8 @@ def _primitive(writer: Primitive, reader: Primitive, kind: pa.DataType) -> Plan 
     if writer.kind == "null":
         return ReadNull(kind)
     if writer.kind in ("bytes", "string"):
-        return _bytes(None, writer.logical, kind)
+        is_whole = reader.kind in (writer.kind, "bytes")
+        return replace(_bytes(None, writer.logical, kind), is_whole=is_whole)
     if pa.types.is_floating(kind) or writer.kind not in _WHOLE:
         return ReadNumber(writer.kind, kind)
     factor, divisor = _ratio(writer.logical, reader.logical)
@@ -674,7 +724,7 @@ def factors(family: str, unit: str) -> tuple[int, int]:
     return (per_second // given, 1) if per_second >= given else (1, given // per_second)
 
 
-def _bytes(size: int | None, writer: Logical | None, kind: pa.DataType) -> Plan:
+def _bytes(size: int | None, writer: Logical | None, kind: pa.DataType) -> ReadBytes:
     if not pa.types.is_decimal(kind):
         return ReadBytes(size, kind)
     if writer is None or writer.name != "decimal":

@@ -252,6 +252,43 @@ def test_a_member_of_a_union_is_found_by_its_alias(alias: str) -> None:
     assert found.columns[0].to_pylist() == [{"member0": None, "member1": {"size": 5}}]
 
 
+@pytest.mark.parametrize(
+    "written,read_as,places",
+    [
+        ("A B", "C D", [0, 1]),
+        # A name counts before the place.
+        ("A B", "B A", [1, 0]),
+        ("A B", "B C", [1, 0]),
+        ("A B C", "C D E", [1, 2, 0]),
+        # What is left over is read as the first of its kind.
+        ("A B C", "D E", [0, 1, 0]),
+    ],
+)
+def test_members_of_a_union_without_their_name_are_read_in_their_order(
+    written: str, read_as: str, places: list[int]
+) -> None:
+    def union(names: str) -> Any:
+        return record(of("f", ["null", *(record(of("v", "int"), name=n) for n in names.split())]))
+
+    values = [{"f": (name, {"v": 1})} for name in written.split()]
+    found = read(union(written), union(read_as), *values).columns[0].to_pylist()
+    assert [[*each.values()].index({"v": 1}) for each in found] == places
+
+
+def test_members_of_a_union_without_their_name_are_read_as_what_equals_them() -> None:
+    def union(*members: Any) -> Any:
+        return record(of("f", ["null", *members]))
+
+    x, y = of("x", ["null", "int"]), of("y", ["null", "int"])
+    writer = union(record(x, name="A"), record(y, name="B"))
+    reader = union(record(y, name="C"), record(x, name="D"))
+    found = read(writer, reader, {"f": ("A", {"x": 1})}, {"f": ("B", {"y": 2})})
+    assert found.columns[0].to_pylist() == [
+        {"member0": None, "member1": {"x": 1}},
+        {"member0": {"y": 2}, "member1": None},
+    ]
+
+
 def test_a_missing_field_that_can_be_null_needs_no_default() -> None:
     found = read(record(of("a", "int")), record(of("b", ["string", "null"])), {"a": 1})
     assert found.columns[0].to_pylist() == [None]

@@ -497,3 +497,72 @@ def test_of_versions_that_lose_as_much_the_newest_is_read(
     cars.write(upgraded, old, 2, "R")
     cars.write(upgraded, new, 3, "G", version=1)
     assert cars.colours() == ["U", "U", "G"]
+
+
+def renamed(*names: str, **more: Any) -> list[Any]:
+    """Return a union of records that are equal but for names; `more` are their aliases."""
+    return [
+        "null",
+        *(
+            {"type": "record", "name": name, "aliases": more.get(name, [])}
+            | {"fields": [{"name": "v", "type": "int"}]}
+            for name in names
+        ),
+    ]
+
+
+@pytest.mark.parametrize("selection", ["a,b", "b,a"])
+def test_members_of_a_union_that_other_topics_name_otherwise_keep_their_places(
+    broker: EmbeddedBroker, selection: str
+) -> None:
+    cars = Cars(broker)
+    cars.reads = Reads(broker, topics=selection)
+    cars.write("a", renamed("Click", "View"), 1, ("View", {"v": 1}))
+    cars.write("b", renamed("ClickEvent", "ViewEvent"), 2, ("ViewEvent", {"v": 2}))
+    found = [list(colour.values()) for colour in cars.colours()]
+    assert found == [[None, {"v": 1}], [None, {"v": 2}]]
+
+
+@pytest.mark.parametrize("selection", ["a,b", "b,a"])
+def test_aliases_of_one_topic_hold_where_others_lack_them(
+    broker: EmbeddedBroker, selection: str
+) -> None:
+    fields = {"id": ID, "name": field(2, "string", "n")}
+    latest = {"id": ID, "title": field(2, "string", "t")}
+    aliased = {"id": ID, "title": field(2, "string", "t", "name")}
+    of = Avro()
+    for topic, versions in (("a", [latest]), ("b", [fields, aliased])):
+        broker.create_topic(topic)
+        for number, each in enumerate(versions):
+            set_schema(broker, topic, of.schema(each))
+            value = {"id": len(versions) + number, "name": "x", "title": "x"}
+            data = of.encode(each, {name: value[name] for name in each})
+            store(broker, topic, [data], schema_version=number.to_bytes(8, "big"))
+    reads = Reads(broker, topics=selection)
+    query = reads.stream()
+    for rows in (reads.batch(), reads.batch(query.schema), query.batch()):
+        assert [row["title"] for row in in_order(rows)] == ["x", "x", "x"]
+
+
+@pytest.mark.parametrize("selection", ["a,b", "b,a"])
+def test_aliases_of_types_hold_where_other_topics_lack_them(
+    broker: EmbeddedBroker, selection: str
+) -> None:
+    cars = Cars(broker)
+    cars.reads = Reads(broker, topics=selection)
+    names = "ViewEvent", "ClickEvent"
+    aliases = {"ViewEvent": ["View"], "ClickEvent": ["Click"]}
+    cars.write("a", renamed(*names), 1, ("ViewEvent", {"v": 1}))
+    cars.write("b", renamed("Click", "View"), 2, ("Click", {"v": 2}))
+    cars.write("b", renamed(*names, **aliases), 3, ("ViewEvent", {"v": 3}), version=1)
+    found = [list(colour.values()) for colour in cars.colours()]
+    assert found == [[{"v": 1}, None], [None, {"v": 2}], [{"v": 3}, None]]
+
+
+@pytest.mark.parametrize("selection", ["a,b", "b,a"])
+def test_text_and_bytes_are_read_as_bytes(broker: EmbeddedBroker, selection: str) -> None:
+    cars = Cars(broker)
+    cars.reads = Reads(broker, topics=selection)
+    cars.write("a", "string", 1, "é")
+    cars.write("b", "bytes", 2, b"\xff")
+    assert cars.colours() == ["é".encode(), b"\xff"]
