@@ -46,7 +46,7 @@ def decoder(
 ) -> Decoder:
     """Return a decoder of `fields` for values written with `writer`, or with no schema."""
     assert isinstance(reader, DeclaredJson)
-    inner = json_codec.decoder(writer, reader, fields, as_java=as_java)
+    inner = json_codec.decoder(writer, reader, fields, as_java=as_java, are_declared=True)
     read = json_codec.arrow_schema(reader)
     wanted = [reader.columns.field(name) for name in fields]
     if all(column.type == read.field(column.name).type for column in wanted):

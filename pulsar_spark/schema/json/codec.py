@@ -61,16 +61,21 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 
 
 def decoder(
-    writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], *, as_java: bool = False
+    writer: SchemaInfo,
+    reader: SchemaInfo,
+    fields: Sequence[str],
+    *,
+    as_java: bool = False,
+    are_declared: bool = False,
 ) -> Decoder:
     """Return a decoder of `fields` for values written with `writer`.
 
     With `as_java`, values of another kind are coerced as Java's client does, even if that loses
-    something: fractions of integers, and what follows the JSON.
+    something: fractions of integers, and what follows the JSON. `are_declared` is as in a Dialect.
     """
     node = parse_json_definition(reader)
     source = _source(writer, reader, node)
-    dialect = replace(Dialect.of(writer), coerces_as_java=as_java)
+    dialect = replace(Dialect.of(writer), coerces_as_java=as_java, are_declared=are_declared)
     is_whole = not isinstance(node, Record)
     if is_whole:
         shapes = {VALUE: shape_of(node, source, dialect)}

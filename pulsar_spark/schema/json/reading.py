@@ -97,4 +97,5 @@ _SIMPLE: dict[JsonRule, tuple[Any, ...]] = {
     JsonRule.ENUM: ("text", True, False),
     JsonRule.BASE64: ("base64",),
 }
-"""Unions of several types, keys that are no text, and what is always null are left alone."""
+"""Left alone are unions of several types, keys that are no text, bytes that become text, what is
+always null, and what is of another type."""

@@ -560,6 +560,19 @@ def _base64(value: Any) -> bytes:
         raise Mismatch("it is a string that is not base64") from None
 
 
+def _base64_text(value: Any) -> bytes:
+    found = _base64(value)
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        raise Mismatch("it is a string in base64 whose bytes are not UTF-8") from None
+    return found
+
+
+def _unfit(value: Any, shape: Shape) -> Any:
+    raise Mismatch(shape.why)
+
+
 def _float(value: Any) -> float:
     if isinstance(value, NumberText):
         return float(value)
@@ -594,6 +607,7 @@ _SIMPLE: dict[JsonRule, Convert] = {
     JsonRule.BYTES: _text,
     JsonRule.ENUM: _symbol,
     JsonRule.BASE64: _base64,
+    JsonRule.BASE64_TEXT: _base64_text,
     JsonRule.ANY: _json,
 }
 
@@ -604,6 +618,7 @@ _SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
     JsonRule.DATE: to_date,
     JsonRule.MOMENT: to_moment,
     JsonRule.TIME: to_time_of_day,
+    JsonRule.UNFIT: _unfit,
 }
 
 _MAKERS: dict[JsonRule, Callable[[Shape, bool], Convert]] = {

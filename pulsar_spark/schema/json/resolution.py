@@ -8,16 +8,25 @@ definitions. A missing field is null, whatever its type; names alone count, not 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.resolution import MAX_PAIRS, describe, too_many_pairs
 from pulsar_spark.schema.codec import Losses
-from pulsar_spark.schema.json.types import is_java_map, only_type
+from pulsar_spark.schema.json.types import is_java_map, kind_of, only_type
 
-_INTO_TEXT = frozenset(("boolean", "int", "long", "float", "double", "string"))
-_NUMBERS = ("int", "long", "float", "double")
+_TEXTS = ("string", "uuid")
+_INTO_TEXT = ("boolean", "int", "long", "float", "double", "decimal", "enum", "bytes", *_TEXTS)
+_INTO: Mapping[str, Collection[str]] = {
+    "string": _INTO_TEXT,
+    "uuid": _INTO_TEXT,
+    "bytes": _TEXTS,
+    "long": ("int",),
+    "float": ("int", "long"),
+    "double": ("int", "long", "float"),
+}
+"""What is read as another type."""
 
 
 def losses_of(writer: avro.Node, reader: avro.Node, fields: Collection[str]) -> Losses:
@@ -80,7 +89,7 @@ class _Comparison:
                 pass
             case _ if not _leaf_fits(source, node):
                 self._refuse(source, node, path)
-            case _ if not _digits_fit(source, node):
+            case _ if not _all_fit(source, node):
                 self.partial.append(path)
 
     def _is_read(self, writer: avro.Node, reader: avro.Node) -> bool:
@@ -101,29 +110,14 @@ def _leaf_fits(writer: avro.Node, reader: avro.Node) -> bool:
         return True
     if not isinstance(reader, avro.Primitive | avro.Fixed):
         return False
-    written, wanted = _kind(writer), _kind(reader)
-    if written in (wanted, "null"):
-        return True
-    if wanted in ("string", "uuid"):
-        return written in _INTO_TEXT or written in ("decimal", "uuid", "enum")
-    if written in _NUMBERS and wanted in _NUMBERS:
-        return _NUMBERS.index(written) < _NUMBERS.index(wanted)
-    return False
+    written, wanted = kind_of(writer), kind_of(reader)
+    return written in (wanted, "null") or written in _INTO.get(wanted, ())
 
 
-def _kind(node: avro.Node) -> str:
-    """Return what decides on a value's form: the family of a logical type, or the type."""
-    if isinstance(node, avro.Primitive | avro.Fixed) and node.logical is not None:
-        family, _, unit = node.logical.name.rpartition("-")
-        return family or unit
-    if isinstance(node, avro.Primitive):
-        return node.kind
-    return "bytes" if isinstance(node, avro.Fixed) else type(node).__name__.lower()
-
-
-def _digits_fit(writer: avro.Node, reader: avro.Node) -> bool:
-    if _kind(writer) != "decimal" or _kind(reader) != "decimal":
-        return True
+def _all_fit(writer: avro.Node, reader: avro.Node) -> bool:
+    """Whether all values fit, of a type that fits: not all bytes are text, for example."""
+    if kind_of(writer) != "decimal" or kind_of(reader) != "decimal":
+        return kind_of(writer) != "bytes" or kind_of(reader) == "bytes"
     assert isinstance(writer, avro.Primitive | avro.Fixed)
     assert isinstance(reader, avro.Primitive | avro.Fixed)
     one, other = writer.logical, reader.logical

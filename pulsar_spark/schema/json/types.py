@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro import definition as avro
-from pulsar_spark.schema.avro.resolution import factors
+from pulsar_spark.schema.avro.resolution import describe, factors
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
 
 
@@ -42,6 +42,7 @@ class JsonRule(Enum):
     ENUM = "a symbol"
     BASE64 = "a string in base64"
     BYTES = "a string that stands for its UTF-8"
+    BASE64_TEXT = "a string in base64 that stands for a text"
     DATE = "a number of days or an ISO date"
     MOMENT = "a whole number or an ISO time"
     TIME = "a whole number or an ISO time of day"
@@ -51,6 +52,7 @@ class JsonRule(Enum):
     MAP = "an object with values of one type"
     UNION = "one of several types"
     ANY = "any JSON"
+    UNFIT = "another type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Shape:
     With the rules MOMENT and TIME a number n is n × `times` ÷ `divided` in the
     column's unit. `parts` are a record's fields, a union's members, or the item type of an array or
     map. `words` are an enum's symbols, or a record's required fields. With `java`, times are
-    written as in Java; with `coerces_as_java`, it also takes what loses something.
+    written as in Java; with `coerces_as_java`, it also takes what loses something. `why` is what is
+    wrong with all values that are UNFIT.
     """
 
     rule: JsonRule
@@ -72,6 +75,7 @@ class Shape:
     words: frozenset[str] = frozenset()
     java: bool = False
     coerces_as_java: bool = False
+    why: str = ""
 
 
 _JAVA_PROPERTY = "__jsr310ConversionEnabled"
@@ -85,12 +89,14 @@ class Dialect:
 
     Without `coerces_as_java`, a value of another kind is only taken where nothing is lost.
     `leaves_out_nulls` is for definitions that do not say which fields of a Java class can be null.
+    If types `are_declared` by the user, these alone say which texts are base64.
     """
 
     is_python: bool = False
     has_java_times: bool = False
     coerces_as_java: bool = False
     leaves_out_nulls: bool = False
+    are_declared: bool = False
 
     @classmethod
     def of(cls, info: SchemaInfo) -> Dialect:
@@ -123,15 +129,19 @@ def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict
 def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
     """Return how to read values written with `writer` into a column for `reader`."""
     node, source = only_type(reader), only_type(writer)
+    if isinstance(node, avro.UnionOf):
+        return _union(node, source, dialect)
+    (source,) = _writers_types([node], source)
+    return _converted(node, source, dialect) or _plain(node, source, dialect)
+
+
+def _plain(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     kind = arrow_type(node, all_nullable=True)
     match node:
         case avro.Record():
             fields = field_shapes(node, source, dialect)
             required = frozenset(f.name for f in node.fields if not is_nullable(f.type))
             return _struct(JsonRule.RECORD, kind, list(fields.values()), required)
-        case avro.UnionOf():
-            members = [shape_of(member, member, dialect) for member in node.present]
-            return Shape(JsonRule.UNION, kind, parts=tuple(members), names=_names(kind))
         case avro.Array():
             inner = source.items if isinstance(source, avro.Array) else node.items
             rule = JsonRule.PAIRS if is_java_map(node) else JsonRule.ARRAY
@@ -142,6 +152,109 @@ def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
         case avro.Enum():
             return Shape(JsonRule.ENUM, kind, words=frozenset(node.symbols))
     return _leaf(node, source, dialect)
+
+
+def _union(node: avro.UnionOf, source: avro.Node, dialect: Dialect) -> Shape:
+    kind = arrow_type(node, all_nullable=True)
+    families = set(map(_family, node.present))
+    members = []
+    for member, written in zip(node.present, _writers_types(node.present, source), strict=True):
+        # Text and bytes look alike: values go to the member of their own type, if there is one.
+        is_another = _are_related(_family(written), _family(member))
+        is_unfit = is_another and _family(written) in families
+        members.append(_unfit(member, written) if is_unfit else shape_of(member, written, dialect))
+    return Shape(JsonRule.UNION, kind, parts=tuple(members), names=_names(kind))
+
+
+def _writers_types(readers: Sequence[avro.Node], source: avro.Node) -> list[avro.Node]:
+    """Return the types that values of the reader's types were written with.
+
+    Of a union they are the members that are most alike. Where none is, it is the type itself.
+    """
+    written = source.present if isinstance(source, avro.UnionOf) else (source,)
+    records = _paired_records(readers, written)
+    known: dict[tuple[str, str], avro.Node] = {}
+    for each in written:
+        known.setdefault((_family(each), ""), each)
+        known.setdefault((_family(each), _kind_name(each)), each)
+
+    def find(node: avro.Node) -> avro.Node:
+        if isinstance(node, avro.Record):
+            return records.get(node.name, node)
+        if not isinstance(source, avro.UnionOf):
+            return source
+        family = _family(node)
+        related = (each for each in (*_TIMES, *_TEXTS) if _are_related(each, family))
+        marks = [(family, _kind_name(node)), (family, ""), *((each, "") for each in related)]
+        return next((known[each] for each in marks if each in known), node)
+
+    return [find(each) for each in readers]
+
+
+def _paired_records(
+    readers: Sequence[avro.Node], written: Sequence[avro.Node]
+) -> dict[str, avro.Record]:
+    """Return the writer's record for the reader's ones by name, none of them twice.
+
+    First those with the same name, then the same name in another namespace, then in their order.
+    """
+    left = [each for each in readers if isinstance(each, avro.Record)]
+    free = {each.name: each for each in written if isinstance(each, avro.Record)}
+    found = {each.name: free.pop(each.name) for each in left if each.name in free}
+    bare = {name.rpartition(".")[2]: name for name in reversed(free)}
+    left = [each for each in left if each.name not in found]
+    for each in left:
+        name = bare.pop(each.name.rpartition(".")[2], None)
+        if name is not None:
+            found[each.name] = free.pop(name)
+    rest = [each.name for each in left if each.name not in found]
+    return found | dict(zip(rest, free.values(), strict=False))
+
+
+_LEAF = avro.Primitive | avro.Fixed | avro.Enum
+_TIMES = ("date", "time", "timestamp")
+_TEXTS = ("bytes", "string")
+
+
+def _are_related(one: str, other: str) -> bool:
+    """Whether values of two families look alike, but mean something else."""
+    return one != other and any(one in each and other in each for each in (_TIMES, _TEXTS))
+
+
+def _converted(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape | None:
+    """Return how to read values that look like those of the reader's type, but are of another."""
+    written, wanted = _family(source), _family(node)
+    are_leaves = isinstance(source, _LEAF) and isinstance(node, _LEAF)
+    if not are_leaves or written == wanted or written == "null":
+        return None
+    if written in _TIMES and wanted in _TIMES:
+        return _unfit(node, source)
+    if dialect.is_python or dialect.are_declared or "bytes" not in (written, wanted):
+        return None
+    if _are_related(written, wanted):
+        rule = JsonRule.BYTES if wanted == "bytes" else JsonRule.BASE64_TEXT
+        return Shape(rule, arrow_type(node, all_nullable=True))
+    return _unfit(node, source)
+
+
+def _unfit(node: avro.Node, source: avro.Node) -> Shape:
+    why = f"it was written as {describe(source)}, the query reads it as {describe(node)}"
+    return Shape(JsonRule.UNFIT, arrow_type(node, all_nullable=True), why=why)
+
+
+def kind_of(node: avro.Node) -> str:
+    """Return what decides on a value's form: the family of a logical type, or the type."""
+    if isinstance(node, avro.Primitive | avro.Fixed) and node.logical is not None:
+        family, _, unit = node.logical.name.rpartition("-")
+        return family or unit
+    if isinstance(node, avro.Primitive):
+        return node.kind
+    return "bytes" if isinstance(node, avro.Fixed) else type(node).__name__.lower()
+
+
+def _family(node: avro.Node) -> str:
+    kind = kind_of(node).removeprefix("local-")
+    return "string" if kind == "uuid" else kind
 
 
 def is_java_map(node: avro.Array) -> bool:
@@ -210,7 +323,7 @@ def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     return Shape(rule, kind, *factors(family, unit), java=java)
 
 
-def _kind_name(node: avro.Primitive | avro.Fixed) -> str:
+def _kind_name(node: avro.Node) -> str:
     return node.kind if isinstance(node, avro.Primitive) else "fixed"
 
 
