@@ -660,10 +660,11 @@ class IncompleteWrite(PulsarError):
 class IncompleteMessage(DataLossError):
     """A chunked message is incomplete: the topic does not have all of its chunks.
 
-    Cause: the producer failed while sending it, or retention deleted the first chunks.
+    Cause: the producer failed while sending it, or retention deleted the first chunks, also after a
+    stream had acknowledged them while the others were sent.
 
-    Remedy: set `failOnDataLoss=false` to skip such messages; for a consumer
-    `discard_corrupt_messages=True`.
+    Remedy: set `failOnDataLoss=false` to skip such messages, and a retention for the topic; for a
+    consumer `discard_corrupt_messages=True`.
     """
 
 

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
 from pulsar_spark.engine.consumers.subscription import (
@@ -59,6 +60,17 @@ _ABANDON_SECONDS = 5.0
 _NEVER_MADE = (ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound)
 
 
+class _OpenBatch(NamedTuple):
+    """A micro-batch that Spark has not reported as committed.
+
+    `begins` are where the ranges begin, `firsts` the first entries as in its end.
+    """
+
+    end: StreamOffset
+    begins: Mapping[str, Position]
+    firsts: Mapping[str, Position]
+
+
 class CommitWatch:
     """Knows whether the start of a micro-batch is certainly in the checkpoint.
 
@@ -77,12 +89,17 @@ class CommitWatch:
         self._committed: StreamOffset | None = None
         # Whether commits come late, None while unknown.
         self._late: bool | None = None
+        # Unless they do not: the micro-batches since the last commit, the oldest one first.
+        self._open: list[_OpenBatch] = []
         # The offset at which the stream rests, and since when.
         self._resting: tuple[StreamOffset, float] | None = None
 
     def on_commit(self, offset: StreamOffset) -> None:
         """Spark has committed an offset."""
         self._committed = offset
+        ends = [each.end for each in self._open]
+        if offset in ends:
+            del self._open[: ends.index(offset) + 1]
 
     def on_plan(self, start: StreamOffset, end: StreamOffset) -> None:
         """Spark plans a batch; it may plan one again."""
@@ -96,10 +113,29 @@ class CommitWatch:
                 "(asyncProgressTrackingEnabled): messages are acknowledged when they are reported."
             )
         self._late = late
+        if not late:
+            self._open.clear()
 
     def on_fixed_end(self) -> None:
         """The trigger is AvailableNow, with which Spark refuses asynchronous progress tracking."""
         self._late = False
+        self._open.clear()
+
+    def on_end(self, batch: _OpenBatch) -> None:
+        """A micro-batch's end is chosen, whose start Spark may not write into the checkpoint."""
+        if self._late is not False:
+            self._open.append(batch)
+
+    def firsts(self, firsts: Mapping[str, Position]) -> Mapping[str, Position]:
+        """Return a micro-batch's first entries; if commits come late, of those before it as well.
+
+        Spark writes only some offsets then. It repeats all between two of them as one micro-batch.
+        """
+        found = dict(firsts)
+        for batch in reversed(self._open):
+            found |= batch.firsts
+            found |= {topic: batch.begins[topic] for topic in found.keys() & batch.begins.keys()}
+        return found
 
     def holds(self, start: StreamOffset) -> bool:
         """Whether the checkpoint certainly has the start of the next micro-batch."""
@@ -424,15 +460,26 @@ class StreamSource:
                 }.items()
                 if topic in positions and positions[topic] < end
             },
-            firsts=firsts,
+            firsts={
+                topic: begin
+                for topic, begin in (firsts if first else self.commits.firsts(firsts)).items()
+                if topic in positions
+            },
             rests=rests,
         )
         # A topic that cannot be read with the others is to be in no checkpoint: a restart with
         # options that leave it out goes on.
         self._decide_type(_ranges(start, offset), offset)
         self._first = False
-        if first or any(span.start < span.end for span in spans.values()):
+        begins = {
+            topic: firsts.get(topic, span.start)
+            for topic, span in spans.items()
+            if span.start < span.end
+        }
+        if first or begins:
             self._batch_at = time.monotonic()
+        if not first:
+            self.commits.on_end(_OpenBatch(offset, begins, firsts))
         self.last = offset
         return offset
 

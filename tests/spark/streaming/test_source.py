@@ -17,7 +17,7 @@ from pulsar_spark.spark.streaming.source import CommitWatch
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import lose_topic
-from tests.spark.streams import NO_CAPS, Make, backlogs, queries
+from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
 from tests.spark.topics import NOW, full, store, store_many
 from tests.support.waiting import wait_until
 
@@ -629,3 +629,70 @@ def test_batches_that_are_committed_later_are_not_held(caplog: pytest.LogCapture
             watch.on_commit(at(entry - 1))
     assert not watch.holds(at(4))
     assert caplog.text.count("asyncProgressTrackingEnabled") == 1
+
+
+# --- asynchronous progress tracking -------------------------------------------------------------
+
+
+def run_late(query: Query, start: StreamOffset) -> StreamOffset:
+    """Run a micro-batch that is reported as committed later, or never; return its end."""
+    end = query.source.latest(start, NO_CAPS)
+    query.read(start, end)
+    return StreamOffset.from_json(end.to_json())
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("unwritten", [0, 1, 3])
+def test_micro_batches_that_are_repeated_as_one_begin_where_their_first_one_did(
+    broker: EmbeddedBroker, make: Make, unwritten: int
+) -> None:
+    """With asynchronous progress tracking Spark writes only some of the ends."""
+    broker.create_topic("t", 1)
+    store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest")
+    written = end = run_late(query, query.source.initial())
+    broker.add_partitions("t", 2)
+    expected = []
+    for _ in range(unwritten + 1):
+        expected += store_many(broker, "t-partition-1", 10)
+        end = run_late(query, end)
+        broker.roll_ledger(full("t-partition-1"))
+    query.source.close()
+    again = make(offset=end)
+    assert again.read(written, end) == expected
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("rolls", [[1], [0, 1], [2]], ids=str)
+def test_a_loss_within_micro_batches_that_are_repeated_as_one_is_noticed(
+    broker: EmbeddedBroker, make: Make, rolls: list[int]
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make(startingOffsets="earliest")
+    written = end = run_late(query, query.source.initial())
+    for number in range(3):
+        if number in rolls:
+            broker.roll_ledger(full("t"))
+        store_many(broker, "t", 10)
+        end = run_late(query, end)
+    query.source.close()
+    broker.expire_messages("t", end.subscription, 0)
+    broker.roll_ledger(full("t"))
+    broker.trim("t", end.positions[full("t")]._replace(entry_id=0))
+    again = make(offset=end)
+    with pytest.raises(DataLossError):
+        again.read(written, end)
+
+
+def test_no_first_entries_are_kept_where_commits_are_not_late(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    for _ in range(4):
+        store_many(broker, "t", 10)
+        query.batch()
+        query.source.commit(query.start())
+    assert not query.source.commits._open
+    assert not query.start().firsts
