@@ -495,9 +495,11 @@ class SubscriptionSet:
             lambda consumer: lambda end: consumer.seek_operation(positions[consumer.topic], end),
         )
 
-    def unsubscribe(self, seconds: float | None = None) -> dict[str, PulsarError | None]:
-        """Remove the subscriptions from the brokers, within some seconds."""
-        return self._ask(None, lambda consumer: consumer.unsubscribe_operation, seconds)
+    def unsubscribe(
+        self, seconds: float | None = None, topics: Iterable[str] | None = None
+    ) -> dict[str, PulsarError | None]:
+        """Remove the subscriptions, or those of some topic partitions, within some seconds."""
+        return self._ask(topics, lambda consumer: consumer.unsubscribe_operation, seconds)
 
     def _ask(
         self,

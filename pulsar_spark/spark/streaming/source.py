@@ -246,6 +246,8 @@ class StreamSource:
         self._context: ClientContext | None = None
         self._topics: StreamTopics | None = None
         self._initial: StreamOffset | None = None
+        # Topic partitions on which a subscription of the options' name was made for that.
+        self._made: Sequence[str] = ()
         # Whether the first offset after the initial one is still to be chosen.
         self._first = False
         self._target: Mapping[str, Position] | None = None
@@ -282,6 +284,7 @@ class StreamSource:
         bounds = self._options.read.starting.bounds(topics, now, waiting=waiting)
         follow = self._open(self._options.subscription_name())
         subscriptions = follow.subscriptions
+        self._made = self._without_subscription(list(bounds))
         try:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
@@ -324,6 +327,16 @@ class StreamSource:
                 extents[topic] = Extent(first, end.last)
         return extents
 
+    def _without_subscription(self, topics: Sequence[str]) -> list[str]:
+        """Return those topic partitions that lack the subscription that the options name."""
+        name = self._options.subscription
+        if name is None:
+            return []
+        assert self._context is not None
+        found = Probe(self._context.pool).subscriptions_exist([(topic, name) for topic in topics])
+        pairs = zip(topics, found, strict=True)
+        return [topic for topic, it in pairs if it is False or isinstance(it, TopicNotFound)]
+
     def _abandon(self, follow: StreamTopics, seconds: float | None = None) -> None:
         """Close, and remove subscriptions that no checkpoint mentions."""
         subscriptions = follow.subscriptions
@@ -356,8 +369,10 @@ class StreamSource:
         self._initial = _first_start(end)
         self._first = False
         self.last = end
-        name = self._options.subscription or end.subscription
-        if self._topics is not None and self._topics.subscriptions.name != name:
+        if self._topics is not None:
+            # What it found there says nothing of the start that the checkpoint has. A subscription
+            # that it had to make has kept nothing since then.
+            self._topics.subscriptions.unsubscribe(topics=self._made)
             self._abandon(self._topics)
         return self._initial
 

@@ -241,6 +241,42 @@ def test_a_first_batch_that_was_not_finished_comes_again_as_it_was(
         wait_until(lambda n=number: backlogs(broker, f"t-partition-{n}") == [0])  # type: ignore[misc]
 
 
+def lose(broker: EmbeddedBroker, topic: str, name: str, loss: str) -> None:
+    """Lose what a topic partition has."""
+    if loss == "made again":
+        broker.delete_topic(topic)
+        broker.create_topic(topic, 2)
+        return
+    partition = f"{topic}-partition-1"
+    if loss == "removed":
+        broker.remove_subscription(partition, name)
+    else:
+        broker.expire_messages(partition, name, 0)
+    broker.roll_ledger(full(partition))
+    broker.trim(partition, Position(2**40, 0))
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("loss", ["removed", "expired", "made again"])
+@pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_what_is_lost_behind_a_first_batch_that_was_not_finished_is_noticed(
+    broker: EmbeddedBroker, make: Make, starting: str, named: bool, loss: str
+) -> None:
+    broker.create_topic("t", 2)
+    options = {"startingOffsets": starting, **({"subscription": "s"} if named else {})}
+    query = make(**options)
+    store_many(broker, "t-partition-0", 10)
+    end = query.source.latest(query.source.initial(), NO_CAPS)
+    query.source.close()
+    store_many(broker, "t-partition-1", 10)
+    lose(broker, "t", end.subscription, loss)
+    again = make(**options)
+    again.source.plan(again.source.initial(), StreamOffset.from_json(end.to_json()))
+    with pytest.raises(DataLossError):
+        again.source.latest(end, NO_CAPS)
+
+
 def test_a_start_that_fails_leaves_no_subscription_behind(
     broker: EmbeddedBroker, make: Make
 ) -> None:
