@@ -12,7 +12,9 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 class Backlog:
     """Entries of one topic partition, by their numbers of messages; 0 is an id without an entry.
 
-    A ledger has `per_ledger` ids; a message has `size` bytes.
+    A negative number is of messages that only have an index, as those of an aborted transaction:
+    nobody can read them. A ledger has `per_ledger` ids; a message has `size` bytes. `next_index` is
+    what the next message gets.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Backlog:
         self._indexes: list[int] = []
         self._indexed = indexed
         self._first_time = first_time
+        self.next_index = 0
         self._before = [0]
         self._per_ledger = per_ledger
         self._ids = 0
@@ -39,17 +42,16 @@ class Backlog:
 
     def add(self, entries: Sequence[int]) -> None:
         """Append entries."""
-        index = self._before[-1]
         for messages in entries:
             ledger = 1 + 3 * (self._ids // self._per_ledger)
             place = Position(ledger, self._ids % self._per_ledger)
             self._ids += 1
-            if messages:
-                index += messages
+            self.next_index += abs(messages)
+            if messages > 0:
                 self._keys.append(place)
                 self._messages.append(messages)
-                self._indexes.append(index - 1)
-                self._before.append(index)
+                self._indexes.append(self.next_index - 1)
+                self._before.append(self._before[-1] + messages)
                 self.end = Position(place.ledger_id, place.entry_id + 1)
             elif not self._keys:
                 self.end = place

@@ -434,30 +434,36 @@ class Front:
     # --- by index ---------------------------------------------------------------------------------
 
     def _search(self, limit: Amount, looks: int) -> Steps:
-        """Find the entry that has the last message within the limit, by its index."""
-        first, low = self._known[0], self._known[-1]
-        if first.index is None or low.index is None:
+        """Find the entry that has the last message within the limit, by its index.
+
+        What nobody can read has an index too (messages of aborted transactions). So the known
+        entries are counted themselves, and indexes count only from there on.
+        """
+        low, known = self._known[-1], _sum(self._known).messages
+        if low.index is None:
             self._settle(limit, [])
             return
-        begin = first.index - first.remaining + 1
+        begin = low.index + 1 - int(known)
         wanted = begin + int(limit.messages) - 1 if limit.messages < math.inf else math.inf
+        # Nothing that can be read is between `last` and `high`.
         high: FoundEntry | None = None
+        last = self.end
         for _ in range(looks):
-            if low.behind >= self.end or (high is not None and _follows(low, high)):
+            if low.behind >= last:
                 break
-            place = self._guess(low, high, wanted)
+            place = self._guess(low, high, last, wanted)
             (found,) = yield [Look(place, _NEAR, end=self.end)]
             self.learn(found)
             inside = [
                 entry for entry in found if entry.start < self.end and entry.index is not None
             ]
             before = [entry for entry in inside if (entry.index or 0) < wanted]
-            if before and before[-1].start > low.start:
+            if before:
                 low = before[-1]
             if len(inside) > len(before):
-                nearest = inside[len(before)]
-                high = nearest if high is None or nearest.start < high.start else high
-            elif not before or (len(found) < _NEAR and place > low.start):
+                high = inside[len(before)]
+                last = Position(*high.start[:2]) if before else place
+            elif not before or len(found) < _NEAR:
                 break
             if high is not None and (high.index or 0) - high.remaining < wanted:
                 # The wanted message is in it.
@@ -467,13 +473,12 @@ class Front:
         self._cut_in(low, low.remaining - max(low.index - wanted, 0))
         self.used = Amount((self._base or 0) - begin, 0.0)
 
-    def _guess(self, low: FoundEntry, high: FoundEntry | None, wanted: float) -> Position:
-        """Return where the entry with an index may be, between two others."""
+    def _guess(
+        self, low: FoundEntry, high: FoundEntry | None, last: Position, wanted: float
+    ) -> Position:
+        """Return where the entry with an index may be: behind `low` and before `last`."""
         assert low.index is not None
         behind = low.behind
-        last = self.end
-        if high is not None:
-            last = Position(*high.start[:2])
         missing = (wanted - low.index) / max(self._statistics.mean, 1.0)
         if behind.ledger_id == last.ledger_id:
             ids = last.entry_id - behind.entry_id
@@ -497,7 +502,3 @@ def _fitting(left: Amount, each: Amount, width: int) -> int:
 def _sum(entries: Entries) -> Amount:
     messages = sum(found.remaining for found in entries)
     return Amount(messages, sum(found.size for found in entries))
-
-
-def _follows(one: FoundEntry, other: FoundEntry) -> bool:
-    return one.behind == Position(*other.start[:2])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import PARTITION_SUFFIX, TopicName, by_partition
 
 VERSION = 4
@@ -68,7 +68,11 @@ class StreamOffset:
     listed: bool = field(default=True, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object for Spark to store, with sorted keys."""
+        """Return the object for Spark to store, with sorted keys.
+
+        Raises InvalidOffset for a position that `from_json` refuses: once Spark has stored it, the
+        query can never start again.
+        """
         known: dict[str, Mapping[str, Position] | Mapping[str, int] | None] = {
             "ends": self.ends or None,
             "firsts": self.firsts or None,
@@ -138,6 +142,13 @@ def _has_lists(body: Mapping[str, Any]) -> bool:
 
 
 def _written(values: Mapping[str, Position] | Mapping[str, int], listed: bool) -> dict[str, Any]:
+    for topic, value in values.items():
+        if isinstance(value, Position) and not _is_possible(value):
+            raise InvalidOffset(
+                f"the next position of {topic} would be {value}, which cannot be one",
+                "Nothing is stored, and the query can go on from its checkpoint: report it as a "
+                "bug, with the query's options.",
+            )
     written: dict[str, Any] = {
         topic: str(value) if isinstance(value, Position) else value
         for topic, value in sorted(values.items())
@@ -167,12 +178,16 @@ def _positions(value: object) -> dict[str, Position]:
         if not isinstance(text, str):
             raise _damaged(f"the position of {topic} is {_shown(text)}")
         position = Position.parse(text)
-        if (position.ledger_id < 0 or position.entry_id < 0) and position != (-1, -1, 0):
+        if not _is_possible(position):
             raise _damaged(f"the position of {topic} is {text}")
         if topic in parsed:
             raise _damaged(f"{topic} is named twice")
         parsed[topic] = position
     return parsed
+
+
+def _is_possible(position: Position) -> bool:
+    return min(position) >= 0 or position == EARLIEST_POSITION
 
 
 def _times(value: object) -> dict[str, int]:

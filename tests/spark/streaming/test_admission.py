@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look
@@ -42,6 +42,7 @@ class Stream:
         counts = {}
         for topic, cut in cuts.items():
             assert self.at[topic] <= cut <= self.topics[topic].end
+            assert cut.batch_index >= 0
             counts[topic] = self.topics[topic].count(self.at[topic], cut)
         self.at = cuts
         return counts
@@ -328,6 +329,40 @@ def test_every_message_is_read_once_whatever_the_topics_are_like(
     assert all(size <= cap for size in sizes)
     if len(topics) == 1:
         assert all(size == cap for size in sizes[:-1])
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([1, 1, 1, 2, 50, 0, -1, -12, -500]), min_size=1, max_size=60),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 20),
+    st.integers(1, 300),
+)
+@example([[1] * 5 + [-50] + [1] * 55, [1] * 2], 1000, 20)
+@example([[1] * 15 + [-500] + [1] * 1485], 10_000, 300)
+@example([[1] * 300 + [-1] * 2000 + [1] * 1485], 10_000, 1000)
+def test_an_index_may_count_what_nobody_can_read(
+    topics: list[list[int]], per_ledger: int, cap: int
+) -> None:
+    stream = Stream(
+        {
+            f"t{number}": Backlog(entries, per_ledger=per_ledger, indexed=True)
+            for number, entries in enumerate(topics)
+        },
+        BEGINNING,
+    )
+    readable = sum(max(entry, 0) for entries in topics for entry in entries)
+    sizes = stream.sizes(Caps(cap)) if readable else []
+    assert sum(sizes) == readable
+    assert all(size <= cap for size in sizes)
+
+
+def test_what_nobody_can_read_is_not_looked_for_again_and_again() -> None:
+    stream = one([*[1] * 400, *[-1] * 3000, *[1] * 400], indexed=True)
+    assert stream.batch(Caps(1000)) == {"t": 400}
+    assert stream.looks <= 32
 
 
 def test_many_partitions_go_on_where_few_of_them_have_an_index() -> None:

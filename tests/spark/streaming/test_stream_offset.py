@@ -162,6 +162,17 @@ def test_what_is_damaged_foreign_or_newer_is_an_error_that_says_so(body: Any, wh
     assert what in str(caught.value)
 
 
+@pytest.mark.parametrize("position", [(1, 2, -3), (1, -1, 0), (-1, 2, 0), (-1, -1, 4)], ids=str)
+@pytest.mark.parametrize("name", ["positions", "starts", "ends", "firsts", "rests"])
+def test_a_position_that_could_not_be_read_again_is_not_written(
+    name: str, position: tuple[int, int, int]
+) -> None:
+    impossible: Any = {name: {P0: Position(*position)}}
+    offset = replace(StreamOffset("s", {}), **impossible)
+    with pytest.raises(InvalidOffset, match=f"{P0} would be {Position(*position)}.*report"):
+        offset.to_json()
+
+
 @given(documents)
 def test_nothing_but_our_error_comes_of_any_document(document: Any) -> None:
     for body in (document, {"version": 1, "subscription": "s", "positions": document}):
