@@ -32,9 +32,9 @@ class PartitionLag:
     oldest unread message, by its publish time. Unknown values are None. `position` is the end of
     the batch, `latest` the end of the topic partition: ledger, entry, batch index.
 
-    Messages are exact if the broker stamps an index on entries, or if a single entry is left.
-    Otherwise `messages_estimated` is true, and `bytes_estimated` is true if the bytes are
-    estimated.
+    Messages are exact if a single entry is left. If the broker stamps an index on entries, they are
+    counted by it, with those of aborted transactions, which nobody can read. Otherwise
+    `messages_estimated` is true, and `bytes_estimated` is true if the bytes are estimated.
     """
 
     topic: str

@@ -2,8 +2,9 @@
 
 It is reported with the topics' ends, never in an offset. Topic partitions without a backlog are not
 asked about. On the others, the first unread entry and a few random later ones are sampled to
-estimate messages and bytes. If the broker stamps an index on entries, the number of messages is
-exact. Samples are reused for later batches while they are still unread.
+estimate messages and bytes. If the broker stamps an index on entries, messages are counted by it,
+with those of aborted transactions. Samples are reused for later batches while they are still
+unread.
 """
 
 from __future__ import annotations
