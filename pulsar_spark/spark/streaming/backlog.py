@@ -19,7 +19,7 @@ from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.streaming.entry_samples import strata
+from pulsar_spark.spark.streaming.entry_samples import rising, strata
 
 logger = get_logger(__name__)
 
@@ -130,6 +130,9 @@ class _Known:
         if first is None or first.index is None or last is None or last.index is None:
             return None
         if self.last_end != self.end or last.start[:2] != self.last_entry[:2]:
+            return None
+        between = [found for at, found in sorted(self.samples.items()) if at > first.start[:2]]
+        if len(rising(first.index, [*between, last])) <= len(between):
             return None
         return last.index - first.index + first.remaining
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.streaming.entry_samples import EntryStatistics, strata
+from pulsar_spark.spark.streaming.entry_samples import EntryStatistics, rising, strata
 
 # How many entries are read at first: enough to see whether they are alike.
 _FIRST_ENTRIES = 256
@@ -240,7 +240,9 @@ class Front:
                 self._base = found.index - found.remaining + 1
         for found in last:
             if found.index is not None and self._base is not None and found.start < self.end:
-                self._count = found.index - self._base + 1
+                count = found.index - self._base + 1
+                if count >= _sum(self._known).messages:
+                    self._count = count
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -454,16 +456,14 @@ class Front:
             place = self._guess(low, high, last, wanted)
             (found,) = yield [Look(place, _NEAR, end=self.end)]
             self.learn(found)
-            inside = [
-                entry for entry in found if entry.start < self.end and entry.index is not None
-            ]
+            inside = [entry for entry in rising(low.index or 0, found) if entry.start < self.end]
             before = [entry for entry in inside if (entry.index or 0) < wanted]
             if before:
                 low = before[-1]
             if len(inside) > len(before):
                 high = inside[len(before)]
                 last = Position(*high.start[:2]) if before else place
-            elif not before or len(found) < _NEAR:
+            elif len(inside) < _NEAR:
                 break
             if high is not None and (high.index or 0) - high.remaining < wanted:
                 # The wanted message is in it.

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+
+from pulsar_spark.engine.consumers.probe import FoundEntry
 
 _REMEMBERED = 4096
 
@@ -21,6 +24,20 @@ def strata(low: int, high: int, count: int, rng: random.Random) -> list[tuple[in
     """
     edges = [low + (high - low) * number // max(count, 1) for number in range(count + 1)]
     return [(rng.randrange(part, behind), behind - part) for part, behind in pairwise(edges)]
+
+
+def rising(index: int, entries: Iterable[FoundEntry]) -> list[FoundEntry]:
+    """Return the first entries, as far as their indexes go on from an earlier one.
+
+    A broker that stamped none for a while may have started again.
+    """
+    found: list[FoundEntry] = []
+    for entry in entries:
+        if entry.index is None or entry.index < index:
+            break
+        index = entry.index
+        found.append(entry)
+    return found
 
 
 @dataclass(slots=True)

@@ -365,6 +365,16 @@ def test_what_nobody_can_read_is_not_looked_for_again_and_again() -> None:
     assert stream.looks <= 32
 
 
+@pytest.mark.parametrize("cap", [500, 2000, 4000])
+def test_an_index_that_starts_again_in_a_later_ledger_does_not_break_the_cap(cap: int) -> None:
+    backlog = Backlog([3] * 1000, per_ledger=1000, indexed=True)
+    backlog.next_index = 0
+    backlog.add([3] * 1000)
+    sizes = Stream({"t": backlog}).sizes(Caps(cap))
+    assert sum(sizes) == 6000
+    assert all(size <= cap for size in sizes)
+
+
 def test_many_partitions_go_on_where_few_of_them_have_an_index() -> None:
     topics = {f"t{n}": Backlog([100] * (20 if n < 3 else 5), indexed=n < 3) for n in range(140)}
     stream = Stream(topics)

@@ -145,6 +145,17 @@ def test_messages_are_counted_where_entries_have_an_index() -> None:
             assert only(found).size_estimated
 
 
+def test_an_index_that_starts_again_does_not_count() -> None:
+    backlog = Backlog([3] * 1000, per_ledger=1000, indexed=True)
+    backlog.next_index = 0
+    backlog.add([3] * 1000)
+    topics = Topics(t=backlog)
+    for start in (Position(1, 10), Position(1, 900)):
+        found = only(Backlogs().lag({"t": (start, backlog.end)}, topics, NOW))
+        assert found.messages_estimated
+        assert found.messages == backlog.count(start, backlog.end)
+
+
 def test_entries_are_counted_by_the_broker_where_they_are_in_several_ledgers() -> None:
     backlog = Backlog([2] * 250, per_ledger=100)
     topics, backlogs = Topics(t=backlog), Backlogs()
