@@ -284,7 +284,7 @@ class StreamSource:
         bounds = self._options.read.starting.bounds(topics, now, waiting=waiting)
         follow = self._open(self._options.subscription_name())
         subscriptions = follow.subscriptions
-        self._made = self._without_subscription(list(bounds))
+        self._made = self._not_subscribed(list(bounds))
         try:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
@@ -327,7 +327,7 @@ class StreamSource:
                 extents[topic] = Extent(first, end.last)
         return extents
 
-    def _without_subscription(self, topics: Sequence[str]) -> list[str]:
+    def _not_subscribed(self, topics: Sequence[str]) -> list[str]:
         """Return those topic partitions that lack the subscription that the options name."""
         name = self._options.subscription
         if name is None:
