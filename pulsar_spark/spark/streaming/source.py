@@ -2,7 +2,8 @@
 
 A durable subscription on each topic partition retains unread messages. It is created before the
 first offset is chosen, acknowledged cumulatively up to what Spark has committed, and never moved
-back while it exists. Only Spark's offsets hold the stream's position.
+back while it exists, except at the first start over what nobody could read by then. Only Spark's
+offsets hold the stream's position.
 """
 
 from __future__ import annotations
@@ -291,6 +292,7 @@ class StreamSource:
             # Subscribe first, then choose: messages in between are retained.
             ends = follow.ends(dict.fromkeys(bounds, EARLIEST_POSITION))
             starts = planner.starts(bounds, self._extents(bounds, ends))
+            follow.hold_from(starts, ends)
         except PulsarError:
             self._abandon(follow)
             raise
@@ -310,7 +312,8 @@ class StreamSource:
         """Return where topic partitions begin and end, as far as new subscriptions show it.
 
         One with a name that was just made up is at the topic's beginning, unless it was told to
-        begin at the end. One partition of each topic is left out: asking about it shows whether
+        begin at the end. There it is behind entries that nobody can read, which may be of open
+        transactions. One partition of each topic is left out: asking about it shows whether
         policies let tasks read beside the subscription.
         """
         read = self._options.read
@@ -321,8 +324,11 @@ class StreamSource:
         for topic in set(ends).difference(one_each.values()):
             end = ends[topic]
             kind, first = bounds[topic].kind, end.done
-            if first is not None and first.entry_id and end.last.entry_id >= 0:
-                first = None
+            if first is not None and first.entry_id:
+                if end.last.entry_id >= 0:
+                    first = None
+                elif kind is BoundKind.LATEST:
+                    continue
             if kind is BoundKind.LATEST or (kind is BoundKind.EARLIEST and first is not None):
                 extents[topic] = Extent(first, end.last)
         return extents

@@ -312,6 +312,24 @@ class StreamTopics:
                 self._held_at.setdefault(topic, end.done)
         return ends
 
+    def hold_from(self, starts: Positions, ends: Mapping[str, TopicEnd]) -> None:
+        """Move subscriptions back to the starts before them, over what nobody can read by now.
+
+        One that begins at the end is behind entries of transactions. An open one may be committed,
+        and a restart would take those of an aborted one for messages that were passed over.
+        """
+        behind: dict[str, Position] = {}
+        for topic, end in ends.items():
+            start, done = starts[topic], end.done
+            if done is None or (start == EARLIEST_POSITION and done.begins_ledger):
+                continue
+            if entry_end(end.last) <= start < done:
+                behind[topic] = start
+        for error in self.subscriptions.seek(behind).values():
+            value_of(error)
+        for topic in behind:
+            self._held_at.pop(topic, None)
+
     def rests(self, positions: Positions, known: Positions, before: Positions) -> Positions:
         """Return StreamOffset.rests for these positions, given those before and their rests."""
         if self._options.reader.read_compacted:

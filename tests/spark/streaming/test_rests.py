@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,9 +24,15 @@ def make(broker: EmbeddedBroker) -> Iterator[Make]:
         yield made
 
 
-def aborted(broker: EmbeddedBroker, count: int = 3) -> None:
+def parts(broker: EmbeddedBroker, partitions: int) -> list[str]:
+    """Make the topic; return the names of its partitions, or its own if it has none."""
+    broker.create_topic("t", partitions)
+    return [f"t-partition-{number}" for number in range(partitions)] or ["t"]
+
+
+def aborted(broker: EmbeddedBroker, count: int = 3, topic: str = "t") -> None:
     """Write messages in a transaction that is aborted."""
-    with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
+    with PulsarClient(broker.service_url) as client, client.create_producer(topic) as producer:
         txn = client.new_transaction()
         for _ in range(count):
             producer.send(b"aborted", txn=txn)
@@ -137,6 +143,76 @@ def test_what_an_open_transaction_hides_is_not_acknowledged(
             wait_until(lambda: backlogs(broker, "t") == [1], "too much or nothing is acknowledged")
         assert query.batch() == [b"inside"]
     settled(query, broker)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("before", [0, 5], ids=["nothing", "messages"])
+def test_a_query_that_starts_behind_aborted_messages_restarts_without_a_loss(
+    broker: EmbeddedBroker,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    before: int,
+    partitions: int,
+    named: bool,
+) -> None:
+    names = parts(broker, partitions)
+    for name in names:
+        if before:
+            store_many(broker, name, before)
+        aborted(broker, topic=name)
+    query = make(**{"subscription": "mine"} if named else {})
+    assert query.batch() == []
+    query = query.restarted()
+    assert query.batch() == []
+    new = [message for name in names for message in store_many(broker, name, 5)]
+    assert query.restarted().batch() == new
+    assert "by expiry" not in caplog.text
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("before", [0, 5], ids=["nothing", "messages"])
+def test_a_query_that_starts_at_an_open_transaction_holds_and_reads_its_messages(
+    broker: EmbeddedBroker, make: Make, before: int, partitions: int
+) -> None:
+    names = parts(broker, partitions)
+    with PulsarClient(broker.service_url) as client, client.new_transaction() as txn:
+        for name in names:
+            if before:
+                store_many(broker, name, before)
+            with client.create_producer(name) as producer:
+                producer.send(name.encode(), txn=txn)
+        query = make()
+        assert query.batch() == []
+        assert [backlogs(broker, name) for name in names] == [[1]] * len(names)
+        query = query.restarted()
+        assert query.batch() == []
+    assert query.batch() == [name.encode() for name in names]
+
+
+@pytest.mark.parametrize("more", [aborted, None], ids=["aborted behind", "messages alone"])
+def test_a_subscription_is_moved_back_only_where_it_begins_behind_the_start(
+    broker: EmbeddedBroker, make: Make, more: Callable[[EmbeddedBroker], None] | None
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 5)
+    if more is not None:
+        more(broker)
+    make().source.initial()
+    assert broker.faults.seen("SEEK", direction="in") == (0 if more is None else 1)
+
+
+def test_a_subscription_that_has_passed_messages_stays_where_it_is(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    """Who gave it to another query may go back to that one."""
+    broker.create_topic("t")
+    messages = store_many(broker, "t", 5)
+    first = make(startingOffsets="earliest", subscription="mine")
+    assert first.batch() == messages
+    settled(first, broker).source.close()
+    assert make(startingOffsets="earliest", subscription="mine").batch() == messages
+    assert backlogs(broker, "t") == [0]
 
 
 def test_where_nothing_is_behind_the_end_it_is_asked_once(
