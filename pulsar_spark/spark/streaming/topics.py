@@ -103,6 +103,9 @@ class StreamTopics:
         # For topics that were compacted: the attachment with which that was seen.
         self._compacted: dict[str, int] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
+        # For positions behind last messages: with which attachment that was seen, and whether the
+        # topics have what is before them.
+        self._hidden: dict[str, tuple[tuple[Position, int], bool]] = {}
         # Where the subscription was when nothing before it was unread.
         self._held_at: dict[str, Position] = {}
         # Where those begin of which nothing was read, until the checkpoint says it.
@@ -251,7 +254,7 @@ class StreamTopics:
         for topic, end in ends.items():
             position = begins.get(topic, positions.get(topic, EARLIEST_POSITION))
             start = self._start(topic, position, end)
-            spans[topic] = Span(start, entry_end(end.last), max(end.last.batch_index + 1, 1))
+            spans[topic] = Span(start, self.seen[topic], max(end.last.batch_index + 1, 1))
         self._look_back(positions, ends, rests)
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
@@ -379,6 +382,8 @@ class StreamTopics:
     def _start(self, topic: str, position: Position, found: TopicEnd) -> Position:
         """Return where to read from: `position`, if the topic is still the same."""
         end = entry_end(found.last)
+        if EARLIEST_POSITION != end < position and self._goes_to(topic, position, found):
+            end = position
         self.seen[topic] = end
         unread = self._unread.get(topic)
         if unread is None or unread <= position:
@@ -410,6 +415,18 @@ class StreamTopics:
             self._judged[topic] = found.done, found.attachment
             self._unread[topic] = end
         return position
+
+    def _goes_to(self, topic: str, position: Position, found: TopicEnd) -> bool:
+        """Whether a topic has what is before a position behind its last message.
+
+        A stream can be told to start there, inside a transaction that was aborted or is open.
+        """
+        # A topic that is made again ends the attachment.
+        asked, (known, goes) = (position, found.attachment), self._hidden.get(topic, (None, False))
+        if known != asked:
+            goes = not self._lacks({topic: position})
+            self._hidden[topic] = asked, goes
+        return goes
 
     def _without_subscription(self, topics: Sequence[str], positions: Positions) -> None:
         """Report what may be lost where the subscription is missing, before it is created again.
@@ -447,16 +464,18 @@ class StreamTopics:
         Ledgers are deleted in order, and as a whole. So a topic that keeps an earlier entry,
         *afterwards*, never had that one.
         """
-        read = {
-            topic: Position(at.ledger_id, at.entry_id - (0 if at.batch_index else 1))
-            for topic in topics
-            if not (at := positions.get(topic, EARLIEST_POSITION)).begins_ledger
-        }
-        lasts = self._probe.last_entries_in([(topic, at.ledger_id) for topic, at in read.items()])
+        begun = {topic: positions.get(topic, EARLIEST_POSITION) for topic in topics}
+        return self._lacks({topic: at for topic, at in begun.items() if not at.begins_ledger})
+
+    def _lacks(self, positions: Positions) -> set[str]:
+        """Return those topics that do not have the entry before a position, or its ledger."""
+        ledgers = [(topic, at.ledger_id) for topic, at in positions.items()]
         return {
             topic
-            for (topic, at), found in zip(read.items(), lasts, strict=True)
-            if (last := value_of(found)) is None or last < at.entry_id
+            for (topic, at), found in zip(
+                positions.items(), self._probe.last_entries_in(ledgers), strict=True
+            )
+            if (last := value_of(found)) is None or last < at.entry_id - (not at.batch_index)
         }
 
     def _needed(self, topic: str, position: Position) -> Position:
@@ -574,6 +593,7 @@ class StreamTopics:
         seen = self.seen.pop(topic, None)
         for kept in (
             self._judged,
+            self._hidden,
             self._unread,
             self._compacted,
             self._held_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -213,6 +214,68 @@ def test_a_subscription_that_has_passed_messages_stays_where_it_is(
     settled(first, broker).source.close()
     assert make(startingOffsets="earliest", subscription="mine").batch() == messages
     assert backlogs(broker, "t") == [0]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"], ids=["strict", "loose"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("looks", [True, False], ids=["open at a look", "ended before"])
+@pytest.mark.parametrize("rolls", [False, True], ids=["one ledger", "two"])
+def test_a_start_inside_a_transaction_behind_the_last_message_is_exact(
+    broker: EmbeddedBroker,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    rolls: bool,
+    looks: bool,
+    commits: bool,
+    restarts: bool,
+    fails: str,
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 5)
+    with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
+        txn = client.new_transaction()
+        producer.send(b"before", txn=txn)
+        if rolls:
+            broker.roll_ledger(TOPIC)
+        start = producer.send(b"inside", txn=txn)
+        query = make(
+            startingOffsets=json.dumps({"t": f"{start.ledger_id()}:{start.entry_id()}"}),
+            failOnDataLoss=fails,
+        )
+        first = query.source.initial()
+        if looks:
+            assert query.batch() == []
+            assert query.batch() == []
+            if restarts:
+                query = query.restarted()
+                assert query.batch() == []
+            assert query.start().positions == first.positions
+        (txn.commit if commits else txn.abort)()
+        expected = [b"inside"] if commits else []
+        assert query.batch() == expected
+        new = store_many(broker, "t", 5)
+        if restarts:
+            query = query.restarted()
+        assert query.batch() == new
+    settled(query, broker)
+    assert "was lost" not in caplog.text
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_how_far_a_topic_goes_behind_its_last_message_is_asked_once(
+    broker: EmbeddedBroker, make: Make, back: int
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 5, batch_size=1)
+    aborted(broker)
+    query = make(startingOffsets=json.dumps({"t": f"1:{6 - 2 * back}"}))
+    query.batch()
+    settled(query, broker)
+    seen = broker.faults.seen("SUBSCRIBE", direction="in")
+    for _ in range(5):
+        assert query.batch() == []
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == seen
 
 
 def test_where_nothing_is_behind_the_end_it_is_asked_once(
