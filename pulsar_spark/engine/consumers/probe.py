@@ -398,8 +398,10 @@ class Probe:
             if counted is None:
                 return None
             done, end = yield from unread_part(session, deadline)
-            # A message that came and expired meanwhile would have moved the end.
-            if end > position or end.ledger_id < 0:
+            # A message that came and expired meanwhile would have moved the end. If there is none,
+            # it would have been deleted with its ledger.
+            is_first = position.begins_ledger and done.ledger_id == position.ledger_id
+            if end > position or (end.ledger_id < 0 and not is_first):
                 return None
             return PassedOver(max(done, position), counted > 0)
 

@@ -632,10 +632,11 @@ class StreamSource:
     def _acknowledge(self, offset: StreamOffset) -> None:
         if self._topics is None:
             return
-        seen, subscriptions = self._topics.seen, self._topics.subscriptions
+        follow, subscriptions = self._topics, self._topics.subscriptions
         for topic, position in offset.positions.items():
             # A position beyond the topic's end belongs to an earlier topic with the same name.
-            if topic in subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
+            is_there = position <= follow.seen.get(topic, EARLIEST_POSITION)
+            if topic in subscriptions and (is_there or follow.ends_at(topic, position)):
                 inside, size = self._batch_sizes.get(topic, (position, 0))
                 behind = offset.rests.get(topic, position)
                 subscriptions.acknowledge(topic, behind, size if inside == behind else 0)

@@ -363,7 +363,7 @@ class StreamTopics:
         idle: list[tuple[str, Position]] = []
         for topic, position in positions.items():
             looked, again_at = self._looked_behind.get(topic, (EARLIEST_POSITION, 0.0))
-            at_end = topic in self.subscriptions and self.seen.get(topic) == position
+            at_end = topic in self.subscriptions and self.ends_at(topic, position)
             if not at_end or (looked == position and now < again_at):
                 continue
             if topic in known:
@@ -376,6 +376,11 @@ class StreamTopics:
             self._behind_at = now + _BEHIND_SECONDS
             asked += idle[:_BEHIND_AT_ONCE]
         return asked
+
+    def ends_at(self, topic: str, position: Position) -> bool:
+        """Whether a position is where a topic was last seen to end; its beginning, if empty."""
+        seen = self.seen.get(topic)
+        return seen == position or (seen == EARLIEST_POSITION and position.begins_ledger)
 
     # --- data loss ----------------------------------------------------------------------------
 

@@ -67,6 +67,64 @@ def test_aborted_messages_at_the_end_leave_no_backlog(broker: EmbeddedBroker, ma
     assert query.start() == end
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_aborted_messages_alone_leave_no_backlog(
+    broker: EmbeddedBroker,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    restarts: bool,
+    starting: str,
+) -> None:
+    broker.create_topic("t")
+    aborted(broker)
+    query = settled(make(startingOffsets=starting), broker)
+    for _ in range(2 if restarts else 0):
+        query = query.restarted()
+        assert query.batch() == []
+        aborted(broker)
+        query = settled(query.restarted(), broker)
+    broker.roll_ledger(TOPIC)
+    aborted(broker)
+    new = store_many(broker, "t", 5)
+    assert query.batch() == new
+    settled(query, broker)
+    assert "by expiry" not in caplog.text
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_ledger_of_aborted_messages_alone_may_go(
+    broker: EmbeddedBroker, make: Make, restarts: bool
+) -> None:
+    broker.create_topic("t")
+    aborted(broker)
+    query = settled(make(startingOffsets="earliest"), broker)
+    broker.roll_ledger(TOPIC)
+    broker.trim("t")
+    if restarts:
+        query = query.restarted()
+    assert query.batch() == []
+    new = store_many(broker, "t", 5)
+    assert query.batch() == new
+
+
+def test_behind_a_deleted_ledger_aborted_messages_alone_are_not_taken_for_all_there_was(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest", failOnDataLoss="false")
+    assert query.batch() == []
+    query.source.close()
+    store_many(broker, "t", 5)
+    broker.roll_ledger(TOPIC)
+    aborted(broker)
+    broker.trim("t", Position(2, 0))
+    query = query.restarted()
+    for _ in range(3):
+        assert query.batch() == []
+    assert query.start().rests == {}
+
+
 def test_they_are_acknowledged_while_other_partitions_have_news(
     broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
