@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -378,7 +378,8 @@ class StreamSource:
         if self._topics is not None:
             # What it found there says nothing of the start that the checkpoint has. A subscription
             # that it had to make has kept nothing since then.
-            self._topics.subscriptions.unsubscribe(topics=self._made)
+            subscriptions = self._topics.subscriptions
+            subscriptions.unsubscribe(topics=[each for each in self._made if each in subscriptions])
             self._abandon(self._topics)
         return self._initial
 
@@ -483,20 +484,20 @@ class StreamSource:
             },
             firsts={
                 topic: begin
-                for topic, begin in (firsts if first else self.commits.firsts(firsts)).items()
+                for topic, begin in self.commits.firsts(firsts).items()
                 if topic in positions
             },
             rests=rests,
         )
-        # A topic that cannot be read with the others is to be in no checkpoint: a restart with
-        # options that leave it out goes on.
-        self._decide_type(_ranges(start, offset), offset)
-        self._first = False
         begins = {
             topic: firsts.get(topic, span.start)
             for topic, span in spans.items()
             if span.start < span.end
         }
+        # A topic that cannot be read with the others is to be in no checkpoint: a restart with
+        # options that leave it out goes on.
+        self._decide_type(begins, offset)
+        self._first = False
         if first or begins:
             self._batch_at = time.monotonic()
         if not first:
@@ -552,7 +553,20 @@ class StreamSource:
         if end.starts is not None and chosen != (end.starts, end.subscription):
             start = self._begin_again(end)
         self.commits.on_plan(start, end)
-        ranges = self._decide_type(_ranges(start, end), end)
+        ranges: list[ReadRange] = []
+        continues = end.starts is None
+        for topic, stop in end.positions.items():
+            begin = start.positions.get(topic, EARLIEST_POSITION)
+            if begin == EARLIEST_POSITION:
+                begin = end.firsts.get(topic, EARLIEST_POSITION)
+            if stop < begin:
+                # The topic was created again meanwhile, and `stop` is a position on the new one.
+                begin = EARLIEST_POSITION
+            if begin < stop:
+                times = PublishTimes(since=end.published_from.get(topic))
+                ranges.append(ReadRange(topic, begin, stop, times, continues=continues))
+        lost = self._decide_type([each.topic for each in ranges], end)
+        ranges = [each for each in ranges if each.topic not in lost]
         if not ranges:
             return []
         planned = self._planner().tasks(self._with_firsts(ranges, end.firsts), self.schemas.kind)
@@ -564,39 +578,39 @@ class StreamSource:
         )
         return planned
 
-    def _decide_type(self, ranges: list[ReadRange], end: StreamOffset) -> list[ReadRange]:
-        """Decide on the type of the values; return what can be read.
+    def _decide_type(self, read: Collection[str], end: StreamOffset) -> Collection[str]:
+        """Decide on the type of the values of what is read; return what of it is lost.
 
         All topics that there are at first have a say, if they have a schema or messages; others
         when a range of theirs is read first. Schemas are asked for once. Topics that had messages,
         and have neither these nor a schema now, are reported as a loss. Those that the options
         leave out have none; a micro-batch of the checkpoint can have ranges of them.
         """
-        if not ranges:
-            return []
+        if not read:
+            return ()
         includes = self._options.read.includes
-        owners = {each.topic: topic_of(each.topic) for each in ranges}
+        owners = {topic: topic_of(topic) for topic in read}
         decided = self.schemas.decided
         is_first = decided is None
-        read = [topic for topic in (end.positions if is_first else owners) if includes(topic)]
+        asked = [topic for topic in (end.positions if is_first else owners) if includes(topic)]
         if is_first:
-            read = read or list(end.positions)
+            asked = asked or list(end.positions)
         topics: dict[str, list[str]] = {}
-        for topic in read:
+        for topic in asked:
             owner = owners.get(topic) or topic_of(topic)
             topics.setdefault(owner, []).append(topic)
         if decided is not None and topics.keys() <= decided.keys():
-            return ranges
+            return ()
         planner = self._planner()
         left_out = sorted({*owners.values()} - topics.keys())
         self.schemas.decide(planner, dict(sorted(topics.items())), left_out, end.positions)
-        lost = planner.without_messages
-        for topic, owner in owners.items():
-            if owner in lost:
-                what = "the topic partition was deleted, or made again, before it was read"
-                error = lost[owner] or DataLossError(what, GO_ON, topic=topic)
-                report_loss(error, fail=self._options.read.fail_on_data_loss)
-        return [each for each in ranges if owners[each.topic] not in lost]
+        gone = planner.without_messages
+        lost = {topic: gone[owner] for topic, owner in owners.items() if owner in gone}
+        for topic, missing in lost.items():
+            what = "the topic partition was deleted, or made again, before it was read"
+            error = missing or DataLossError(what, GO_ON, topic=topic)
+            report_loss(error, fail=self._options.read.fail_on_data_loss)
+        return lost
 
     def _with_firsts(
         self, ranges: Sequence[ReadRange], known: Mapping[str, Position]
@@ -670,22 +684,6 @@ class StreamSource:
         if self._context is not None:
             self._context.close()
             self._context = None
-
-
-def _ranges(start: StreamOffset, end: StreamOffset) -> list[ReadRange]:
-    ranges: list[ReadRange] = []
-    continues = end.starts is None
-    for topic, stop in end.positions.items():
-        begin = start.positions.get(topic, EARLIEST_POSITION)
-        if begin == EARLIEST_POSITION:
-            begin = end.firsts.get(topic, EARLIEST_POSITION)
-        if stop < begin:
-            # The topic was created again meanwhile, and `stop` is a position on the new one.
-            begin = EARLIEST_POSITION
-        if begin < stop:
-            times = PublishTimes(since=end.published_from.get(topic))
-            ranges.append(ReadRange(topic, begin, stop, times, continues=continues))
-    return ranges
 
 
 def _shared(schemas: Mapping[str, SchemaInfo | None]) -> dict[str, SchemaInfo | None]:

@@ -452,6 +452,6 @@ def test_each_process_has_one_connection_whatever_the_number_of_tasks(
         query = query or start()
         query.processAllAvailable()
     assert sorted(sink.values) == sorted(expected)
-    # The query's own process, and Spark's workers: one for each core, and others where Spark has
-    # not got one back in time. There are 220 tasks.
+    # The query's own process, and Spark's workers: one for each core, with room for some that a
+    # busy machine may need beside them. There are 220 tasks.
     assert broker.faults.seen("CONNECT") <= 1 + 4 * (os.cpu_count() or 1)
