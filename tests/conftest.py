@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +108,15 @@ def _no_connections_between_tests() -> Iterator[None]:
     # Most tests use none, and some check what an import loads.
     if (context := sys.modules.get("pulsar_spark.engine.context")) is not None:
         context.shared_connections().close_unused()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Fail a test after which later ones would log something else, or somewhere else."""
+    logger = logging.getLogger("pulsar_spark")
+    before = logger.level, list(logger.handlers)
+    yield
+    assert (logger.level, list(logger.handlers)) == before
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -20,11 +21,15 @@ from tests.spark.topics import store
 
 
 @pytest.fixture
-def frozen() -> Iterator[Callable[[], int]]:
-    """Return how many objects were frozen since the test began."""
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Return how many objects were frozen since the test began; leave the process as it was."""
     before = gc.get_freeze_count()
     workers.prepare.cache_clear()
+    logger = logging.getLogger("pulsar_spark")
+    monkeypatch.setattr(logger, "handlers", [])
+    level = logger.level
     yield lambda: gc.get_freeze_count() - before
+    logger.setLevel(level)
     workers.prepare.cache_clear()
     gc.unfreeze()
 
