@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import logging
 import os
 import socket
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from pulsar_spark.engine.authentication.providers import TokenAuth
 from pulsar_spark.engine.connections import connection as module
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.errors import (
     AuthenticationError,
     ClosedError,
@@ -616,6 +620,25 @@ def test_a_broker_that_does_not_answer_connect_is_a_timeout() -> None:
         pytest.raises(ConnectError, match=expected),
     ):
         connected(broker, connection_timeout=0.2)
+
+
+@pytest.mark.fault(1)
+def test_a_reset_while_connecting_without_tls_says_nothing_about_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a balancer whose broker restarts, and is back for the next connection."""
+    connect, calls = Transport.connect, itertools.count()
+
+    def reset_once(*args: Any, **more: Any) -> Transport:
+        if not next(calls):
+            raise ConnectError("no connection") from ConnectionResetError(errno.ECONNRESET, "reset")
+        return connect(*args, **more)
+
+    monkeypatch.setattr(Transport, "connect", reset_once)
+    with ScriptedBroker() as broker:
+        with pytest.raises(ConnectError, match="no connection"):
+            connected(broker)
+        connected(broker).close()
 
 
 @pytest.mark.fault(45)

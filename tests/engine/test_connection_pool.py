@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 
 import pytest
@@ -8,8 +9,16 @@ import pytest
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.connections.pool import ConnectionPool
+from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
-from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature
+from pulsar_spark.errors import (
+    ClosedError,
+    ConnectError,
+    NotAllowed,
+    OptionError,
+    UnsupportedFeature,
+)
+from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, T
 from tests.support.java_server import free_ports
 from tests.support.waiting import wait_until
@@ -74,6 +83,44 @@ def test_all_hosts_of_the_service_url_are_tried() -> None:
             with ConnectionPool(ClientOptions(url)) as pool:
                 assert pool.service().address.physical == broker.address
                 assert pool.service().address.physical == broker.address
+
+
+@pytest.mark.fault(3)
+def test_a_host_that_takes_no_more_connections_is_left_for_the_next() -> None:
+    with EmbeddedBroker() as full, EmbeddedBroker() as other:
+        full.faults.error("CONNECT", "NotAllowedError", "too many connections", times=None)
+        hosts = [broker.service_url.removeprefix("pulsar://") for broker in (full, other)]
+        with ConnectionPool(ClientOptions(f"pulsar://{','.join(hosts)}")) as pool:
+            pool._hosts = list(hosts)
+            assert pool.service().address.physical == hosts[1]
+            assert pool._hosts == hosts[::-1]
+
+
+@pytest.mark.fault(3)
+def test_if_all_hosts_refuse_connections_it_is_their_refusal() -> None:
+    with EmbeddedBroker() as one, EmbeddedBroker() as other:
+        for broker in (one, other):
+            broker.faults.error("CONNECT", "NotAllowedError", "too many connections", times=None)
+        hosts = [broker.service_url.removeprefix("pulsar://") for broker in (one, other)]
+        with (
+            ConnectionPool(ClientOptions(f"pulsar://{','.join(hosts)}")) as pool,
+            pytest.raises(NotAllowed, match="too many connections"),
+        ):
+            pool.service()
+
+
+@pytest.mark.fault(3)
+def test_a_silent_host_does_not_take_the_time_of_the_next() -> None:
+    """The operation ends before connecting would."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ScriptedBroker() as broker:
+        hosts = [f"127.0.0.1:{silent.getsockname()[1]}", broker.address]
+        options = ClientOptions(
+            f"pulsar://{','.join(hosts)}", operation_timeout=3.0, connection_timeout=60.0
+        )
+        with ConnectionPool(options) as pool:
+            pool._hosts = list(hosts)
+            found = run(pool.service_operation, options.operation_timeout)
+            assert found.address.physical == broker.address
 
 
 @pytest.mark.fault(3, 5)

@@ -274,6 +274,19 @@ def test_endless_redirects_are_an_error_after_the_limit(web: WebService) -> None
     assert len(web.asked) == 8
 
 
+@pytest.mark.fault(3, 16)
+def test_after_a_host_that_redirects_without_end_another_one_is_asked(web: WebService) -> None:
+    with WebService("pulsar://owner:6650") as other:
+        web.answers, web.again = [web.redirect(web.url)], True
+        with context_for(f"http://{web.host},{other.host}") as context:
+            answers = set()
+            for _ in range(3):
+                with contextlib.suppress(RemoteProtocolError):
+                    answers.add(broker_of(context.lookup, TOPIC).logical)
+        assert answers == {"owner:6650"}
+        assert len(web.asked) in (0, 21)
+
+
 @pytest.mark.fault(16)
 @pytest.mark.parametrize(
     "location",

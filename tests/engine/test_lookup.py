@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pulsar_spark.engine import deadline as deadlines
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.connections.requests import MAX_IN_FLIGHT
@@ -28,6 +29,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST, MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.testing import EmbeddedBroker
 from tests import brief
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
@@ -271,6 +273,74 @@ def test_a_listener_that_brokers_do_not_have_is_told_by_both_names_of_the_option
             broker_of(Lookup(pool), TOPIC)
     assert "pulsar.client.listenerName" in str(caught.value)
     assert "listener_name of PulsarClient" in str(caught.value)
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("code", ["TooManyRequests", "ServiceNotReady"])
+def test_a_listener_is_not_called_missing_because_a_broker_has_no_time(code: str) -> None:
+    with EmbeddedBroker(listeners=("internal",)) as broker:
+        broker.create_topic(TOPIC)
+        asked = itertools.count()
+        broker.faults.error("LOOKUP", code, times=2, when=lambda _: next(asked) % 2 == 0)
+        options = ClientOptions(broker.service_url, listener_name="internal")
+        with ConnectionPool(options) as pool:
+            assert broker_of(Lookup(pool), TOPIC).logical in broker.service_url
+
+
+# --- several hosts ----------------------------------------------------------------------------
+
+_QUESTIONS: dict[str, Callable[[Lookup], object]] = {
+    "LOOKUP": lambda lookup: broker_of(lookup, TOPIC),
+    "PARTITIONED_METADATA": lambda lookup: lookup.partitions(TOPIC),
+    "GET_TOPICS_OF_NAMESPACE": lambda lookup: lookup.topics_of_namespace("public/default"),
+    "GET_SCHEMA": lambda lookup: latest_schema(lookup, TOPIC),
+}
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize("question", _QUESTIONS)
+@pytest.mark.parametrize("what", ["silent", "ServiceNotReady", "TooManyRequests"])
+def test_after_a_host_that_cannot_answer_another_one_is_asked(
+    monkeypatch: pytest.MonkeyPatch, what: str, question: str
+) -> None:
+    monkeypatch.setattr(deadlines, "ATTEMPT_SECONDS", 0.2)
+    with EmbeddedBroker() as sick, EmbeddedBroker() as other:
+        if what == "silent":
+            sick.faults.drop(question, times=None)
+        else:
+            sick.faults.error(question, what, times=None)
+        other.create_topic(TOPIC)
+        hosts = [broker.service_url.removeprefix("pulsar://") for broker in (sick, other)]
+        with ConnectionPool(ClientOptions(f"pulsar://{','.join(hosts)}")) as pool:
+            pool._hosts = list(hosts)
+            for _ in range(3):
+                _QUESTIONS[question](Lookup(pool))
+        assert sick.faults.seen(question) == 1
+        assert other.faults.seen(question) == 3
+
+
+@pytest.mark.fault(3, 16)
+def test_after_a_host_that_redirects_without_end_another_one_is_asked() -> None:
+    with EmbeddedBroker() as sick, EmbeddedBroker() as other:
+        sick.faults.redirect(sick.service_url, times=None)
+        other.create_topic(TOPIC)
+        hosts = [broker.service_url.removeprefix("pulsar://") for broker in (sick, other)]
+        with ConnectionPool(ClientOptions(f"pulsar://{','.join(hosts)}")) as pool:
+            pool._hosts = list(hosts)
+            with pytest.raises(RemoteProtocolError, match="too many redirects"):
+                broker_of(Lookup(pool), TOPIC)
+            assert broker_of(Lookup(pool), TOPIC).logical == hosts[1]
+
+
+@pytest.mark.fault(3)
+def test_a_topic_that_is_missing_is_no_reason_to_ask_another_host() -> None:
+    with EmbeddedBroker() as one, EmbeddedBroker() as other:
+        hosts = [broker.service_url.removeprefix("pulsar://") for broker in (one, other)]
+        with ConnectionPool(ClientOptions(f"pulsar://{','.join(hosts)}")) as pool:
+            pool._hosts = list(hosts)
+            with pytest.raises(TopicNotFound):
+                Lookup(pool).partitions(TOPIC)
+            assert pool._hosts == hosts
 
 
 # --- partitions and topics --------------------------------------------------------------------

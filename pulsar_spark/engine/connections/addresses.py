@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pulsar_spark.errors import (
+    BrokerError,
     BrokerUnreachable,
     ConnectError,
     ConnectTimeout,
@@ -163,7 +164,7 @@ def unreachable(errors: Sequence[PulsarError], *, fails_fast: bool) -> PulsarErr
     if fails_fast and all(isinstance(error, unanswered) for error in errors):
         reasons = "; ".join(dict.fromkeys(error.what for error in errors))
         return BrokerUnreachable(reasons, errors[0].remedy or _REACH, broker=errors[0].broker)
-    if len(errors) == 1:
+    if len(errors) == 1 or all(isinstance(error, BrokerError) for error in errors):
         return errors[0]
     reasons = "; ".join(dict.fromkeys(error.what for error in errors))
     # If the failures are permanent, trying the hosts again is useless.

@@ -421,7 +421,8 @@ class ClientConnection:
                 cancelled=lambda: self.closed,
             )
         except ConnectError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ECONNRESET:
+            reset = getattr(error.__cause__, "errno", None) == errno.ECONNRESET
+            if reset and parse_service_url(options.service_url).tls:
                 self._check_scheme(tls=True)
             raise
         self._transport = transport

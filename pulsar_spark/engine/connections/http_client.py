@@ -273,10 +273,11 @@ class HttpClient:
         left = min(request.timeout, request.deadline.remaining())
         request = request._replace(deadline=Deadline(left))
         answer = self._first(request, kept)
-        target = request.target
+        first, target = answer.host, request.target
         followed = 0
         while answer.status in _REDIRECTS:
             if followed == self._options.max_lookup_redirects:
+                self._put_last(first)
                 raise too_many_redirects(followed)
             followed += 1
             host, target = self._redirected(answer, target)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pulsar_spark.engine.authentication.providers import AuthProvider, provider_for
@@ -21,13 +22,19 @@ from pulsar_spark.engine.connections.addresses import (
 from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.connections.tls import warn_of_insecure
+from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.forks import fork_count, used_after_fork
-from pulsar_spark.engine.operations import Operation, run
+from pulsar_spark.engine.operations import Operation, Within, run
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.retry import can_pass
 from pulsar_spark.errors import (
+    AuthenticationError,
+    BrokerError,
     ClosedError,
     ConnectError,
     ConnectionLost,
+    ConnectTimeout,
+    OperationTimeout,
     PulsarError,
     RemoteProtocolError,
     UnsupportedFeature,
@@ -36,6 +43,10 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.lookups.known_brokers import KnownBrokers
+
+
+# A broker can also refuse connections because it has too many.
+_OTHER_HOSTS_MAY_DO = BrokerError, ConnectError, ConnectionLost, RemoteProtocolError
 
 
 class Waiting(Protocol):
@@ -138,19 +149,29 @@ class ConnectionPool(Closing):
                 self._try_last(address.physical)
 
     def _try_last(self, host: str) -> None:
-        """Let the next caller start with another host of the service URL."""
         if host in self._hosts:
             self._hosts.remove(host)
             self._hosts.append(host)
+
+    @contextmanager
+    def asking(self, connection: ClientConnection) -> Iterator[None]:
+        """Let the next caller start with another host if one fails to answer a question now."""
+        try:
+            yield
+        except PulsarError as error:
+            if can_pass(error) or isinstance(error, RemoteProtocolError):
+                with self._lock:
+                    self._try_last(connection.address.physical)
+            raise
 
     def get(self, address: BrokerAddress) -> ClientConnection:
         """Return a connection to a broker; raises ConnectError or the broker's refusal."""
         return self.get_async(address).result()
 
-    def service_operation(self) -> Operation[ClientConnection]:
+    def service_operation(self, deadline: Deadline) -> Operation[ClientConnection]:
         """Return an operation that connects to one of the service URL's hosts, trying all.
 
-        Raises UnsupportedFeature for an http(s) URL.
+        None of them gets the time of the others. Raises UnsupportedFeature for an http(s) URL.
         """
         if self.service_url.web:
             raise UnsupportedFeature(
@@ -164,16 +185,24 @@ class ConnectionPool(Closing):
             if first is not None and first.closed:
                 self._forget_closed()
             hosts = list(self._hosts)
-        for host in hosts:
+        connection: ClientConnection
+        for left, host in zip(range(len(hosts), 0, -1), hosts, strict=True):
+            share = deadline.remaining() / left
             try:
-                address = BrokerAddress(host, host, cluster)
-                connection: ClientConnection = yield self.get_async(address)
-            except (ConnectError, ConnectionLost, RemoteProtocolError) as error:
+                future = self.get_async(BrokerAddress(host, host, cluster))
+                wait = left > 1 and not future.done()
+                connection = yield Within(future, share) if wait else future
+            except AuthenticationError:
+                # The others would not accept the credentials either.
+                raise
+            except OperationTimeout:
+                errors.append(ConnectTimeout(f"{host} did not answer within {share:.2g} s"))
+            except _OTHER_HOSTS_MAY_DO as error:
                 errors.append(error)
-                with self._lock:
-                    self._try_last(host)
-                continue
-            return connection
+            else:
+                return connection
+            with self._lock:
+                self._try_last(host)
         raise unreachable(errors, fails_fast=self.options.fails_fast)
 
     def broker_host(
@@ -224,7 +253,7 @@ class ConnectionPool(Closing):
         """Return a connection to a host of the service URL; raises as `get`."""
         # Each host has its own time to connect and to answer.
         timeout = 2 * self.options.connection_timeout + 1.0
-        return run(lambda _: self.service_operation(), timeout * len(self.service_url.hosts))
+        return run(self.service_operation, timeout * len(self.service_url.hosts))
 
     @property
     def connections(self) -> list[ClientConnection]:

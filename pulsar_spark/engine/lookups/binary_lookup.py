@@ -29,6 +29,7 @@ WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
 """Brokers with this feature return a topic's partitions without creating the topic."""
 
 _LookupType = pb.CommandLookupTopicResponse
+_MAY_HAVE_FAILED = (_LookupType, pb.CommandPartitionedTopicMetadataResponse)
 
 
 class BinaryLookupService(LookupService):
@@ -37,10 +38,17 @@ class BinaryLookupService(LookupService):
     def _broker(
         self, topic: str, deadline: Deadline, listener: str | None
     ) -> Operation[BrokerAddress]:
-        connection = yield from self._pool.service_operation()
+        connection = yield from self._pool.service_operation(deadline)
         if connection.protocol_version < BINARY_LOOKUP:
             # With several brokers, an http:// service URL finds the right one.
             return connection.address
+        with self._pool.asking(connection):
+            return (yield from self._followed(connection, topic, deadline, listener))
+
+    def _followed(
+        self, connection: ClientConnection, topic: str, deadline: Deadline, listener: str | None
+    ) -> Operation[BrokerAddress]:
+        """Ask for a topic's broker, and those that the answers lead to."""
         options = self._pool.options
         authoritative = False
         for _ in range(options.max_lookup_redirects + 1):
@@ -65,8 +73,6 @@ class BinaryLookupService(LookupService):
     def _named_host(
         self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
     ) -> str:
-        if answer.response == _LookupType.Failed:
-            raise connection.refusal(0, answer.message)
         return self._pool.broker_host(
             answer.brokerServiceUrl,
             answer.brokerServiceUrlTls,
@@ -76,7 +82,7 @@ class BinaryLookupService(LookupService):
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that gets a topic's number of partitions."""
-        connection = yield from self._pool.service_operation()
+        connection = yield from self._pool.service_operation(deadline)
         version = connection.protocol_version
         if version < BINARY_LOOKUP:
             return 0
@@ -86,40 +92,38 @@ class BinaryLookupService(LookupService):
             names = yield from self.topics(name.namespace_name, deadline, ANY_DOMAIN)
             if str(name) not in names and str(name.partitioned) not in names:
                 raise TopicNotFound("the topic does not exist")
-        answer: pb.CommandPartitionedTopicMetadataResponse = yield from self._asked(
-            connection,
-            commands.request(
-                pb.CommandPartitionedTopicMetadata,
-                topic=topic,
-                metadata_auto_creation_enabled=create,
-            ),
-            deadline,
-        )
-        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-            raise connection.refusal(0, answer.message)
+        answer: pb.CommandPartitionedTopicMetadataResponse
+        with self._pool.asking(connection):
+            answer = yield from self._asked(
+                connection,
+                commands.request(
+                    pb.CommandPartitionedTopicMetadata,
+                    topic=topic,
+                    metadata_auto_creation_enabled=create,
+                ),
+                deadline,
+            )
         return answer.partitions
 
     def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
         """Return an operation that lists a namespace's topics."""
-        connection = yield from self._pool.service_operation()
-        answer: pb.CommandGetTopicsOfNamespaceResponse = yield from self._asked(
-            connection,
-            commands.request(pb.CommandGetTopicsOfNamespace, namespace=namespace, mode=mode),
-            deadline,
-        )
+        connection = yield from self._pool.service_operation(deadline)
+        command = commands.request(pb.CommandGetTopicsOfNamespace, namespace=namespace, mode=mode)
+        answer: pb.CommandGetTopicsOfNamespaceResponse
+        with self._pool.asking(connection):
+            answer = yield from self._asked(connection, command, deadline)
         return topic_names(answer.topics)
 
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
         """Return an operation that gets a version of a topic's schema, or the latest."""
-        connection = yield from self._pool.service_operation()
+        connection = yield from self._pool.service_operation(deadline)
+        command = commands.request(pb.CommandGetSchema, topic=topic, schema_version=version)
+        answer: pb.CommandGetSchemaResponse
         try:
-            answer: pb.CommandGetSchemaResponse = yield from self._asked(
-                connection,
-                commands.request(pb.CommandGetSchema, topic=topic, schema_version=version),
-                deadline,
-            )
+            with self._pool.asking(connection):
+                answer = yield from self._asked(connection, command, deadline)
         except TopicNotFound:
             # The topic has no schema, or not this version of it.
             return None
@@ -138,6 +142,9 @@ class BinaryLookupService(LookupService):
             if turn is not None:
                 yield turn
             timeout = deadline.attempt(self._pool.options.operation_timeout)
-            return (yield connection.request_async(builder, timeout))
+            answer = yield connection.request_async(builder, timeout)
         finally:
             connection.lookups.give_back(turn)
+        if isinstance(answer, _MAY_HAVE_FAILED) and answer.response == answer.Failed:
+            raise connection.refusal(0, answer.message)
+        return answer

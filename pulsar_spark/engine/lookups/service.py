@@ -10,13 +10,20 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.errors import BrokerError, BrokerUnreachable, InvalidTopicName
+from pulsar_spark.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    InvalidTopicName,
+    TooManyRequests,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of
 
 PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
 ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
+# A topic may have been loaded between two answers.
+_REFUSALS = 3
 
 
 class RegisteredSchema(NamedTuple):
@@ -36,26 +43,25 @@ class LookupService:
         """Return an operation that finds the broker of a topic partition.
 
         Brokers answer about a listener that they do not have as about a topic that is being loaded.
-        So they are asked without it, too: raises BrokerUnreachable if that is answered.
+        So they are asked without it, too: raises BrokerUnreachable if only that is answered.
         """
         listener = self._pool.options.listener_name
-        try:
-            return (yield from self._broker(topic, deadline, listener))
-        except BrokerError as error:
-            if listener is None or not error.retryable:
-                raise
+        for _ in range(_REFUSALS):
+            try:
+                return (yield from self._broker(topic, deadline, listener))
+            except BrokerError as error:
+                # A broker that has too much to do may say so to any question.
+                passes = error.retryable and not isinstance(error, TooManyRequests)
+                if listener is None or not passes:
+                    raise
+                refusal = error
+            # Raises the same if the topic is being loaded.
             yield from self._broker(topic, deadline, None)
-        try:
-            # The topic may have been loaded meanwhile.
-            return (yield from self._broker(topic, deadline, listener))
-        except BrokerError as error:
-            if not error.retryable:
-                raise
-            raise BrokerUnreachable(
-                f"the brokers do not have the listener {listener!r}: {error.what}",
-                "Give a name of the brokers' advertisedListeners as pulsar.client.listenerName, or "
-                "as listener_name of PulsarClient.",
-            ) from error
+        raise BrokerUnreachable(
+            f"the brokers do not have the listener {listener!r}: {refusal.what}",
+            "Give a name of the brokers' advertisedListeners as pulsar.client.listenerName, or as "
+            "listener_name of PulsarClient.",
+        ) from refusal
 
     def _broker(
         self, topic: str, deadline: Deadline, listener: str | None

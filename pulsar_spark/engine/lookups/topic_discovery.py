@@ -226,7 +226,7 @@ def _watch(
     deadline: Deadline,
 ) -> Operation[_Watch | None]:
     """Return an operation that begins a watch, if the broker has such; one attempt."""
-    connection = yield from context.pool.service_operation()
+    connection = yield from context.pool.service_operation(deadline)
     if not connection.supports(_WATCHES):
         return None
     watch = _Watch(connection, on_change)

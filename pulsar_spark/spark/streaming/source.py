@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Look, Probe
 from pulsar_spark.engine.consumers.subscription import (
@@ -52,6 +52,7 @@ from pulsar_spark.spark.streaming.topics import Span, StreamTopics
 from pulsar_spark.spark.value_types import ValueType
 
 logger = get_logger(__name__)
+T = TypeVar("T")
 
 # While brokers report no news, all topic partitions are looked at this often.
 _REST_SECONDS = 10.0
@@ -445,48 +446,23 @@ class StreamSource:
     def _offset(
         self, start: StreamOffset, name: str, spans: Mapping[str, Span], follow: StreamTopics
     ) -> StreamOffset:
-        positions: dict[str, Position] = {}
         firsts = self._firsts({topic: span[:2] for topic, span in spans.items()})
-        for topic, span in spans.items():
-            known = start.positions.get(topic, EARLIEST_POSITION)
-            begin = span.start if known == EARLIEST_POSITION else known
-            if begin != known:
-                firsts.setdefault(topic, begin)
-            if span.start < span.end:
-                positions[topic] = span.end
-            elif topic in start.positions or begin != EARLIEST_POSITION:
-                # A restarted query has to know where a new partition began.
-                positions[topic] = begin
-        left_out = follow.left_out
-        positions.update((topic, start.positions[topic]) for topic in left_out)
+        positions = _reached(start, spans, firsts)
+        positions |= _among(follow.left_out, start.positions)
         first = self._first and start == self._initial
         rests = follow.rests(positions, start.rests, start.positions)
         if positions == start.positions and rests == start.rests and not first:
             self.last = start
             return start
+        ends = _among(positions, {**follow.seen, **_among(follow.left_out, start.ends)})
         offset = StreamOffset(
             name,
             positions,
             starts=start.positions if first else None,
-            published_from={
-                topic: millis
-                for topic, millis in start.published_from.items()
-                if topic in positions
-            },
+            published_from=_among(positions, start.published_from),
             listed=start.listed,
-            ends={
-                topic: end
-                for topic, end in {
-                    **follow.seen,
-                    **{topic: end for topic, end in start.ends.items() if topic in left_out},
-                }.items()
-                if topic in positions and positions[topic] < end
-            },
-            firsts={
-                topic: begin
-                for topic, begin in self.commits.firsts(firsts).items()
-                if topic in positions
-            },
+            ends={topic: end for topic, end in ends.items() if positions[topic] < end},
+            firsts=_among(positions, self.commits.firsts(firsts)),
             rests=rests,
         )
         begins = {
@@ -700,6 +676,28 @@ def _first_start(offset: StreamOffset) -> StreamOffset:
     """Return where a query starts by its first offset, or goes on by a later one."""
     starts = offset.positions if offset.starts is None else offset.starts
     return replace(offset, positions=starts, starts=None, ends={}, rests={})
+
+
+def _reached(
+    start: StreamOffset, spans: Mapping[str, Span], firsts: dict[str, Position]
+) -> dict[str, Position]:
+    """Return where a micro-batch ends; add where topic partitions that are new to it begin."""
+    positions: dict[str, Position] = {}
+    for topic, span in spans.items():
+        known = start.positions.get(topic, EARLIEST_POSITION)
+        begin = span.start if known == EARLIEST_POSITION else known
+        if begin != known:
+            firsts.setdefault(topic, begin)
+        if span.start < span.end:
+            positions[topic] = span.end
+        elif topic in start.positions or begin != EARLIEST_POSITION:
+            # A restarted query has to know where a new partition began.
+            positions[topic] = begin
+    return positions
+
+
+def _among(topics: Collection[str], values: Mapping[str, T]) -> dict[str, T]:
+    return {topic: value for topic, value in values.items() if topic in topics}
 
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
