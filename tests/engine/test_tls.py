@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import AuthenticationTLS, MessageId, PulsarClient
+from pulsar_spark.engine.connections import tls as tls_module
 from pulsar_spark.engine.connections import transport as transport_module
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.connections.tls import tls_context, tls_identity
@@ -514,6 +515,36 @@ def test_files_that_cannot_be_used_are_named_with_their_option(
     for tls, text in cases:
         with pytest.raises(TlsError, match=text):
             tls_context(options_for("pulsar+ssl://h", **tls))
+
+
+@pytest.mark.parametrize("torn", [0, 1, 2, 3])
+@pytest.mark.parametrize("same_kind", [True, False])
+def test_files_that_are_replaced_while_they_are_read_are_read_again(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, torn: int, same_kind: bool
+) -> None:
+    old, _ = authority.client("old")
+    if not same_kind:
+        self_signed(authority.folder)
+        old = str(authority.folder / "own.pem")
+    certificate, key = authority.client()
+    loads: list[str] = []
+
+    class Torn(ssl.SSLContext):
+        """Finds the new key beside the old certificate, the first times."""
+
+        def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = None) -> None:
+            loads.append(certfile)
+            super().load_cert_chain(old if len(loads) <= torn else certfile, keyfile, password)
+
+    monkeypatch.setattr(tls_module, "client_context", lambda: Torn(ssl.PROTOCOL_TLS_CLIENT))
+    with EmbeddedBroker(tls=authority.server(client_authority=authority)) as broker:
+        files = {"certificate_file": certificate, "key_file": key}
+        if torn < 3:
+            connect(broker.service_url, trust_certs_file=authority.file, **files)
+        else:
+            error = refused(broker.service_url, trust_certs_file=authority.file, **files)
+            assert "does not belong" in str(error)
+    assert len(loads) == min(torn + 1, 3)
 
 
 @pytest.mark.fault(96)

@@ -159,7 +159,7 @@ def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
     _read(key, _KEY)
     try:
         with _as_file(certificate) as certificate_path, _as_file(key) as key_path:
-            context.load_cert_chain(certificate_path, key_path, password=_no_password)
+            _load_chain(context, certificate_path, key_path)
     except ssl.SSLError as error:
         if error.reason in _MISMATCHES:
             raise TlsError(
@@ -174,6 +174,20 @@ def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
         raise TlsError(
             f"{_CERTIFICATE} and {_KEY} cannot be read: {error.strerror or error}", _SHIP
         ) from None
+
+
+def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """As `load_cert_chain`, up to three times if the key does not belong to the certificate.
+
+    OpenSSL reads one after the other, even of one file, and both may be replaced in between.
+    """
+    for last in (False, False, True):
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+            return
+        except ssl.SSLError as error:
+            if last or error.reason not in _MISMATCHES:
+                raise
 
 
 def _no_password() -> str:
