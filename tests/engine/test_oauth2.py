@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import socket
 import sys
 import threading
 import time
@@ -407,27 +408,92 @@ def test_passwords_for_other_purposes_are_not_sent(
     assert {heard["Authorization"] for heard in issuer.headers} == {None}
 
 
+BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n"
+
+
 @pytest.mark.fault(50)
-@pytest.mark.parametrize("drips", [True, False])
-def test_a_slow_issuer_is_given_up(
-    issuer: Issuer, auth: OAuth2Auth, drips: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", ["on_token", "on_discovery"])
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize(
+    "begin,drip",
+    [(b"", b""), (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"), (BODY, b""), (BODY, b" ")],
+    ids=["silent", "head drips", "body stops", "body drips"],
+)
+def test_a_slow_issuer_is_given_up_and_nothing_is_left_of_the_attempt(
+    authority: Authority,
+    at: str,
+    tls: bool,
+    begin: bytes,
+    drip: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_TIMEOUT", 0.4)
     released = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "900000")
-        handler.end_headers()
+        handler.wfile.write(begin)
         while not released.wait(0.05):
-            if drips:
-                handler.wfile.write(b" ")
+            handler.wfile.write(drip)
 
-    issuer.on_token = slow
-    started = time.monotonic()
-    refused(auth, IssuerUnreachable, "127.0.0.1")
-    assert time.monotonic() - started < 20
+    with Issuer(authority if tls else None) as issuer:
+        setattr(issuer, at, slow)
+        auth = made(issuer, authority)
+        started = time.monotonic()
+        refused(auth, IssuerUnreachable, "127.0.0.1")
+        assert time.monotonic() - started < 20
+        # While the issuer still drips.
+        wait_until(lambda: not asking(issuer.url), "the end of the thread")
+        released.set()
+
+
+def asking(url: str) -> list[threading.Thread]:
+    name = f"pulsar-oauth2-{url.rpartition('/')[2]}"
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+@pytest.fixture
+def drip() -> Iterator[Answer]:
+    """An answer without end, byte by byte."""
+    released = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        while not released.wait(0.05):
+            handler.wfile.write(b"a")
+
+    yield answer
     released.set()
+
+
+@pytest.mark.fault(50)
+def test_an_attempt_that_connects_only_after_it_was_given_up_ends(
+    drip: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT", 0.4)
+    given_up = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def late(*args: Any, **more: Any) -> Any:
+        if threading.current_thread().name.startswith("pulsar-oauth2-"):
+            given_up.wait(60)
+        return resolve(*args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    with Issuer(None) as issuer:
+        issuer.on_discovery = drip
+        refused(made(issuer, None), IssuerUnreachable, "within")
+        given_up.set()
+        wait_until(lambda: not asking(issuer.url), "the end of the thread")
+
+
+@pytest.mark.fault(50)
+def test_nothing_is_left_of_an_attempt_through_a_slow_proxy(
+    proxy: Issuer, drip: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT", 0.4)
+    proxy.on_connect = drip
+    url = "https://issuer.invalid"
+    refused(OAuth2Auth(OAuth2Options(url, private_key=KEY)), IssuerUnreachable, "within")
+    wait_until(lambda: not asking(url), "the end of the thread")
 
 
 @pytest.mark.fault(50)

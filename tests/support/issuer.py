@@ -34,7 +34,7 @@ def say(status: int, body: object, **headers: str) -> Answer:
 class Issuer:
     """Issues token-1, token-2, … unless `on_token` or `on_discovery` say otherwise.
 
-    As a proxy it opens no connections.
+    As a proxy it opens no connections, and says so unless `on_connect` does otherwise.
     """
 
     def __init__(self, authority: Authority | None, **certificate: Any) -> None:
@@ -44,6 +44,7 @@ class Issuer:
         self.expires_in: object = 3600
         self.on_token: Answer | None = None
         self.on_discovery: Answer | None = None
+        self.on_connect: Answer | None = None
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -67,7 +68,7 @@ class Issuer:
             def do_CONNECT(self) -> None:
                 issuer.paths.append(self.path)
                 issuer.headers.append(self.headers)
-                say(403, {})(self)
+                (issuer.on_connect or say(403, {}))(self)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -8,9 +8,11 @@ reach another host. Answers are not decompressed: a few bytes can decompress to 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import ipaddress
 import json
+import socket
 import ssl
 import threading
 import time
@@ -165,18 +167,21 @@ class OAuth2Auth:
         # On a busy machine the first import takes seconds, which are not the issuer's.
         _import_packages()
         host = _host(self._options.issuer_url)
-        fetch = partial(self._fetch, Deadline(_TIMEOUT))
+        sockets = _Sockets()
+        fetch = partial(self._fetch, Deadline(_TIMEOUT), sockets)
         try:
             # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would
             # never exceed one.
             return call_apart(fetch, _TIMEOUT + 0.1, f"pulsar-oauth2-{host}")
         except FutureTimeout:
             raise _too_slow(host) from None
+        finally:
+            sockets.end()
 
-    def _fetch(self, deadline: Deadline) -> tuple[bytes, float]:
+    def _fetch(self, deadline: Deadline, sockets: _Sockets) -> tuple[bytes, float]:
         """Return a new token and its lifetime in seconds."""
         client, secret = self._client()
-        with _session(self._options, client, secret, deadline) as session:
+        with _session(self._options, client, secret, deadline, sockets) as session:
             endpoint = self._endpoint(session, deadline, secret)
             wanted = {"audience": self._options.audience} if self._options.audience else {}
             answer = _asked(
@@ -297,10 +302,51 @@ def _import_packages() -> None:
         ) from None
 
 
-def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
+class _Sockets:
+    """The sockets of one attempt, by which another thread ends it: that wakes who reads them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._sockets: list[socket.socket] = []
+        self._ended = False
+
+    def noted(self, kind: Any) -> Any:
+        """Return a class of urllib3's connections as `kind`, which `end` ends."""
+
+        def connect(connection: Any) -> socket.socket:
+            sock: socket.socket = kind._new_conn(connection)
+            self._add(sock)
+            return sock
+
+        return type(kind.__name__, (kind,), {"_new_conn": connect})
+
+    def _add(self, sock: socket.socket) -> None:
+        # TLS takes the socket itself over, and its owner closes it at any time.
+        copy = sock.dup()
+        with self._lock:
+            self._sockets.append(copy)
+            ended = self._ended
+        if ended:
+            self.end()
+
+    def end(self) -> None:
+        """End all connections, and those that are made from now on."""
+        with self._lock:
+            self._ended = True
+            sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            # The other side may have ended it.
+            with sock, contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+def _session(
+    options: OAuth2Options, client: str, secret: str, deadline: Deadline, sockets: _Sockets
+) -> Any:
     """Return a session that verifies certificates, follows no redirects and limits answers.
 
-    Raises TlsError.
+    It uses `sockets`. Raises TlsError.
     """
     from authlib.integrations.requests_client import OAuth2Session
     from requests.adapters import HTTPAdapter
@@ -318,6 +364,11 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
 
         def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
             return super().proxy_manager_for(proxy, ssl_context=context, **more)
+
+        def get_connection_with_tls_context(self, *args: Any, **more: Any) -> Any:
+            pool: Any = super().get_connection_with_tls_context(*args, **more)
+            pool.ConnectionCls = sockets.noted(type(pool).ConnectionCls)
+            return pool
 
         def send(self, request: Any, *args: Any, **more: Any) -> requests.Response:
             _check_url("issuerUrl", request.url)
