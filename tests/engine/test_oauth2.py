@@ -141,6 +141,65 @@ def test_a_token_is_kept_and_renewed_before_it_expires(
     assert auth.auth_data() == b"token-4"
 
 
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("lifetime", [10, 100, 1000])
+def test_a_token_is_used_until_it_expires_while_the_issuer_cannot_be_asked(
+    issuer: Issuer,
+    auth: OAuth2Auth,
+    clock: list[float],
+    lifetime: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    issuer.expires_in = lifetime
+    start = clock[0]
+    assert auth.auth_data() == b"token-1"
+    issuer.on_token = say(503, {})
+    margin = min(60, lifetime // 10)
+    clock[0] = start + lifetime - margin
+    for _ in range(margin * 10):
+        assert auth.auth_data() == b"token-1"
+        clock[0] += 0.09
+    # The issuer hears of it at intervals, and so does the log.
+    attempts = len(issuer.asked) - 1
+    assert 1 <= attempts <= 1 + margin / 5
+    assert len(caplog.messages) == attempts
+    assert "status 503" in caplog.text
+    clock[0] = start + lifetime
+    refused(auth, IssuerUnreachable, "status 503")
+    issuer.on_token = None
+    assert auth.auth_data() == f"token-{len(issuer.asked)}".encode() != b"token-1"
+
+
+def test_an_issuer_that_can_be_asked_again_replaces_the_token_that_was_kept(
+    issuer: Issuer, auth: OAuth2Auth, clock: list[float]
+) -> None:
+    issuer.expires_in = 100
+    auth.auth_data()
+    issuer.on_token = say(503, {})
+    clock[0] += 91
+    assert auth.auth_data() == b"token-1"
+    issuer.on_token = None
+    clock[0] += 4.9
+    assert auth.auth_data() == b"token-1"
+    clock[0] += 0.2
+    assert auth.auth_data() == b"token-3"
+
+
+@pytest.mark.fault(48, 50)
+def test_neither_a_refused_token_nor_that_of_a_refused_client_is_kept(
+    issuer: Issuer, auth: OAuth2Auth, clock: list[float]
+) -> None:
+    issuer.expires_in = 100
+    auth.auth_data()
+    clock[0] += 91
+    issuer.on_token = say(401, {"error": "invalid_client"})
+    refused(auth, AuthenticationError, "invalid_client")
+    issuer.on_token = say(503, {})
+    assert auth.auth_data() == b"token-1"
+    assert auth.refused(b"token-1")
+    refused(auth, IssuerUnreachable, "status 503")
+
+
 @pytest.mark.fault(48)
 def test_a_refused_token_is_replaced_once_and_not_too_often(
     issuer: Issuer, auth: OAuth2Auth, clock: list[float]

@@ -35,10 +35,13 @@ from pulsar_spark.errors import (
     TlsError,
     holds_secret,
 )
+from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.validation import is_unicode
 
 if TYPE_CHECKING:
     import requests
+
+logger = get_logger(__name__)
 
 _WELL_KNOWN = "/.well-known/openid-configuration"
 _TIMEOUT = 8.0
@@ -53,7 +56,8 @@ _MARGIN = 60.0
 _PAUSE = 5.0
 """A token that is refused is replaced no sooner after it was asked for, in seconds.
 
-A broker that takes no token at all must not make its clients besiege the issuer.
+A broker that takes no token at all must not make its clients besiege the issuer. Nor is an issuer
+that cannot be asked tried again sooner, while there is a token that has not expired.
 """
 
 _CREDENTIALS = (
@@ -101,7 +105,7 @@ class OAuth2Auth:
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._token = b""
-        self._asked_at = self._renew_at = 0.0
+        self._asked_at = self._renew_at = self._expires_at = 0.0
         self._failure: PulsarError | None = None
 
     def __repr__(self) -> str:
@@ -123,15 +127,25 @@ class OAuth2Auth:
                 if self._failure is not None and self._failure is not known:
                     # While this thread waited: each waiting for a time-out of its own takes long.
                     raise self._failure.with_context()
-                asked = time.monotonic()
-                try:
-                    self._token, lifetime = self._fetch_in_time()
-                except PulsarError as error:
-                    self._failure = error.with_context()
-                    raise
-                self._asked_at = asked
-                self._renew_at = asked + lifetime - min(_MARGIN, lifetime / 10)
+                self._renew()
             return self._token
+
+    def _renew(self) -> None:
+        """Replace the token, or keep one that has not expired if the issuer cannot be asked now."""
+        asked = time.monotonic()
+        try:
+            self._token, lifetime = self._fetch_in_time()
+        except PulsarError as error:
+            left = self._expires_at - time.monotonic()
+            if error.retryable and left > 0:
+                logger.warning("the OAuth2 token expires in %.0f s: %s", left, error)
+                self._renew_at = time.monotonic() + min(_PAUSE, left)
+                return
+            self._failure = error.with_context()
+            raise
+        self._asked_at = asked
+        self._expires_at = asked + lifetime
+        self._renew_at = self._expires_at - min(_MARGIN, lifetime / 10)
 
     def refused(self, token: bytes) -> bool:
         """Drop a token that a broker did not take; whether `auth_data` has another one now.
@@ -140,6 +154,7 @@ class OAuth2Auth:
         """
         with self._lock:
             if token == self._token:
+                self._expires_at = 0.0
                 self._renew_at = min(self._renew_at, self._asked_at + _PAUSE)
             return token != self._token or time.monotonic() >= self._renew_at
 
