@@ -280,7 +280,9 @@ def test_credentials_go_to_no_redirect(issuer: Issuer, auth: OAuth2Auth, status:
             "status 401, invalid_client",
         ),
         (say(400, {"error": SECRET}), AuthenticationError, r"\(status 400\)"),
-        (say(200, b"<html>"), AuthenticationError, "not JSON"),
+        (say(200, b"<html>"), IssuerUnreachable, "not JSON.*maintenance"),
+        (say(200, b""), IssuerUnreachable, "not JSON"),
+        (say(200, b"[" * 500_000), IssuerUnreachable, "not JSON"),
         (say(200, [1]), AuthenticationError, "127.0.0.1"),
         (say(200, {}), AuthenticationError, "no access_token"),
         (say(200, {"access_token": 5}), AuthenticationError, "no access_token"),
@@ -308,6 +310,19 @@ def test_an_address_that_is_not_an_issuers_is_named_as_such(
 ) -> None:
     issuer.on_discovery = answer
     refused(auth, AuthenticationError, r"publishes no .*openid-configuration.*Check issuerUrl")
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("at", ["on_token", "on_discovery"])
+def test_a_page_of_an_issuer_that_gave_a_token_before_passes(
+    issuer: Issuer, auth: OAuth2Auth, at: str
+) -> None:
+    issuer.expires_in = 0
+    auth.auth_data()
+    setattr(issuer, at, say(200, b"<html>We are back soon"))
+    refused(auth, IssuerUnreachable, "not JSON.*maintenance")
+    setattr(issuer, at, None)
+    assert auth.auth_data()
 
 
 @pytest.mark.fault(50)

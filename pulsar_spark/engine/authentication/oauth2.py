@@ -231,6 +231,8 @@ class OAuth2Auth:
             ).json(),
             _NO_METADATA,
             _ISSUER,
+            # If it gave a token before, the URL is right.
+            passes=bool(self._token),
         )
         endpoint = metadata.get("token_endpoint")
         if not isinstance(endpoint, str):
@@ -442,6 +444,14 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
         raise AuthenticationError(
             f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
         )
+    try:
+        response.json()
+    except (ValueError, RecursionError):
+        raise _NotJsonError from None
+
+
+class _NotJsonError(Exception):
+    """A successful answer is not JSON."""
 
 
 def _read(response: requests.Response) -> bytes:
@@ -488,10 +498,12 @@ def _asked(
     ask: Any,
     unfit: str = "answers with something that is not JSON of a token",
     remedy: str = _CREDENTIALS,
+    *,
+    passes: bool = True,
 ) -> dict[str, Any]:
     """Return the JSON object of an answer; raises only errors of this package.
 
-    `unfit` and `remedy` are for an answer that is none.
+    `unfit` and `remedy` are for an answer that is none. It `passes` if it is not even JSON.
     """
     import requests
     from authlib.integrations.base_client.errors import OAuthError
@@ -504,12 +516,18 @@ def _asked(
             f"the certificate of {_host(url)} is not accepted ({why})",
             "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
         ) from None
+    except _NotJsonError:
+        if passes:
+            raise IssuerUnreachable(
+                f"the OAuth2 issuer {_host(url)} answers with something that is not JSON",
+                "It may be a page for the time of maintenance: try again later.",
+            ) from None
+        what = unfit
     except OAuthError:
         what = "refuses to give a token"
     except (ValueError, TypeError, OverflowError) as error:
         what = unfit
-        is_json = isinstance(error, requests.exceptions.JSONDecodeError)
-        if isinstance(error, requests.exceptions.RequestException) and not is_json:
+        if isinstance(error, requests.exceptions.RequestException):
             # A proxy's URL in the environment, of a kind that requests does not know.
             what = f"cannot be asked ({type(error).__name__}; is HTTPS_PROXY right?)"
             remedy = _REACH
