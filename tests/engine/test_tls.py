@@ -201,6 +201,23 @@ def test_an_sni_proxy_gets_the_brokers_name(authority: Authority) -> None:
             pool.service()
 
 
+def test_lookups_by_rest_go_past_an_sni_proxy_as_those_of_javas_client(
+    authority: Authority,
+) -> None:
+    tls = TlsOptions(trust_certs_file=authority.file)
+    with (
+        EmbeddedBroker(tls=authority.server(), rest=True) as broker,
+        SniProxy(broker.port) as proxy,
+    ):
+        broker.create_topic("t")
+        options = ClientOptions(broker.admin_url, tls=tls, proxy_service_url=proxy.url)
+        with ClientContext(options) as context:
+            assert context.lookup.partitions("t") == 0
+            assert not proxy.hellos
+            assert not connection_of(context.lookup, "t").closed
+            assert len(proxy.hellos) == 1
+
+
 @pytest.mark.fault(1)
 def test_a_proxy_that_is_not_there_is_named() -> None:
     (port,) = free_ports(1)

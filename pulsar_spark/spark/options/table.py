@@ -154,8 +154,8 @@ _CONNECT: tuple[Option, ...] = (
         "proxyServiceUrl",
         text,
         "Address of an SNI proxy, such as Apache Traffic Server, as `pulsar+ssl://host:4443`; all "
-        "connections to brokers go there. Set the address of a Pulsar proxy as `service.url` "
-        "instead.",
+        "connections to brokers go there, but not lookups with an `https://` service URL. Set the "
+        "address of a Pulsar proxy as `service.url` instead.",
     ),
     _client(
         "proxyProtocol",
