@@ -12,6 +12,7 @@ from typing import Any
 from pulsar_spark.client import authentication, consumer_policies, enums, loggers, message
 from pulsar_spark.engine.options import check_range
 from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.validation import is_unicode
 
 TIME = (int, float)
 
@@ -79,6 +80,8 @@ def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) ->
             setattr(checked, name, enums.choice(kinds[0], given[name], name))
         else:
             check_type(kinds, given[name], name)
+        if dict in kinds:
+            check_texts(given[name] or {}, name)
         if name in _RANGES and given[name] is not None:
             check_range(name, given[name], *_RANGES[name])
     return checked
@@ -95,6 +98,17 @@ def check_type(kinds: Any, value: object, name: str) -> None:
         raise OptionError(
             f"{name} is a value of the type {type(value).__name__}, it must be {names}"
         )
+
+
+def check_texts(pairs: object, name: str) -> None:
+    """Raise OptionError unless this is a dict of texts that UTF-8 can express."""
+    check_type(dict, pairs, name)
+    assert isinstance(pairs, dict)
+    for pair in pairs.items():
+        if not all(map(is_unicode, pair)):
+            raise OptionError(
+                f"{name} has {pair!r}", "Keys and values are text that UTF-8 can express."
+            )
 
 
 def check_event_listener(listener: object) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from pulsar_spark.client.arguments import publish_time, seconds
+from pulsar_spark.client.arguments import check_texts, publish_time, seconds
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
@@ -370,6 +370,7 @@ class PulsarConsumer(Closing):
             raise OptionError(
                 "the consumer has no retry topic", "Subscribe with enable_retry=True."
             )
+        check_texts(properties or {}, "properties")
         consumer, message_id = self._find(message)
         stored: Future[None] = Future()
 

@@ -33,6 +33,7 @@ from pulsar_spark.errors import (
     OptionError,
     ProducerQueueFull,
     PulsarError,
+    WrongType,
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -204,7 +205,7 @@ class PulsarProducer(Closing):
                 complete(full, None)
                 return
             self._send(message, complete, partition, txn)
-        except OptionError:
+        except (OptionError, WrongType):
             raise
         except PulsarError as error:
             complete(error, None)

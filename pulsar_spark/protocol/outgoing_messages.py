@@ -86,8 +86,7 @@ def encode_fields(message: MessageFields) -> tuple[bytes | None, bytes]:
         if not message.has_fields:
             return key, b""
         metadata = pb.MessageMetadata()
-        for name, value in (pair for pair in message.properties if pair[0] not in BROKERS_OWN):
-            metadata.properties.add(key=name, value=value)
+        _add_properties(metadata, message.properties)
         if message.event_time:
             _check_long(message.event_time, "time in milliseconds")
             metadata.event_time = message.event_time
@@ -114,6 +113,15 @@ def encode_fields(message: MessageFields) -> tuple[bytes | None, bytes]:
             f"a message's key, property, time or id cannot be sent: {error}",
             "Keys and properties are text that UTF-8 can express, times and ids are not negative.",
         ) from None
+
+
+def _add_properties(metadata: pb.MessageMetadata, properties: Sequence[tuple[str, str]]) -> None:
+    for name, value in properties:
+        # protobuf would leave it out, and nobody could read the message.
+        if None in (name, value):
+            raise TypeError(f"the property {name!r} is {value!r}")
+        if name not in BROKERS_OWN:
+            metadata.properties.add(key=name, value=value)
 
 
 def _check_long(value: int, what: str) -> None:

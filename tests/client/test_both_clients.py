@@ -171,6 +171,21 @@ def test_an_argument_of_a_wrong_type_is_a_value_error_where_it_is_one_there() ->
     assert checked > 90
 
 
+@pytest.mark.parametrize("properties", [{"a": None}, {None: "a"}], ids=str)
+def test_a_property_that_is_none_is_refused_at_once(
+    module: Any, client: Any, properties: Any
+) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(TypeError):
+        producer.send(b"x", properties=properties)
+    with pytest.raises(TypeError):
+        producer.send_async(b"x", None, properties=properties)
+    with pytest.raises((TypeError, ValueError)):
+        client.create_producer("t", properties=properties)
+    with pytest.raises((TypeError, ValueError)):
+        client.subscribe("t", "s", properties=properties)
+
+
 @pytest.mark.parametrize("sequence_id", [-1, 2**63])
 def test_a_sequence_id_out_of_range_is_refused(client: Any, sequence_id: int) -> None:
     producer = client.create_producer("t")

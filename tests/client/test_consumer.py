@@ -610,6 +610,10 @@ def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topi
         {"consumer_type": ConsumerType.Shared, "is_read_compacted": True},
         {"negative_ack_redelivery_delay_ms": -1},
         {"consumer_type": "Shared"},
+        {"properties": {"a": None}},
+        {"properties": {1: "a"}},
+        {"subscription_properties": {"a": None}},
+        {"subscription_properties": {"a": "\ud800"}},
     )
     for change in wrong:
         with pytest.raises(ValueError):
@@ -823,6 +827,21 @@ def test_a_retry_topic_may_have_a_short_name(client: PulsarClient, topic: str) -
     ) as consumer:
         consumer.reconsume_later(consumer.receive(RECEIVE_MS), 1)
         assert consumer.receive(RECEIVE_MS).topic_name() == "persistent://public/default/again"
+
+
+@pytest.mark.parametrize("properties", [{"why": None}, {None: "x"}, {"why": 1}, [("a", "b")]])
+def test_a_message_stays_whose_retry_would_have_impossible_properties(
+    client: PulsarClient, topic: str, properties: Any
+) -> None:
+    send(client, topic, 1)
+    with client.subscribe(
+        topic, "s", ConsumerType.Shared, initial_position=EARLIEST, enable_retry=True
+    ) as consumer:
+        message = consumer.receive(RECEIVE_MS)
+        with pytest.raises(OptionError, match="properties"):
+            consumer.reconsume_later(message, 1, properties)
+        consumer.reconsume_later(message, 1, {"why": "later"})
+        assert consumer.receive(RECEIVE_MS).properties()["why"] == "later"
 
 
 def threads_named(name: str) -> int:

@@ -19,6 +19,7 @@ from pulsar_spark.errors import (
     ProducerQueueFull,
     PulsarError,
     TopicTerminated,
+    WrongType,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
@@ -231,6 +232,23 @@ def test_a_message_that_utf8_cannot_express_is_refused(client: PulsarClient) -> 
     producer.send_async(b"x", outcomes, properties={"a": "\ud800"})
     producer.flush()
     assert outcomes.results == [Result.InvalidMessage]
+
+
+@pytest.mark.parametrize("properties", [{"a": None}, {None: "a"}, {"a": 1}], ids=str)
+def test_a_property_that_is_no_text_is_refused_at_once(
+    script: TopicScript, client: PulsarClient, properties: Any
+) -> None:
+    producer = client.create_producer("t", batching_enabled=True)
+    outcomes = Outcomes()
+    producer.send_async(b"mate", outcomes)
+    with pytest.raises(WrongType):
+        producer.send_async(b"x", outcomes, properties=properties)
+    with pytest.raises(WrongType):
+        producer.send(b"x", properties=properties)
+    with pytest.raises(OptionError, match="properties"):
+        client.create_producer("t", properties=properties)
+    producer.flush()
+    assert outcomes.results == [Result.Ok]
 
 
 def test_a_router_must_choose_a_partition_that_is_there() -> None:

@@ -89,6 +89,8 @@ def test_a_message_without_fields_has_none() -> None:
         ({"event_time": 2**64}, InvalidRow),
         ({"deliver_at": 2**63}, InvalidRow),
         ({"properties": [("a", 1)]}, WrongType),
+        ({"properties": [("a", None)]}, WrongType),
+        ({"properties": [(None, "a")]}, WrongType),
         ({"key": b"k"}, WrongType),
         ({"event_time": "1"}, WrongType),
     ],
