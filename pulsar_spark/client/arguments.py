@@ -111,6 +111,19 @@ def check_texts(pairs: object, name: str) -> None:
             )
 
 
+def long_values(pairs: object, name: str) -> dict[str, int]:
+    """Return a copy of texts with numbers, as brokers can keep them; raises OptionError."""
+    check_type(Mapping, pairs, name)
+    assert isinstance(pairs, Mapping)
+    for key, value in pairs.items():
+        named = f"{key!r} of {name}"
+        if not is_unicode(key):
+            raise OptionError(f"{named} is not text that UTF-8 can express")
+        check_type(int, value, named)
+        check_range(named, value, -(2**63), 2**63 - 1)
+    return dict(pairs)
+
+
 def check_event_listener(listener: object) -> None:
     """Raise OptionError for an object that no event could be told to; one method is enough."""
     if not any(hasattr(listener, f"became_{state}") for state in ("active", "inactive")):

@@ -547,23 +547,26 @@ class PulsarClient(Closing):
         """Return steps that close consumers, producers and readers, then what they share.
 
         If it `flushes`, the caller's thread waits for the messages of producers; if it `waits`, for
-        the threads of the client.
+        the threads of the client. An error of one keeps no other open.
         """
         with self._lock:
             made = [one for kind in self._made.values() for one in kind]
+        failed: Exception | None = None
         try:
             for one in made:
-                if not isinstance(one, PulsarProducer):
-                    yield from one._closing()
-                elif flushes:
-                    _close_logged(one)
-                else:
-                    yield from one._aborting()
+                try:
+                    yield from _closing(one, flushes=flushes)
+                except Interrupted:
+                    raise
+                except Exception as error:
+                    failed = failed or error
         except BaseException:
             # What is left leaves as well, without waiting for messages that have no receipt.
             yield from self._ending(waits=waits)
             raise
         self._release(waits=waits)
+        if failed is not None:
+            raise failed
 
     def _release(self, *, waits: bool) -> None:
         """End what is shared; unless it `waits`, its threads end by themselves."""
@@ -618,6 +621,15 @@ class PulsarClient(Closing):
             values,
             retries=retry,
         )
+
+
+def _closing(one: _Made, *, flushes: bool) -> Steps[None]:
+    if not isinstance(one, PulsarProducer):
+        yield from one._closing()
+    elif flushes:
+        _close_logged(one)
+    else:
+        yield from one._aborting()
 
 
 def _close_logged(producer: PulsarProducer) -> None:

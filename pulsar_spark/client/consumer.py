@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from pulsar_spark.client.arguments import check_texts, publish_time, seconds
+from pulsar_spark.client.arguments import check_texts, long_values, publish_time, seconds
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
@@ -262,6 +262,8 @@ class PulsarConsumer(Closing):
     ) -> None:
         """Acknowledge one message; nothing happens if its topic is gone from among several.
 
+        Nothing happens either for an id that names no message, as `earliest`, `latest` and the last
+        one of an empty topic.
         Acknowledgements are sent together, after 100 ms at the latest. With receipts, this waits
         for the broker's confirmation, and raises its error. With `properties` it is sent at once;
         of a batch, they go with the last message. Brokers keep those of cumulative ones only.
@@ -278,7 +280,8 @@ class PulsarConsumer(Closing):
     ) -> Future[Any] | None:
         """As `acknowledge`, without waiting: return the future of its receipt, if there is one."""
         consumer, message_id = self._find(message)
-        return None if consumer is None else consumer.acknowledge(message_id, properties)
+        noted = long_values(properties, "properties") if properties else None
+        return None if consumer is None else consumer.acknowledge(message_id, noted)
 
     def acknowledge_cumulative(
         self,
@@ -303,7 +306,8 @@ class PulsarConsumer(Closing):
         """As `acknowledge_cumulative` and `_begin_acknowledge`."""
         self._check_cumulative()
         consumer, message_id = self._find(message)
-        return None if consumer is None else consumer.acknowledge_upto(message_id, properties)
+        noted = long_values(properties, "properties") if properties else None
+        return None if consumer is None else consumer.acknowledge_upto(message_id, noted)
 
     def _check_cumulative(self) -> None:
         if self._options.shared:
@@ -327,7 +331,7 @@ class PulsarConsumer(Closing):
             raise OptionError("txn is not a Transaction of this package")
         if properties:
             raise OptionError("an acknowledgement in a transaction has no properties")
-        if consumer is None:
+        if consumer is None or not message_id.names_message:
             return
         txn.engine.add_subscription(consumer.topic, self._options.subscription)
         under_way = txn.engine.begin_operation()

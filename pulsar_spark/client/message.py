@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from functools import total_ordering
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ from pulsar_spark.protocol.validation import as_text
 class MessageId:
     """Where a message is stored. Ids of one topic partition are ordered as its messages are.
 
-    `earliest` and `latest` stand for the ends of a topic.
+    `earliest` and `latest` stand for the ends of a topic. Raises InvalidMessageId for numbers that
+    no id can have.
     """
 
     __slots__ = ("_id", "_topic")
@@ -30,7 +32,14 @@ class MessageId:
     def __init__(
         self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1
     ) -> None:
+        given = ledger_id, entry_id, partition, batch_index
+        try:
+            ledger_id, entry_id, partition, batch_index = map(operator.index, given)
+        except TypeError:
+            raise InvalidMessageId(f"{given} are not the whole numbers of a message id") from None
         self._id = wire.MessageIdAdv(ledger_id, entry_id, partition, batch_index)
+        # Refuses numbers that are out of range.
+        self._id.to_pb()
         self._topic: str | None = None
 
     @classmethod

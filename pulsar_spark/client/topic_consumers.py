@@ -174,11 +174,21 @@ class TopicConsumers:
     def closing(self) -> Steps[None]:
         """Return steps that send pending acknowledgements, leave the brokers, stop the discovery.
 
-        They wait for the brokers' answers, but not for long.
+        They wait for the brokers' answers, but not for long. All leave before an error of one is
+        raised.
         """
         with self._lock:
             self._closed = True
             discovery = self._discovery
         if discovery is not None:
             discovery.close()
-        yield from settled([consumer.close() for consumer in self], _CLOSE_SECONDS)
+        answers: list[Future[Any] | None] = []
+        failed: Exception | None = None
+        for consumer in self:
+            try:
+                answers.append(consumer.close())
+            except Exception as error:
+                failed = failed or error
+        yield from settled(answers, _CLOSE_SECONDS)
+        if failed is not None:
+            raise failed

@@ -58,6 +58,11 @@ class MessageIdAdv:
     first_chunk: MessageIdAdv | None = None
     cluster: int | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def names_message(self) -> bool:
+        """Whether it can be a message's: EARLIEST, LATEST, an empty topic's last id cannot."""
+        return self.ledger_id >= 0 and 0 <= self.entry_id < _MAX_LONG
+
     @classmethod
     def from_pb(cls, data: pb.MessageIdData) -> MessageIdAdv:
         """Convert a MessageIdData, without acknowledgement bits."""
@@ -121,8 +126,9 @@ class MessageIdAdv:
                 "Give what MessageId.serialize() returned, or the __messageId column.",
             )
         message_id = cls.from_pb(parsed)
-        if message_id.ledger_id < -1 or message_id.entry_id < -1:
-            raise InvalidMessageId(f"{message_id} has a negative ledger or entry")
+        for each in (message_id, message_id.first_chunk or message_id):
+            if each.ledger_id < -1 or each.entry_id < -1:
+                raise InvalidMessageId(f"{each} has a negative ledger or entry")
         return message_id
 
     @classmethod

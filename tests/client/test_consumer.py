@@ -59,7 +59,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.message_id import MessageIdAdv, as_signed
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.unreadable import BAD_BATCH, BAD_CODEC, UNREADABLE
 from tests.engine.topics import add_interleaved, add_plain, chunks_of, stored_entry
@@ -637,6 +637,97 @@ def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topi
                 Message(ReceivedEntry(pb.MessageMetadata(), b""), -1, MessageValues(BytesSchema())),
                 5,
             )
+
+
+@pytest.mark.parametrize("receipts", [False, True])
+def test_an_id_that_names_no_message_acknowledges_and_harms_nothing(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, receipts: bool
+) -> None:
+    consumer = client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=1,
+        ack_receipt_enabled=receipts,
+    )
+    none = [
+        consumer.get_last_message_id(),
+        MessageId.earliest,
+        MessageId.latest,
+        MessageId(-1, 5, -1),
+        MessageId(-1, -1, 5),
+        MessageId(-1, -1, -1, 3),
+    ]
+    for each in none:
+        consumer.acknowledge(each)
+        consumer.negative_acknowledge(each)
+        with client.new_transaction() as txn:
+            consumer.acknowledge(each, txn=txn)
+    assert broker.faults.seen("ACK") == 0
+    send(client, topic, 5)
+    messages = [consumer.receive(RECEIVE_MS) for _ in range(5)]
+    consumer.negative_acknowledge(messages[0])
+    assert consumer.receive(RECEIVE_MS).message_id() == messages[0].message_id()
+    for message in messages:
+        consumer.acknowledge(message)
+    consumer.close()
+    with client.subscribe(topic, "s") as another:
+        assert backlog(another) == 0
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize(
+    "properties",
+    [*({"a": each} for each in (None, "x", 1.5, True, 2**63, -(2**63) - 1)), {5: 1}, {"\ud800": 1}],
+    ids=str,
+)
+def test_impossible_properties_of_an_acknowledgement_are_refused_and_harm_nothing(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, properties: Any, cumulative: bool
+) -> None:
+    send(client, topic, 2)
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        acknowledge = consumer.acknowledge_cumulative if cumulative else consumer.acknowledge
+        for _ in range(2):
+            message = consumer.receive(RECEIVE_MS)
+            with pytest.raises(OptionError, match="properties"):
+                acknowledge(message, properties=properties)
+            acknowledge(message, properties={"low": -(2**63), "high": 2**63 - 1})
+        wait_until(lambda: backlog(consumer) == 0, "they are not acknowledged")
+    told = broker.faults.log("ACK")[-1].body.properties
+    assert {each.key: as_signed(each.value) for each in told} == {
+        "low": -(2**63),
+        "high": 2**63 - 1,
+    }
+
+
+def test_a_consumer_that_cannot_be_closed_keeps_nothing_else_open(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = broker.create_topic("parts", partitions=3)
+    send(client, parts, 3)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    consumers = [
+        client.subscribe(parts, name, initial_position=EARLIEST) for name in ("s1", "s2", "s3")
+    ]
+    for consumer in consumers:
+        for _ in range(3):
+            consumer.acknowledge(consumer.receive(RECEIVE_MS))
+    for _ in range(5):
+        producer.send_async(b"x", None)
+    (broken,) = (each for each in consumers[1]._consumers if each.partition == 1)
+
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(broken._outstanding, "close", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        client.close()
+    wait_until(lambda: not broker.connections, "it is still connected")
+    assert broker.stats(topic).messages_in == 5
+    views = [broker.subscriptions(f"{parts}-partition-{number}") for number in range(3)]
+    assert [sum(view[name].backlog for view in views) for name in ("s1", "s2", "s3")] == [0, 1, 0]
 
 
 def test_of_several_topics_only_one_has_a_last_message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pulsar_spark.client.message import Message, MessageId
@@ -82,3 +83,27 @@ def test_ids_survive_bytes() -> None:
     assert str(found) == repr(found) == "(1,2,3,4)"
     with pytest.raises(InvalidMessageId):
         MessageId.deserialize(b"\xff")
+    lost = pb.MessageIdData(ledgerId=1, entryId=2)
+    lost.first_chunk_message_id.ledgerId, lost.first_chunk_message_id.entryId = 2**64 - 5, 1
+    with pytest.raises(InvalidMessageId, match="-5"):
+        MessageId.deserialize(lost.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        *({"ledger_id": each} for each in ("12", 12.0, None, -2, 2**63, 2**64)),
+        *({"entry_id": each} for each in ("3", -2, 2**63)),
+        *({"partition": each} for each in ("a", 1.0, 2**31)),
+        *({"batch_index": each} for each in ("a", None, 2**31)),
+    ],
+    ids=str,
+)
+def test_numbers_that_no_id_can_have_are_refused(numbers: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessageId, match=str(next(iter(numbers.values())))):
+        MessageId(**numbers)
+
+
+def test_an_id_is_made_of_any_whole_numbers() -> None:
+    found = MessageId(*(np.int64(number) for number in (3, 1, 2, 4)))
+    assert MessageId.deserialize(found.serialize()) == found == MessageId(3, 1, 2, 4)

@@ -88,6 +88,16 @@ def test_a_full_group_goes_at_once(timers: Timers, broker: Broker) -> None:
     assert [len(ack.message_ids) for ack in broker.acks] == [3, 3]
 
 
+def test_a_group_is_in_order_as_brokers_pass_over_what_follows_one_behind_the_end(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker)
+    for entry in (9, 2, 5):
+        acks.acknowledge(one(entry))
+    acks.flush()
+    assert broker.seen() == [(1, 2, 0), (1, 5, 0), (1, 9, 0)]
+
+
 def test_an_entry_is_done_with_the_last_message_of_its_batch(
     timers: Timers, broker: Broker
 ) -> None:

@@ -385,7 +385,8 @@ class AckTracker:
         noted = self._noted.get(next(iter(self._pending)))
         same = itertools.takewhile(lambda key: self._noted.get(key) is noted, self._pending)
         keys = same if self._noted else self._pending
-        return list(itertools.islice(keys, self._options.ack_group_size)), noted
+        # In order, as a broker passes over what follows an entry that is behind the topic's end.
+        return sorted(itertools.islice(keys, self._options.ack_group_size)), noted
 
     def _send_group(
         self,

@@ -72,6 +72,8 @@ from pulsar_spark.protocol.topic_name import TopicName
 logger = get_logger(__name__)
 
 _MAX_REDELIVERED = 1000
+# Numbers are Java's, and go as the unsigned ones with the same bits.
+_UNSIGNED = 2**64 - 1
 # Errors of an entry, which will be the same the next time.
 _UNREADABLE = (CorruptMessage, IncompleteMessage, MessageTooLarge)
 # After chunks could not be fetched, try again.
@@ -597,9 +599,10 @@ class TopicConsumer(AttachedConsumer):
         """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
 
         Brokers ignore acknowledgements on non-persistent topics: nothing is sent. Nor is it for a
-        message of another cluster, before the client switched to this one.
+        message of another cluster, before the client switched to this one, or an id that names no
+        message.
         """
-        if not self._keeps or self._is_elsewhere(message_id):
+        if not message_id.names_message or not self._keeps or self._is_elsewhere(message_id):
             return None
         return self._outstanding.acknowledge(message_id, properties)
 
@@ -640,7 +643,7 @@ class TopicConsumer(AttachedConsumer):
 
         Raises UnsupportedFeature if the broker is too old. Non-persistent topics redeliver nothing.
         """
-        if not self._keeps or self._is_elsewhere(message_id):
+        if not message_id.names_message or not self._keeps or self._is_elsewhere(message_id):
             return
         attachment = self._current()
         if attachment is not None:
@@ -662,7 +665,8 @@ class TopicConsumer(AttachedConsumer):
                 message_id=ack.message_ids,
                 request_id=request_id,
                 properties=[
-                    pb.KeyLongValue(key=k, value=v) for k, v in (ack.properties or {}).items()
+                    pb.KeyLongValue(key=key, value=value & _UNSIGNED)
+                    for key, value in (ack.properties or {}).items()
                 ],
                 validation_error=ack.validation_error,
             )
@@ -803,7 +807,13 @@ class TopicConsumer(AttachedConsumer):
 
     def close(self) -> Future[Any] | None:
         """Send pending acknowledgements and leave; a durable subscription stays."""
-        self._outstanding.close()
+        try:
+            self._outstanding.close()
+        finally:
+            left = self._leave()
+        return left
+
+    def _leave(self) -> Future[Any] | None:
         with self._lock:
             self._forget_queue()
             # A receiving thread looks at it after it has made a decoder.
