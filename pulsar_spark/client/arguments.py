@@ -10,7 +10,7 @@ from types import NoneType, SimpleNamespace
 from typing import Any
 
 from pulsar_spark.client import authentication, consumer_policies, enums, loggers, message
-from pulsar_spark.engine.options import check_range
+from pulsar_spark.engine.options import check_range, check_text
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.validation import is_unicode
 
@@ -64,6 +64,17 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
 }
 
 
+# Text that commands have. Topics are checked where they are parsed; paths may be any.
+_NAMES = {
+    "consumer_name",
+    "listener_name",
+    "producer_name",
+    "reader_name",
+    "subscription_name",
+    "subscription_role_prefix",
+}
+
+
 def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) -> SimpleNamespace:
     """Return the arguments that a function was given, checked by its annotations and ranges.
 
@@ -80,6 +91,8 @@ def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) ->
             setattr(checked, name, enums.choice(kinds[0], given[name], name))
         else:
             check_type(kinds, given[name], name)
+        if name in _NAMES:
+            check_text(name, given[name])
         if dict in kinds:
             check_texts(given[name] or {}, name)
         if name in _RANGES and given[name] is not None:

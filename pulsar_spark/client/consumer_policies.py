@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode, choice
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
-from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff, check_range
+from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff, check_range, check_text
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
@@ -147,6 +147,9 @@ class ConsumerDeadLetterPolicy:
             raise OptionError(
                 f"max_redeliver_count is {max_redeliver_count}, it must be at least 1"
             )
+        check_text("dead_letter_topic", dead_letter_topic)
+        check_text("initial_subscription_name", initial_subscription_name)
+        check_text("retry_letter_topic", retry_letter_topic)
         self.max_redeliver_count = max_redeliver_count
         self.dead_letter_topic = dead_letter_topic or ""
         self.initial_subscription_name = initial_subscription_name or ""

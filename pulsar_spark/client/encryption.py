@@ -16,6 +16,7 @@ from pulsar_spark.engine.encryption import (
     KeyReader,
     PemKeys,
 )
+from pulsar_spark.engine.options import check_text
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.validation import as_text
@@ -61,6 +62,9 @@ def encryption_options(
 ) -> EncryptionOptions | None:
     """Return the producer's encryption options; raises OptionError if one of the two is missing."""
     keys = key_reader(given)
+    several = (names,) if isinstance(names, str) else tuple(names or ())
+    for name in several:
+        check_text("encryption_key", name)
     if not names and keys is None:
         return None
     if not names or keys is None:
@@ -68,7 +72,7 @@ def encryption_options(
             "encryption_key and crypto_key_reader are needed together",
             "Otherwise messages would be sent unencrypted.",
         )
-    return EncryptionOptions((names,) if isinstance(names, str) else tuple(names), keys)
+    return EncryptionOptions(several, keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,7 @@ class PulsarProducer(Closing):
             message.key = partition_key
         if ordering_key:
             check_type(str, ordering_key, "ordering_key")
-            message.ordering_key = ordering_key.encode("utf-8", "surrogateescape")
+            message.ordering_key = _ordering_key(ordering_key)
         if properties:
             check_type(dict, properties, "properties")
             message.properties = list(properties.items())
@@ -408,6 +408,13 @@ def set_entry_fields(
         check_type(timedelta, deliver_after, "deliver_after")
         deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
     message.deliver_at = deliver_at or 0
+
+
+def _ordering_key(given: str) -> bytes:
+    try:
+        return given.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise OptionError(f"ordering_key cannot be sent: {error}") from None
 
 
 def _sequence_id(given: int) -> int:

@@ -35,6 +35,12 @@ def check_range(name: str, value: float, lowest: float, highest: float | None = 
         raise OptionError(f"{name} is {value}, it must be at most {highest}")
 
 
+def check_text(name: str, value: str | None) -> None:
+    """Raise OptionError for what is neither None nor text that commands can have."""
+    if value is not None and not is_unicode(value):
+        raise OptionError(f"{name} is {value!r}, it must be text that UTF-8 can express")
+
+
 def _check_range(owner: object, lowest: float, *names: str, highest: float | None = None) -> None:
     for name in names:
         check_range(name, getattr(owner, name), lowest, highest)
@@ -175,8 +181,7 @@ class ClientOptions:
         _check_range(self, 0.001, "operation_timeout", "connection_timeout", "keep_alive_interval")
         _check_range(self, 0, "max_lookup_redirects")
         _check_range(self, 1, "memory_limit")
-        if self.listener_name is not None and not is_unicode(self.listener_name):
-            raise OptionError("the listener's name contains characters that are not Unicode")
+        check_text("the listener's name", self.listener_name)
 
     def _check_proxy(self, text: str, tls: bool) -> None:
         try:
@@ -350,9 +355,8 @@ class ConsumerOptions:
     def __post_init__(self) -> None:
         if not self.subscription:
             raise OptionError("the name of the subscription is empty")
-        for name in (self.subscription, self.consumer_name or ""):
-            if not is_unicode(name):
-                raise OptionError("a name contains characters that are not Unicode")
+        check_text("the name of the subscription", self.subscription)
+        check_text("the consumer's name", self.consumer_name)
         _check_range(self, 0, "receiver_queue_size", "ack_delay", "nack_delay", "ack_timeout")
         _check_range(self, 1, "ack_group_size")
         _check_range(self, 0, "priority_level", highest=2**31 - 1)

@@ -14,6 +14,7 @@ import pytest
 import pulsar_spark.client as package
 from pulsar_spark.client import (
     AuthenticationToken,
+    ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     MessageId,
     MultiplierRedeliveryBackoff,
@@ -281,9 +282,23 @@ def test_a_number_out_of_range_is_told_with_the_arguments_name_and_unit(
         ("client", "operation_timeout_seconds", True),
         ("client", "message_listener_threads", 1001),
         ("policy", "key_shared_mode", 0.5),
+        ("client", "listener_name", "\ud800"),
+        ("producer", "producer_name", "\ud800"),
+        ("producer", "encryption_key", "\ud800"),
+        ("producer", "encryption_key", ["k", "\ud800"]),
+        ("reader", "reader_name", "\ud800"),
+        ("reader", "subscription_role_prefix", "\ud800"),
+        ("consumer", "consumer_name", "\ud800"),
+        ("subscription", "subscription_name", "\ud800"),
+        ("table view", "subscription_name", "\ud800"),
+        *(
+            ("dead letters", name, bad)
+            for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name")
+            for bad in ("\ud800", 5)
+        ),
     ],
 )
-def test_what_is_no_enum_number_or_listener_is_refused_by_its_name(
+def test_what_is_no_enum_number_listener_or_name_is_refused_by_its_name(
     broker: EmbeddedBroker, make: str, name: str, bad: Any
 ) -> None:
     broker.create_topic("t")
@@ -294,6 +309,9 @@ def test_what_is_no_enum_number_or_listener_is_refused_by_its_name(
             "reader": partial(client.create_reader, "t", MessageId.earliest),
             "consumer": partial(client.subscribe, "t", "s"),
             "policy": ConsumerKeySharedPolicy,
+            "subscription": partial(client.subscribe, "t"),
+            "table view": partial(client.create_table_view, "t"),
+            "dead letters": partial(ConsumerDeadLetterPolicy, 1),
         }
         with pytest.raises(ValueError, match=f"^{name} is "):
             calls[make](**{name: bad})

@@ -197,6 +197,7 @@ def test_duplicates_have_the_id_of_none(script: TopicScript, client: PulsarClien
     [
         {"partition_key": 5},
         {"ordering_key": 5},
+        {"ordering_key": "\ud800"},
         {"properties": [("a", "b")]},
         {"sequence_id": "1"},
         {"event_timestamp": "now"},
