@@ -85,8 +85,14 @@ class _InvalidArgument(PulsarException, ValueError):
     """What was given cannot be meant."""
 
 
+class _WrongType(_InvalidArgument, TypeError):
+    """A value has another type than the producer's schema takes, or a message can have."""
+
+
 def _exception_of(error: PulsarError) -> PulsarException:
-    kind = _InvalidArgument if isinstance(error, OptionError) else PulsarException
+    kind = PulsarException
+    if isinstance(error, ValueError):
+        kind = _WrongType if isinstance(error, TypeError) else _InvalidArgument
     raised = kind(result_of(error), str(error))
     raised.__cause__ = error
     return raised

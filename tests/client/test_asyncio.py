@@ -414,13 +414,26 @@ def test_what_cannot_be_meant_is_a_value_error(broker: EmbeddedBroker) -> None:
             client.create_producer("t", chunking_enabled=True),
             client.create_reader("t", "1:2"),  # type: ignore[arg-type]
             client.get_topic_partitions(3),  # type: ignore[arg-type]
-            producer.send("text"),
+            client.get_topic_partitions("a//b"),
             producer.send(b"x", deliver_at="soon"),  # type: ignore[arg-type]
+            producer.send(b"x", deliver_at=-1),
+            producer.send(b"x", partition_key="\ud800"),
         ):
-            with pytest.raises(pulsar.PulsarException):
+            with pytest.raises(pulsar.PulsarException) as raised:
                 await call
+            assert isinstance(raised.value, ValueError)
         with pytest.raises(ValueError, match="is_pattern_topic"):
             await client.subscribe(["t"], "s", is_pattern_topic=True)
+        for wrong in (
+            producer.send("text"),
+            producer.send(b"x", properties={"a": 1}),  # type: ignore[dict-item]
+            producer.send(b"x", properties={"a": None}),  # type: ignore[dict-item]
+        ):
+            with pytest.raises(pulsar.PulsarException) as raised:
+                await wrong
+            assert failed(raised) is Result.InvalidMessage
+            assert isinstance(raised.value, TypeError)
+            assert isinstance(raised.value, ValueError)
 
     run(broker, test)
 
