@@ -43,6 +43,7 @@ from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.spark.writing.writers import ArrowStreamWriter, PulsarBatchWriter
 from pulsar_spark.testing import EmbeddedBroker, TopicPolicies
 from tests.integration.brokers import Broker, Embedded, Real, as_real
+from tests.integration.messages import readable
 from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole
 from tests.integration.sinks import dying
 from tests.integration.test_exactly_once import read_all
@@ -531,6 +532,64 @@ def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_gives_up
     sink.writer().abort(list(given_up), 1)
     sink.writer().commit(list(written), 1)
     expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(167)
+def test_a_driver_whose_tasks_all_gave_up_leaves_the_newer_one_alone(
+    broker: Broker, sink: Sink
+) -> None:
+    """Spark aborts the micro-batch in a process that knows of no driver then."""
+    with other_process("older"):
+        older = checked(sink)
+    with other_process("newer"):
+        newer = checked(sink)
+        written = [sink.write(1, task, newer) for task in range(TASKS)]
+    with other_process("older"):
+        with pytest.raises(SinkStateError, match="another driver"):
+            sink.write(1, 0, older)
+        sink.writer().abort([None] * TASKS, 1)
+    sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(167)
+def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_commits(
+    broker: Broker, sink: Sink
+) -> None:
+    with other_process("older"):
+        older = checked(sink)
+        given_up = [sink.write(1, task, older) for task in range(TASKS)]
+    with other_process("newer"):
+        newer = checked(sink)
+        written = [sink.write(1, task, newer) for task in range(TASKS)]
+    with other_process("older"), pytest.raises(SinkStateError, match="another driver"):
+        sink.writer().commit(list(given_up), 1)
+    sink.writer().commit(list(written), 1)
+    expect(broker, sink, 0, 1)
+
+
+@pytest.mark.fault(167)
+def test_a_driver_that_is_overtaken_while_it_starts_writes_nothing_unannounced() -> None:
+    """As one whose process stood still for a while."""
+    with EmbeddedBroker() as broker:
+        sink = Sink(broker.service_url, broker.create_topic("t"), "s")
+        sink.run(0)
+
+        def stand_still(point: str) -> None:
+            if point == "attempts-fenced" and not stood_still.is_set():
+                stood_still.set()
+                broker.faults.disconnect()
+                others.append(checked(sink))
+                broker.faults.disconnect()
+
+        stood_still, others = threading.Event(), list[ArrowStreamWriter]()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(attempts, "reach", stand_still)
+            with pytest.raises(SinkStateError, match="another driver"):
+                sink.write(1, 0, checked(sink))
+        written = [sink.write(1, task, others[0]) for task in range(TASKS)]
+        sink.writer().commit(list(written), 1)
+        assert readable(broker.service_url, "t") == Counter([*whole(0), *whole(1)])
 
 
 class Runs:

@@ -33,6 +33,7 @@ from pulsar_spark.engine.transactions import names_of
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
+    ProducerFenced,
     TopicNotFound,
     TransactionOutcomeUnknown,
     UnsupportedFeature,
@@ -184,6 +185,8 @@ class Attempts(Closing):
         """
         try:
             return self._abort(needed_from, but, spare_this_process)
+        except ProducerFenced as error:
+            raise overtaken(self.topic, error.broker) from error
         except BrokerError as error:
             if error.retryable:
                 raise

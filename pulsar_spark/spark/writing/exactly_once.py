@@ -374,10 +374,13 @@ def abort_unit(
 ) -> None:
     """Abort a failed unit's transactions, except those whose commit was decided.
 
-    And those that its failed tasks have announced. `driver` is the one whose tasks these are, if it
-    is known: if another one has taken the sink over, that one aborts them, and is not disturbed.
-    Never raises: the others end by their timeout.
+    And those that its failed tasks have announced. `driver` is the one whose tasks these are: if
+    another one has taken the sink over, that one aborts them, and is not disturbed. It is None if
+    no task of a micro-batch has ended well: then nobody knows, and the next start aborts what
+    killed tasks have left. Never raises: the others end by their timeout.
     """
+    if driver is None and not transactions:
+        return
     try:
         if driver is not None and _last_driver(client, options) != driver:
             return
@@ -439,8 +442,12 @@ class OpenSink:
 
         If the unit is committed already, they are aborted.
         """
+        is_overtaken = self._is_overtaken(tasks)
+        if is_overtaken:
+            # A newer driver's tasks may write: one that has lost must not abort them.
+            self._check_alive(mine, tasks)
         undone = self.log.undone
-        if tasks.announced:
+        if tasks.announced and (mine.transactions or not is_overtaken):
             kept = () if undone is None else undone.transactions
             self.abort_attempts(but={*mine.transactions, *kept})
         if undone is not None:
@@ -692,11 +699,17 @@ class OpenSink:
         gone = [txn for txn, error in taking_part.items() if isinstance(error, _ENDED)]
         if gone:
             abort_all(self.context, [txn for txn in mine.transactions if txn not in gone])
-            is_other = tasks.driver not in (None, self.log.state.driver_before)
-            if is_other and time.time() < tasks.begun + self._options.transaction_timeout:
+            if (
+                self._is_overtaken(tasks)
+                and time.time() < tasks.begun + self._options.transaction_timeout
+            ):
                 raise overtaken(self.log.topic)
             raise _expired(mine.unit, gone)
         _raise_other(taking_part.values(), ())
+
+    def _is_overtaken(self, tasks: Tasks) -> bool:
+        """Whether another driver has started since the one whose tasks these are."""
+        return tasks.driver not in (None, self.log.state.driver_before)
 
 
 @contextmanager
