@@ -414,22 +414,13 @@ def _session(
 def _check_answer(response: requests.Response, deadline: Deadline) -> None:
     """Read an answer within its limits; raise its status as an error, without its text."""
     host, status = _host(response.url), response.status_code
-    if response.raw.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
+    try:
+        body = _body(response, deadline)
+    except BaseException:
+        # Its connection is in no pool that is closed.
         response.close()
-        raise AuthenticationError(
-            f"{host} answers with a Content-Encoding, although it was asked for none", _REACH
-        )
-    body = bytearray()
-    # Not `stream`, which reads lines of any length between chunks.
-    while part := _read(response):
-        body += part
-        if len(body) > _MAX_BODY:
-            response.close()
-            raise AuthenticationError(f"{host} answers with more than {_MAX_BODY} bytes", _REACH)
-        if deadline.expired():
-            response.close()
-            raise _too_slow(host)
-    response._content = bytes(body)
+        raise
+    response._content = body
     if 300 <= status < 400:
         raise AuthenticationError(
             f"{host} answers by a redirect ({status}), and credentials are never sent to a "
@@ -442,12 +433,30 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
         raise AuthenticationError(f"{host} {_NO_METADATA} (status {status})", _ISSUER)
     if status >= 400:
         raise AuthenticationError(
-            f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
+            f"{host} refuses to give a token (status {status}{_code(body)})", _CREDENTIALS
         )
     try:
         response.json()
     except (ValueError, RecursionError):
         raise _NotJsonError from None
+
+
+def _body(response: requests.Response, deadline: Deadline) -> bytes:
+    """Return an answer's body; raises AuthenticationError if it is encoded or too long."""
+    host = _host(response.url)
+    if response.raw.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
+        raise AuthenticationError(
+            f"{host} answers with a Content-Encoding, although it was asked for none", _REACH
+        )
+    body = bytearray()
+    # Not `stream`, which reads lines of any length between chunks.
+    while part := _read(response):
+        body += part
+        if len(body) > _MAX_BODY:
+            raise AuthenticationError(f"{host} answers with more than {_MAX_BODY} bytes", _REACH)
+        if deadline.expired():
+            raise _too_slow(host)
+    return bytes(body)
 
 
 class _NotJsonError(Exception):
