@@ -539,8 +539,9 @@ def drip() -> Iterator[Answer]:
 
 
 @pytest.mark.fault(50)
+@pytest.mark.parametrize("tls", [True, False])
 def test_an_attempt_that_connects_only_after_it_was_given_up_ends(
-    drip: Answer, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, drip: Answer, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_TIMEOUT", 0.4)
     given_up = threading.Event()
@@ -552,9 +553,9 @@ def test_an_attempt_that_connects_only_after_it_was_given_up_ends(
         return resolve(*args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", late)
-    with Issuer(None) as issuer:
+    with Issuer(authority if tls else None) as issuer:
         issuer.on_discovery = drip
-        refused(made(issuer, None), IssuerUnreachable, "within")
+        refused(made(issuer, authority), IssuerUnreachable, "within")
         given_up.set()
         wait_until(lambda: not asking(issuer.url), "the end of the thread")
 
@@ -566,7 +567,7 @@ def test_nothing_is_left_of_an_attempt_through_a_slow_proxy(
     monkeypatch.setattr(module, "_TIMEOUT", 0.4)
     proxy.on_connect = drip
     url = "https://issuer.invalid"
-    refused(OAuth2Auth(OAuth2Options(url, private_key=KEY)), IssuerUnreachable, "within")
+    refused(OAuth2Auth(OAuth2Options(url, private_key=KEY)), IssuerUnreachable, "issuer.invalid")
     wait_until(lambda: not asking(url), "the end of the thread")
 
 

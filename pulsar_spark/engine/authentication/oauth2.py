@@ -353,9 +353,10 @@ class _Sockets:
             self._ended = True
             sockets, self._sockets = self._sockets, []
         for sock in sockets:
-            # The other side may have ended it.
+            # The other side may have ended it. Only reading ends: a socket that is not connected
+            # any more is one that TLS takes over without a handshake.
             with sock, contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RD)
 
 
 def _session(
