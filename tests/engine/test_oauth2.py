@@ -35,10 +35,16 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests import brief
 from tests.support.certificates import Authority, days
 from tests.support.issuer import Answer, Issuer, say
-from tests.support.waiting import finish, wait_until
+from tests.support.waiting import PATIENCE, finish, wait_until
 
 SECRET = "canary-4e0d"
 KEY = json.dumps({"type": "client_credentials", "client_id": "me", "client_secret": SECRET})
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a token may take long; tests of the timeout set a short one."""
+    monkeypatch.setattr(module, "_TIMEOUT", PATIENCE)
 
 
 @pytest.fixture
