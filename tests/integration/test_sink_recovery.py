@@ -535,24 +535,6 @@ def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_gives_up
 
 
 @pytest.mark.fault(167)
-def test_a_driver_whose_tasks_all_gave_up_leaves_the_newer_one_alone(
-    broker: Broker, sink: Sink
-) -> None:
-    """Spark aborts the micro-batch in a process that knows of no driver then."""
-    with other_process("older"):
-        older = checked(sink)
-    with other_process("newer"):
-        newer = checked(sink)
-        written = [sink.write(1, task, newer) for task in range(TASKS)]
-    with other_process("older"):
-        with pytest.raises(SinkStateError, match="another driver"):
-            sink.write(1, 0, older)
-        sink.writer().abort([None] * TASKS, 1)
-    sink.writer().commit(list(written), 1)
-    expect(broker, sink, 0, 1)
-
-
-@pytest.mark.fault(167)
 def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_commits(
     broker: Broker, sink: Sink
 ) -> None:

@@ -374,13 +374,10 @@ def abort_unit(
 ) -> None:
     """Abort a failed unit's transactions, except those whose commit was decided.
 
-    And those that its failed tasks have announced. `driver` is the one whose tasks these are: if
-    another one has taken the sink over, that one aborts them, and is not disturbed. It is None if
-    no task of a micro-batch has ended well: then nobody knows, and the next start aborts what
-    killed tasks have left. Never raises: the others end by their timeout.
+    And those that its failed tasks have announced. `driver` is the one whose tasks these are, if it
+    is known: if another one has taken the sink over, that one aborts them, and is not disturbed.
+    Never raises: the others end by their timeout.
     """
-    if driver is None and not transactions:
-        return
     try:
         if driver is not None and _last_driver(client, options) != driver:
             return
