@@ -4,14 +4,17 @@ import itertools
 import logging
 import os
 import random
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 import pytest
 
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers import chunk_search
-from pulsar_spark.engine.consumers.entries import EntryDecoder
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
+from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import (
@@ -150,8 +153,70 @@ def test_the_searches_for_chunks_that_are_gone_are_bounded(
         with reading(broker, TOPIC, end=after(last), skip_incomplete=True) as reader:
             assert payloads(reader) == []
             assert reader.incomplete == 5
-        # Each search asks twice.
-        assert broker.faults.seen("SEEK") == 4
+        # Each search asks twice, for a minute and for a day before.
+        assert broker.faults.seen("SEEK") == 8
+
+
+@pytest.mark.fault(39, 100)
+def test_the_whole_topic_is_searched_for_lost_chunks_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunk_search, "_MAX_WHOLE_SEARCHES", 2)
+    starts: list[Position] = []
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        for number in range(5):
+            last = broker.append(TOPIC, chunks_of(b"x" * 9, 4, f"{number}")[-1])
+        with reading(broker, TOPIC, end=after(last), skip_incomplete=True) as reader:
+            assert reader._chunks is not None
+            read = reader._chunks._read
+
+            def noted(
+                chunk: LastChunk, start: Position
+            ) -> AbstractContextManager[Iterable[ReceivedEntry]]:
+                starts.append(start)
+                return read(chunk, start)
+
+            monkeypatch.setattr(reader._chunks, "_read", noted)
+            assert payloads(reader) == []
+    assert starts.count(EARLIEST_POSITION) == 2
+
+
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("minutes", [0, 2, 60, 24 * 60 + 5, -2])
+def test_chunks_are_found_however_wrong_the_producers_clock_is(minutes: int) -> None:
+    payload = os.urandom(3000)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        first, *others = chunks_of(payload, 1000, "a", NOW + minutes * 60_000)
+        add_plain(broker, TOPIC, b"before", publish_time=NOW - 1000)
+        broker.append(TOPIC, first)
+        broker.roll_ledger(TOPIC)
+        start = add_plain(broker, TOPIC, b"between", publish_time=NOW)
+        for entry in others:
+            last = broker.append(TOPIC, entry)
+        for minute in range(30 * 60):
+            add_plain(broker, TOPIC, b"later", publish_time=NOW + minute * 60_000)
+        with reading(broker, TOPIC, Position(*start[:2]), after(last)) as reader:
+            assert payloads(reader) == [b"between", payload]
+
+
+@pytest.mark.fault(39, 100)
+def test_an_older_message_of_the_same_producer_and_number_is_not_the_lost_one() -> None:
+    """Producers with a name of their own begin to count anew, and chunks are known by both."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        for entry in chunks_of(os.urandom(3000), 1000, "a", NOW):
+            broker.append(TOPIC, entry)
+        broker.roll_ledger(TOPIC)
+        others = chunks_of(os.urandom(3000), 1000, "a", NOW + 86_500_000)[1:]
+        start = add_plain(broker, TOPIC, b"between", publish_time=NOW + 86_500_000)
+        for entry in others:
+            last = broker.append(TOPIC, entry)
+        with reading(broker, TOPIC, Position(*start[:2]), after(last)) as reader:
+            assert bytes(next(iter(reader)).payload) == b"between"
+            with pytest.raises(IncompleteMessage):
+                reader.next_entry()
 
 
 @pytest.mark.fault(39)

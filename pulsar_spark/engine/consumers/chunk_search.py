@@ -2,7 +2,8 @@
 
 A chunked message has the position of its last chunk, so whoever reads that chunk returns the
 message. To find the others, read from the first chunk if its position is known; otherwise from a
-little before the last chunk; otherwise from the message's publish time.
+little before the last chunk; otherwise from the message's publish time, and, as clocks may be
+wrong, from the topic's beginning. Where retention deleted the others, that is close.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ logger = get_logger(__name__)
 
 # How many searches by time may fail, if data loss is not an error.
 _MAX_VAIN_SEARCHES = 100
+# How many searches of whole topics may.
+_MAX_WHOLE_SEARCHES = 10
 _ENTRIES_BEFORE = 100
-# How far clocks of producers and brokers may differ.
-_MILLISECONDS_BEFORE = 60_000
+# How far clocks of producers and brokers may differ: mostly; if a time zone is wrong.
+_MILLISECONDS_BEFORE = (60_000, 86_400_000)
 
 Read: TypeAlias = "Callable[[LastChunk, Position], AbstractContextManager[Iterable[ReceivedEntry]]]"
 """Reads the message of a chunk, skipping all others, from a position up to that chunk."""
@@ -57,13 +60,14 @@ class ChunkSearch:
                 for entry in entries:
                     if (entry.ledger_id, entry.entry_id) == chunk[:2]:
                         return entry
-            if entry is not None:
-                # The complete message was before it.
+            if entry is not None and entry.metadata.publish_time >= chunk.time:
+                # The complete message was before it. Earlier ones only have the same uuid.
                 return None
         error = IncompleteMessage(
             f"a message of {chunk.chunks} chunks ends here, and the topic does not have all of "
             "them",
-            "Chunks were deleted (by retention, time to live or compaction) or never stored. "
+            "Chunks were deleted (by retention, time to live or compaction), are damaged, or were "
+            "never stored. "
             "Spark skips such messages with failOnDataLoss=false, a consumer with "
             "discard_corrupt_messages=True; a reader can seek past them.",
             topic=self._topic,
@@ -80,10 +84,15 @@ class ChunkSearch:
         if chunk.first is not None:
             yield chunk.first
             return
-        # Chunks are usually close together; otherwise search by the first one's time.
+        # Chunks are usually close together; otherwise search by the first one's time. Brokers find
+        # a later entry if the producer's clock was fast.
         before = max(chunk.entry_id - 2 * chunk.chunks - _ENTRIES_BEFORE, 0)
         yield Position(chunk.ledger_id, before)
         if self._vain_searches < _MAX_VAIN_SEARCHES:
-            time_ms = max(chunk.time - _MILLISECONDS_BEFORE, 0)
-            found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
-            yield EARLIEST_POSITION if found is None else found.start
+            for before_ms in _MILLISECONDS_BEFORE:
+                time_ms = max(chunk.time - before_ms, 0)
+                found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
+                if found is not None:
+                    yield found.start
+        if self._vain_searches < _MAX_WHOLE_SEARCHES:
+            yield EARLIEST_POSITION
