@@ -113,12 +113,11 @@ class LossWatch:
         """Judge what is before the first entry that is there; None for no entry."""
         start, end = self._partition.range
         first = self._partition.first_entry
-        if start == EARLIEST_POSITION:
-            # Messages deleted before the read started are no loss, unless all are gone.
+        if first == EARLIEST_POSITION:
+            # Nobody knows where the topic began: it is a loss if all is gone.
             is_empty = found is None or found >= end
             last = Position(end.ledger_id, end.entry_id - (0 if end.batch_index else 1))
-            known = last if first == EARLIEST_POSITION else first
-            if is_empty and not (keeps_from(self._first_kept(), end) or self._stores_from(known)):
+            if is_empty and not (keeps_from(self._first_kept(), end) or self._stores_from(last)):
                 self._warn("between planning and reading: the range ends", end, None)
             return
         if first >= end or (found is not None and found[:2] <= first[:2]):

@@ -152,6 +152,44 @@ def test_a_range_whose_ledgers_are_all_gone_is_a_loss(broker: EmbeddedBroker, re
     assert "In a batch, load() the topic again" in caught.value.remedy
 
 
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("kept", [0, 1, 2, LEDGERS])
+def test_what_goes_from_the_beginning_after_planning_is_a_loss(
+    broker: EmbeddedBroker, read: Open, caplog: pytest.LogCaptureFixture, kept: int
+) -> None:
+    ledgers = fill(broker)
+    end, first = behind(ledgers[-1][-1]), at(ledgers[0][0])
+    strict, lenient = read(end, first=first), read(end, first=first, strict=False)
+    broker.roll_ledger(TOPIC)
+    broker.trim("t", at(ledgers[kept][0]) if kept < LEDGERS else None)
+    if not kept:
+        assert strict.rest() == places(*ledgers)
+        return
+    with pytest.raises(DataLossError, match=f"the range begins at {first}"):
+        strict.rest()
+    with caplog.at_level(logging.WARNING):
+        assert lenient.rest() == places(*ledgers[kept:])
+    assert "data was lost" in caplog.text
+
+
+@pytest.mark.fault(61)
+@pytest.mark.parametrize("compacted", [False, True])
+def test_first_entries_that_nobody_can_read_are_no_loss(
+    broker: EmbeddedBroker, read: Open, compacted: bool
+) -> None:
+    """Of aborted transactions, markers, or compacted ones."""
+    if compacted:
+        expected = [message[:2] for message in fill_keys(broker)[-1]]
+        broker.compact("t")
+        first = Position(expected[0][0] - LEDGERS + 1, 0)
+    else:
+        broker.skip_entries(TOPIC, 3)
+        more = add_plain(broker, TOPIC, b"more")
+        expected, first = [more[:2]], Position(more.ledger_id, 0)
+    end = Position(expected[-1][0], expected[-1][1] + 1)
+    assert read(end, first=first, compacted=compacted).rest() == expected
+
+
 @pytest.mark.parametrize("entries", [0, 3, 50])
 def test_a_topic_made_again_before_the_start_is_read_is_a_loss(
     broker: EmbeddedBroker, read: Open, entries: int
