@@ -592,8 +592,11 @@ class Planner:
     ) -> None:
         """Report a message behind a topic's last one, unless it is of an aborted transaction."""
         (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))
-        # On a topic without any message left, a deleted ledger seems to be there.
-        if first is None or last is None or message_id.entry_id > last:
+        # On a topic without any message left, a deleted ledger seems to be there. Where an open
+        # transaction hides all messages, theirs is.
+        place = Position(message_id.ledger_id, message_id.entry_id)
+        is_gone = first is None and not extent.stores_from(place)
+        if is_gone or last is None or message_id.entry_id > last:
             # What retention removes is before the last message.
             how = _REMOVED if extent.last.entry_id < 0 else "with the topic"
             self._lost(topic, message_id, _end_of(extent), how)

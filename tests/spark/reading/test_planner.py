@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import (
     DataLossError,
@@ -399,6 +400,32 @@ def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> Non
     # An incremental read continues right after the last message.
     behind = f"{last.ledger_id}:{last.entry_id + 1}"
     assert plan(broker, {"topic": "t", "startingOffsets": {"t": behind}}) == []
+
+
+@pytest.mark.fault(58, 61)
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_start_behind_an_open_transaction_is_no_data_loss(
+    broker: EmbeddedBroker, before: int
+) -> None:
+    broker.create_topic("t")
+    with PulsarClient(broker.service_url) as client, client.create_producer("t") as producer:
+        for _ in range(before):
+            producer.send(b"before")
+        with client.new_transaction() as txn:
+            producer.send(b"inside", txn=txn)
+            wanted = producer.send(b"wanted")
+            ledger, entry = wanted.ledger_id(), wanted.entry_id()
+            start = {"topic": "t", "startingOffsets": json.dumps({"t": f"{ledger}:{entry}"})}
+            assert values(broker, start) == []
+            parsed = parse_read_options({"service.url": broker.service_url, **start})
+            with ClientContext(parsed.client) as context:
+                planner = Planner(context, parsed)
+                bounds = parsed.starting.bounds({"t": [full("t")]}, NOW)
+                assert planner.starts(bounds, {}) == {full("t"): Position(ledger, entry)}
+            for missing in (f"{ledger}:{entry + 1}", f"{ledger + 1}:0"):
+                with pytest.raises(DataLossError, match="is not on the topic"):
+                    plan(broker, {"topic": "t", "startingOffsets": {"t": missing}})
+        assert values(broker, start) == [b"wanted"]
 
 
 @pytest.mark.fault(60)
