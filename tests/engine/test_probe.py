@@ -282,7 +282,7 @@ def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
             session.send(brief.last_id_response(request_of(event), last))
             return True
         if kind_of(event) == T.FLOW:
-            consumer_id = broker.commands(T.SUBSCRIBE)[0].consumer_id
+            consumer_id = broker.commands(T.SUBSCRIBE)[-1].consumer_id
             command = brief.message(consumer_id, MessageIdAdv(5, 7).to_pb())
             for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
                 session.send_bytes(bytes(part))
@@ -294,6 +294,7 @@ def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
             Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
         assert caught.value.topic == TOPIC
         assert "5:7" in str(caught.value.message_id)
+        assert Probe(pool).first_place_at(TOPIC, EARLIEST_POSITION) == Position(5, 7)
 
 
 def test_entries_from_a_position_on_are_counted_over_ledgers_and_leave_no_trace() -> None:

@@ -223,6 +223,17 @@ class Probe:
             for entries in found
         ]
 
+    def first_place_at(self, topic: str, position: Position) -> Position | None:
+        """Return where the first entry with a message at or after `position` is, damaged or not."""
+        return _only(self.first_places_at([(topic, position)]))
+
+    def first_places_at(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[Position | PulsarError | None]:
+        """As `first_place_at`, for many topics and positions, in the order of the questions."""
+        found = self.first_entries_at(questions)
+        return [_place(answer, at) for (_, at), answer in zip(questions, found, strict=True)]
+
     def entries_at(
         self, questions: Sequence[tuple[str, Look]]
     ) -> list[tuple[FoundEntry, ...] | PulsarError]:
@@ -655,6 +666,16 @@ def _only(results: Sequence[T | PulsarError]) -> T:
     return value_of(result)
 
 
+def _place(
+    answer: FoundEntry | PulsarError | None, position: Position
+) -> Position | PulsarError | None:
+    if isinstance(answer, FoundEntry):
+        return answer.start
+    if isinstance(answer, CorruptMessage) and answer.message_id is not None:
+        return max(position, Position.before(MessageIdAdv.parse(answer.message_id)))
+    return answer
+
+
 def _kept_back(
     session: ConsumerSession, entries: _Entries, waits: Iterable[float], deadline: Deadline
 ) -> Operation[int | None]:
@@ -787,6 +808,10 @@ def _describe(frame: Frame, position: Position) -> FoundEntry:
     message_id = MessageIdAdv.from_pb(found)
     try:
         check_id(found, is_stored=True)
+    except RemoteProtocolError as error:
+        # An impossible id is no place.
+        raise CorruptMessage(error.what) from error
+    try:
         entry = parse_payload(frame.payload, verify=False)
     except RemoteProtocolError as error:
         raise CorruptMessage(error.what, message_id=message_id) from error

@@ -506,12 +506,12 @@ class EntryReader(Closing):
     def _finds_first(self, found: Position) -> bool:
         """Whether `found` is the first entry from the reader's position on."""
         try:
-            first = Probe(self._pool).first_entry_at(self.topic, Position(*self.position[:2]))
+            first = Probe(self._pool).first_place_at(self.topic, Position(*self.position[:2]))
         except PulsarError as error:
             if not self._consumer.can_pass(error):
                 raise
             return False
-        return first is not None and first.start[:2] == found[:2]
+        return first is not None and first[:2] == found[:2]
 
     # --- taking -------------------------------------------------------------------------------
 

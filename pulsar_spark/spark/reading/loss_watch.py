@@ -133,8 +133,7 @@ class LossWatch:
         return found.stores_from(position)
 
     def _first_kept(self) -> Position | None:
-        kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)
-        return None if kept is None else kept.start
+        return self._probe.first_place_at(self._partition.topic, EARLIEST_POSITION)
 
     def _warn(self, what: str, position: Position, kept: Position | None) -> None:
         if self._options.reader.read_compacted and self._probe.is_compacted(self._partition.topic):

@@ -371,12 +371,12 @@ class Planner:
         questions = [(topic, start) for topic, (start, _) in ranges.items()]
         firsts: dict[str, Position] = {}
         for (topic, _), answer in zip(
-            questions, self._probe.first_entries_at(questions), strict=True
+            questions, self._probe.first_places_at(questions), strict=True
         ):
             if isinstance(answer, TopicNotFound):
                 continue
             found, end = value_of(answer), ranges[topic][1]
-            firsts[topic] = end if found is None else min(found.start, end)
+            firsts[topic] = end if found is None else min(found, end)
         return firsts
 
     def starts(
@@ -535,41 +535,39 @@ class Planner:
 
     def _first_positions(
         self, starts: Mapping[str, Bound], ends: Mapping[str, Bound]
-    ) -> dict[str, FoundEntry | None]:
+    ) -> dict[str, Position | None]:
         """Return the first retained entry of partitions with a given id."""
         questions = [
             (topic, EARLIEST_POSITION)
             for topic in starts
             if BoundKind.ID in (starts[topic].kind, ends[topic].kind)
         ]
-        return self._answers(questions, self._probe.first_entries_at(questions))
+        return self._answers(questions, self._probe.first_places_at(questions))
 
     def _answers(
         self,
         questions: Sequence[tuple[str, object]],
-        results: Sequence[FoundEntry | PulsarError | None],
-    ) -> dict[str, FoundEntry | None]:
+        results: Sequence[T | PulsarError | None],
+    ) -> dict[str, T | None]:
         return {
             topic: None if is_unused(topic, result) else value_of(result)
             for (topic, _), result in zip(questions, results, strict=True)
         }
 
     def _check_start(
-        self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
+        self, topic: str, bound: Bound, first: Position | None, extent: Extent
     ) -> None:
         assert bound.message_id is not None
         start = start_position(bound.message_id)
-        if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
+        if first is not None and start < Position(*first[:2]):
             self._check_before(topic, bound.message_id, first, extent)
         elif start > entry_end(extent.last):
             self._check_behind(topic, bound.message_id, first, extent)
 
-    def _check_end(
-        self, topic: str, bound: Bound, first: FoundEntry | None, extent: Extent
-    ) -> None:
+    def _check_end(self, topic: str, bound: Bound, first: Position | None, extent: Extent) -> None:
         assert bound.message_id is not None
         end = end_position(bound.message_id)
-        if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
+        if first is not None and end <= Position(*first[:2]):
             self._check_before(topic, bound.message_id, first, extent)
         elif end > entry_end(extent.last):
             logger.warning(
@@ -580,15 +578,15 @@ class Planner:
             )
 
     def _check_before(
-        self, topic: str, message_id: MessageIdAdv, first: FoundEntry, extent: Extent
+        self, topic: str, message_id: MessageIdAdv, first: Position, extent: Extent
     ) -> None:
         """Report a message before a topic's first one, unless it is of an aborted transaction."""
         if not extent.stores_from(Position(message_id.ledger_id, message_id.entry_id)):
-            kept = f"{first.start.ledger_id}:{first.start.entry_id}"
+            kept = f"{first.ledger_id}:{first.entry_id}"
             self._lost(topic, message_id, f"its first message that is kept is {kept}")
 
     def _check_behind(
-        self, topic: str, message_id: MessageIdAdv, first: FoundEntry | None, extent: Extent
+        self, topic: str, message_id: MessageIdAdv, first: Position | None, extent: Extent
     ) -> None:
         """Report a message behind a topic's last one, unless it is of an aborted transaction."""
         (last,) = _each(self._probe.last_entries_in([(topic, message_id.ledger_id)]))

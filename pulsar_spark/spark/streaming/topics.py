@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, PassedOver, Probe
+from pulsar_spark.engine.consumers.probe import PassedOver, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import PatternWatch
@@ -496,10 +496,8 @@ class StreamTopics:
         if self._options.reader.read_compacted:
             compacted = self._probe.are_compacted(asked)
             asked = [topic for topic, is_so in zip(asked, compacted, strict=True) if not is_so]
-        found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in asked])
-        return {
-            topic: _start_of(value_of(first)) for topic, first in zip(asked, found, strict=True)
-        }
+        found = self._probe.first_places_at([(topic, EARLIEST_POSITION) for topic in asked])
+        return {topic: value_of(first) for topic, first in zip(asked, found, strict=True)}
 
     def _is_compacted(self, topic: str, found: TopicEnd) -> bool:
         """Whether a compacted view is read, and the topic was ever compacted."""
@@ -520,7 +518,7 @@ class StreamTopics:
     ) -> None:
         """Check whether messages that the subscription lost are still stored."""
         name = self.subscriptions.name
-        first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
+        first = self._probe.first_place_at(topic, EARLIEST_POSITION)
         if verdict is LossVerdict.UNHELD:
             # From here on it retains the remaining messages.
             self._warn_of_emptied(topic, position)
@@ -631,7 +629,3 @@ def _gone(
 ) -> str:
     upto = "the topic's end" if first is None or first < needed else str(first)
     return f"from {_begin(position)} up to {upto} are gone{extent(needed, first, known)}"
-
-
-def _start_of(first: FoundEntry | None) -> Position | None:
-    return None if first is None else first.start

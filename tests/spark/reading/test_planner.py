@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import (
+    CorruptMessage,
     DataLossError,
     InvalidOffset,
     OptionError,
@@ -400,6 +401,27 @@ def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> Non
     # An incremental read continues right after the last message.
     behind = f"{last.ledger_id}:{last.entry_id + 1}"
     assert plan(broker, {"topic": "t", "startingOffsets": {"t": behind}}) == []
+
+
+@pytest.mark.fault(33)
+@pytest.mark.parametrize("entry", [b"\x00\x00\xff\xff", b"", b"\x00\x00\x00\x02\xff\xff"])
+def test_a_start_behind_a_damaged_first_entry_is_read(broker: EmbeddedBroker, entry: bytes) -> None:
+    broker.create_topic("t")
+    first = broker.append("t", entry, messages=1)
+    others = [store(broker, "t", [b"%d" % number], batched=False) for number in range(4)]
+    for number, start in enumerate(others):
+        for tasks in ("1", "2"):
+            options = {
+                "topic": "t",
+                "startingOffsets": json.dumps({"t": f"{start.ledger_id}:{start.entry_id}"}),
+                "partitionsPerTopicPartition": tasks,
+            }
+            assert values(broker, options) == [b"0", b"1", b"2", b"3"][number:]
+    with pytest.raises(CorruptMessage, match=f"message id {first.ledger_id}:{first.entry_id}"):
+        values(broker, {"topic": "t"})
+    before = {"topic": "t", "startingOffsets": {"t": f"{first.ledger_id - 1}:0"}}
+    with pytest.raises(DataLossError, match=f"kept is {first.ledger_id}:{first.entry_id} "):
+        plan(broker, before)
 
 
 @pytest.mark.fault(58, 61)
