@@ -219,6 +219,52 @@ def test_an_older_message_of_the_same_producer_and_number_is_not_the_lost_one() 
                 reader.next_entry()
 
 
+DAMAGED = [
+    pytest.param(stored_entry(b"x")[:-1] + b"y", id="checksum"),
+    pytest.param(b"\x00\x00\x00\x02\xff\xff", id="metadata"),
+    pytest.param(b"\x00", id="short"),
+    pytest.param(stored_entry(b"", num_messages_in_batch=0), id="no messages"),
+]
+
+
+@pytest.mark.fault(33, 39)
+@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("entry", DAMAGED)
+def test_chunks_are_found_over_damaged_entries_before_the_range(
+    entry: bytes, is_far: bool
+) -> None:
+    payload = os.urandom(3000)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        broker.append(TOPIC, entry, messages=1)
+        first, *others = chunks_of(payload, 1000, "a")
+        broker.append(TOPIC, first)
+        broker.append(TOPIC, entry, messages=1)
+        if is_far:
+            broker.roll_ledger(TOPIC)
+        start = add_plain(broker, TOPIC, b"between", publish_time=NOW)
+        for each in others:
+            last = broker.append(TOPIC, each)
+        with reading(broker, TOPIC, Position(*start[:2]), after(last)) as reader:
+            assert payloads(reader) == [b"between", payload]
+
+
+@pytest.mark.fault(33, 39)
+@pytest.mark.parametrize("entry", DAMAGED)
+def test_a_damaged_chunk_before_the_range_leaves_its_message_incomplete(entry: bytes) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        broker.append(TOPIC, entry, messages=1)
+        start = add_plain(broker, TOPIC, b"between", publish_time=NOW)
+        for each in chunks_of(os.urandom(3000), 1000, "a")[1:]:
+            last = broker.append(TOPIC, each)
+        with reading(broker, TOPIC, Position(*start[:2]), after(last)) as reader:
+            assert bytes(next(iter(reader)).payload) == b"between"
+            with pytest.raises(IncompleteMessage, match="are damaged") as caught:
+                reader.next_entry()
+            assert caught.value.message_id == f"{last.ledger_id}:{last.entry_id}"
+
+
 @pytest.mark.fault(39)
 def test_what_was_begun_and_never_ended_is_no_message() -> None:
     with EmbeddedBroker() as broker:

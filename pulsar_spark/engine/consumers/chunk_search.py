@@ -15,7 +15,7 @@ from typing import TypeAlias
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.consumers.entries import LastChunk
 from pulsar_spark.engine.consumers.probe import Probe
-from pulsar_spark.errors import IncompleteMessage
+from pulsar_spark.errors import CorruptMessage, IncompleteMessage
 from pulsar_spark.logs import get_logger
 from pulsar_spark.protocol.frame_parts import ReceivedEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -91,7 +91,10 @@ class ChunkSearch:
         if self._vain_searches < _MAX_VAIN_SEARCHES:
             for before_ms in _MILLISECONDS_BEFORE:
                 time_ms = max(chunk.time - before_ms, 0)
-                found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
+                try:
+                    found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
+                except CorruptMessage:
+                    continue
                 if found is not None:
                     yield found.start
         if self._vain_searches < _MAX_WHOLE_SEARCHES:

@@ -68,13 +68,14 @@ class EntryDecoder:
     decompressed or reassembled payload.
     A chunked message has the position of its last chunk. One without its last chunk is no message:
     its producer never got a receipt. With `only_uuid` everything but that message's chunks is
-    skipped. `undecryptable` counts messages that were handled by the decryptor's action, and
-    `discarded` is set if that was done to the last frame: one may be a chunk of a message. Unless
-    entries come `in_order`, they may come again, and `position` does not move. With `max_chunked`
-    more unfinished chunked messages are too many; `on_given_up` gets the ids of chunks dropped for
-    that. Chunks are held in a `memory`, or take `limit` bytes at most; with `only_uuid` they always
-    find room. A range that `continues` another one does not return a batch that stays encrypted and
-    that it starts in: it is one message, of the range that has its first one.
+    skipped, also what is damaged: it is before the range of whoever searches. `undecryptable`
+    counts messages that were handled by the decryptor's action, and `discarded` is set if that was
+    done to the last frame: one may be a chunk of a message. Unless entries come `in_order`, they
+    may come again, and `position` does not move. With `max_chunked` more unfinished chunked
+    messages are too many; `on_given_up` gets the ids of chunks dropped for that. Chunks are held in
+    a `memory`, or take `limit` bytes at most; with `only_uuid` they always find room. A range that
+    `continues` another one does not return a batch that stays encrypted and that it starts in: it
+    is one message, of the range that has its first one.
     """
 
     def __init__(
@@ -171,13 +172,16 @@ class EntryDecoder:
         return {"topic": self.topic, "message_id": f"{key[0]}:{key[1]}"}
 
     def _decode(self, frame: Frame, key: tuple[int, int]) -> ReceivedEntry | None:
-        entry, command = parse_payload(frame.payload), frame.command.message
+        entry, command = self._parsed(frame), frame.command.message
+        if entry is None:
+            self.messages = message_count(frame)
+            return None
         metadata = entry.metadata
         count = metadata.num_messages_in_batch
         if count < 1:
             raise CorruptBatch(f"a batch of {count} messages")
         self.messages = count
-        if metadata.HasField("marker_type") or self._only_uuid not in (None, metadata.uuid):
+        if metadata.HasField("marker_type"):
             return None
         entry.wanted = self._wanted(key, count)
         if not entry.wanted:
@@ -198,6 +202,17 @@ class EntryDecoder:
         if metadata.num_chunks_from_msg > 1 and not entry.is_batch:
             return self._add_chunk(entry)
         return self._decompressed(entry)
+
+    def _parsed(self, frame: Frame) -> ReceivedEntry | None:
+        """Parse a frame's entry; None for what is skipped with `only_uuid`."""
+        uuid = self._only_uuid
+        try:
+            entry = parse_payload(frame.payload)
+        except PulsarError:
+            if uuid is None:
+                raise
+            return None
+        return entry if uuid in (None, entry.metadata.uuid) else None
 
     def _leave_encrypted(self, entry: ReceivedEntry) -> ReceivedEntry | None:
         """Return an undecryptable entry as it is stored, or skip it."""
