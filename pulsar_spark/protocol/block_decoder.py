@@ -138,7 +138,7 @@ class PythonBlockDecoder:
             codec = codec_of(metadata)
         if first >= stop:
             return done
-        is_wanted = self._takes_any_time or self._is_wanted(metadata.publish_time)
+        is_wanted = self._takes_any_time or self._options.takes_time(metadata.publish_time)
         size = metadata.uncompressed_size if codec != _NONE else len(entry.payload)
         size += len(entry.metadata_bytes)
         if is_wanted and not self._pending.has_room(entry, size, stop - first):
@@ -157,10 +157,6 @@ class PythonBlockDecoder:
             return done
         self._begun = data, at, entry
         return FULL, 0, (*key, reached)
-
-    def _is_wanted(self, publish_time: int) -> bool:
-        since, before = self._options.published_from, self._options.published_before
-        return (since or 0) <= publish_time and (before is None or publish_time < before)
 
     def _unpack(self, entry: ReceivedEntry) -> None:
         """Unpack a batch, unless that is done."""

@@ -98,6 +98,11 @@ class BlockOptions:
     published_from: int | None = None
     published_before: int | None = None
 
+    def takes_time(self, publish_time: int) -> bool:
+        """Whether entries published then (ms) are not skipped."""
+        since, before = self.published_from, self.published_before
+        return (since or 0) <= publish_time and (before is None or publish_time < before)
+
 
 class Progress(NamedTuple):
     """How far a BlockDecoder came: `at` in the data, `position` on the topic.

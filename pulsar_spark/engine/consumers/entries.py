@@ -102,6 +102,8 @@ class EntryDecoder:
         self.finished = end is not None and start >= end
         self.messages = 1
         self.limit = limit
+        self.takes_time: Callable[[int], bool] = lambda _: True
+        """Whether messages published at a time, in ms, are wanted; the others are not opened."""
         self._only_uuid = only_uuid
         self._continues = continues
         self._in_order = in_order
@@ -181,7 +183,7 @@ class EntryDecoder:
         if count < 1:
             raise CorruptBatch(f"a batch of {count} messages")
         self.messages = count
-        if metadata.HasField("marker_type"):
+        if metadata.HasField("marker_type") or not self.takes_time(metadata.publish_time):
             return None
         entry.wanted = self._wanted(key, count)
         if not entry.wanted:

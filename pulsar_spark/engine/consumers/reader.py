@@ -309,6 +309,7 @@ class EntryReader(Closing):
     def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns]:
         """Yield the range as columns. Raises as `next_entry`."""
         decoder = make_decoder(wanted, decompress)
+        self._decoder.takes_time = wanted.takes_time
         forever = Deadline(None)
         while (block := self._next_block(forever)) is not None:
             status = self._take_columns(block, decoder)

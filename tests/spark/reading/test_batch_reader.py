@@ -21,7 +21,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import CorruptMessage, OptionError, SchemaMismatch
+from pulsar_spark.errors import (
+    CorruptMessage,
+    DecompressionError,
+    EncryptedMessage,
+    IncompleteMessage,
+    OptionError,
+    PulsarError,
+    SchemaMismatch,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -31,6 +39,7 @@ from pulsar_spark.spark.reading.batch_reader import (
     infer_schema,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import stored_entry
 from tests.spark.topics import NOW, full, read, reader, set_schema, store, store_many, values
 
 STRING = SchemaInfo(pb.Schema.String, "String")
@@ -311,3 +320,33 @@ def test_a_topic_of_which_only_the_compacted_view_is_left_has_a_say(
     columns = StructType([StructField("a", IntegerType())])
     with pytest.raises(OptionError, match="different schemas"):
         PulsarBatchReader(parse_read_options(options), columns).partitions()
+
+
+@pytest.mark.fault(36, 38, 39)
+@pytest.mark.parametrize("action", ["FAIL", "DISCARD", "CONSUME"])
+@pytest.mark.parametrize(
+    "entry, kind",
+    [
+        ({"encryption_keys": [pb.EncryptionKeys(key="k", value=b"v")]}, EncryptedMessage),
+        (
+            {"uuid": "u", "chunk_id": 1, "num_chunks_from_msg": 2, "total_chunk_msg_size": 9},
+            IncompleteMessage,
+        ),
+        ({"compression": pb.ZLIB, "uncompressed_size": 100}, DecompressionError),
+        ({"compression": pb.LZ4, "uncompressed_size": 100}, DecompressionError),
+    ],
+)
+def test_messages_outside_the_times_need_not_be_readable(
+    broker: EmbeddedBroker, entry: dict[str, Any], kind: type[PulsarError], action: str
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"before"])
+    broker.append(full("t"), stored_entry(b"outside", publish_time=NOW + 1000, **entry))
+    store(broker, "t", [b"after"], publish_time=NOW + 2000)
+    options = {"topic": "t", "pulsar.reader.cryptoFailureAction": action}
+    assert values(broker, {**options, "startingTime": str(NOW + 1001)}) == [b"after"]
+    assert values(broker, {**options, "endingTime": str(NOW + 1000)}) == [b"before"]
+    if kind is not EncryptedMessage or action == "FAIL":
+        for bound in ({"startingTime": str(NOW + 1000)}, {"endingTime": str(NOW + 1001)}, {}):
+            with pytest.raises(kind):
+                values(broker, {**options, **bound})
