@@ -64,17 +64,6 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
 }
 
 
-# Text that commands have. Topics are checked where they are parsed; paths may be any.
-_NAMES = {
-    "consumer_name",
-    "listener_name",
-    "producer_name",
-    "reader_name",
-    "subscription_name",
-    "subscription_role_prefix",
-}
-
-
 def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) -> SimpleNamespace:
     """Return the arguments that a function was given, checked by its annotations and ranges.
 
@@ -91,7 +80,8 @@ def checked_arguments(given: Mapping[str, Any], function: Callable[..., Any]) ->
             setattr(checked, name, enums.choice(kinds[0], given[name], name))
         else:
             check_type(kinds, given[name], name)
-        if name in _NAMES:
+        # Topics are checked where they are parsed; paths may be any.
+        if name.endswith(("_name", "_prefix")):
             check_text(name, given[name])
         if dict in kinds:
             check_texts(given[name] or {}, name)

@@ -29,7 +29,6 @@ WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
 """Brokers with this feature return a topic's partitions without creating the topic."""
 
 _LookupType = pb.CommandLookupTopicResponse
-_MAY_HAVE_FAILED = (_LookupType, pb.CommandPartitionedTopicMetadataResponse)
 
 
 class BinaryLookupService(LookupService):
@@ -73,6 +72,8 @@ class BinaryLookupService(LookupService):
     def _named_host(
         self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
     ) -> str:
+        if answer.response == _LookupType.Failed:
+            raise connection.refusal(0, answer.message)
         return self._pool.broker_host(
             answer.brokerServiceUrl,
             answer.brokerServiceUrlTls,
@@ -92,26 +93,25 @@ class BinaryLookupService(LookupService):
             names = yield from self.topics(name.namespace_name, deadline, ANY_DOMAIN)
             if str(name) not in names and str(name.partitioned) not in names:
                 raise TopicNotFound("the topic does not exist")
-        answer: pb.CommandPartitionedTopicMetadataResponse
+        command = commands.request(
+            pb.CommandPartitionedTopicMetadata, topic=topic, metadata_auto_creation_enabled=create
+        )
         with self._pool.asking(connection):
-            answer = yield from self._asked(
-                connection,
-                commands.request(
-                    pb.CommandPartitionedTopicMetadata,
-                    topic=topic,
-                    metadata_auto_creation_enabled=create,
-                ),
-                deadline,
+            answer: pb.CommandPartitionedTopicMetadataResponse = yield from self._asked(
+                connection, command, deadline
             )
+            if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+                raise connection.refusal(0, answer.message)
         return answer.partitions
 
     def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
         """Return an operation that lists a namespace's topics."""
         connection = yield from self._pool.service_operation(deadline)
         command = commands.request(pb.CommandGetTopicsOfNamespace, namespace=namespace, mode=mode)
-        answer: pb.CommandGetTopicsOfNamespaceResponse
         with self._pool.asking(connection):
-            answer = yield from self._asked(connection, command, deadline)
+            answer: pb.CommandGetTopicsOfNamespaceResponse = yield from self._asked(
+                connection, command, deadline
+            )
         return topic_names(answer.topics)
 
     def schema(
@@ -120,10 +120,11 @@ class BinaryLookupService(LookupService):
         """Return an operation that gets a version of a topic's schema, or the latest."""
         connection = yield from self._pool.service_operation(deadline)
         command = commands.request(pb.CommandGetSchema, topic=topic, schema_version=version)
-        answer: pb.CommandGetSchemaResponse
         try:
             with self._pool.asking(connection):
-                answer = yield from self._asked(connection, command, deadline)
+                answer: pb.CommandGetSchemaResponse = yield from self._asked(
+                    connection, command, deadline
+                )
         except TopicNotFound:
             # The topic has no schema, or not this version of it.
             return None
@@ -142,9 +143,6 @@ class BinaryLookupService(LookupService):
             if turn is not None:
                 yield turn
             timeout = deadline.attempt(self._pool.options.operation_timeout)
-            answer = yield connection.request_async(builder, timeout)
+            return (yield connection.request_async(builder, timeout))
         finally:
             connection.lookups.give_back(turn)
-        if isinstance(answer, _MAY_HAVE_FAILED) and answer.response == answer.Failed:
-            raise connection.refusal(0, answer.message)
-        return answer
