@@ -230,9 +230,7 @@ DAMAGED = [
 @pytest.mark.fault(33, 39)
 @pytest.mark.parametrize("is_far", [False, True])
 @pytest.mark.parametrize("entry", DAMAGED)
-def test_chunks_are_found_over_damaged_entries_before_the_range(
-    entry: bytes, is_far: bool
-) -> None:
+def test_chunks_are_found_over_damaged_entries_before_the_range(entry: bytes, is_far: bool) -> None:
     payload = os.urandom(3000)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
