@@ -54,8 +54,11 @@ class ChunkSearch:
         None if that chunk is a duplicate of a complete message's, or if an incomplete message may
         be skipped. Raises IncompleteMessage.
         """
+        tried: Position | None = None
         for start in self._starts(chunk):
-            entry = None
+            if tried is not None and start >= tried:
+                continue
+            tried, entry = start, None
             with self._read(chunk, start) as entries:
                 for entry in entries:
                     if (entry.ledger_id, entry.entry_id) == chunk[:2]:
@@ -67,8 +70,7 @@ class ChunkSearch:
             f"a message of {chunk.chunks} chunks ends here, and the topic does not have all of "
             "them",
             "Chunks were deleted (by retention, time to live or compaction), are damaged, or were "
-            "never stored. "
-            "Spark skips such messages with failOnDataLoss=false, a consumer with "
+            "never stored. Spark skips such messages with failOnDataLoss=false, a consumer with "
             "discard_corrupt_messages=True; a reader can seek past them.",
             topic=self._topic,
             message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
