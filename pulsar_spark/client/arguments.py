@@ -114,8 +114,13 @@ def check_texts(pairs: object, name: str) -> None:
             )
 
 
-def long_values(pairs: object, name: str) -> dict[str, int]:
-    """Return a copy of texts with numbers, as brokers can keep them; raises OptionError."""
+def long_values(pairs: object, name: str) -> dict[str, int] | None:
+    """Return a copy of texts with numbers, as brokers can keep them; None for none.
+
+    Raises OptionError.
+    """
+    if not pairs:
+        return None
     check_type(Mapping, pairs, name)
     assert isinstance(pairs, Mapping)
     for key, value in pairs.items():

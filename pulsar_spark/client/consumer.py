@@ -280,7 +280,7 @@ class PulsarConsumer(Closing):
     ) -> Future[Any] | None:
         """As `acknowledge`, without waiting: return the future of its receipt, if there is one."""
         consumer, message_id = self._find(message)
-        noted = long_values(properties, "properties") if properties else None
+        noted = long_values(properties, "properties")
         return None if consumer is None else consumer.acknowledge(message_id, noted)
 
     def acknowledge_cumulative(
@@ -306,7 +306,7 @@ class PulsarConsumer(Closing):
         """As `acknowledge_cumulative` and `_begin_acknowledge`."""
         self._check_cumulative()
         consumer, message_id = self._find(message)
-        noted = long_values(properties, "properties") if properties else None
+        noted = long_values(properties, "properties")
         return None if consumer is None else consumer.acknowledge_upto(message_id, noted)
 
     def _check_cumulative(self) -> None:

@@ -58,7 +58,7 @@ def test_what_was_decided_is_shown_and_finished(broker: EmbeddedBroker, run: Run
     assert run() == (0, [])
     sink = Sink(broker.service_url, "t", "orders")
     sink.run(0)
-    messages = [sink.write(1, task) for task in range(TASKS)]
+    messages = sink.write_all(1)
     refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
     with refused, pytest.raises(PulsarError):
         sink.writer().commit(list(messages), 1)
@@ -97,7 +97,7 @@ def test_what_has_expired_in_part_before_a_commit_is_dropped_with_an_error(
 
     sink = Sink(broker.service_url, "t", "orders")
     sink.run(0)
-    messages = [sink.write(1, task) for task in range(TASKS)]
+    messages = sink.write_all(1)
     with monkeypatch.context() as patched:
         patched.setattr(exactly_once, "reach", die)
         with pytest.raises(KeyboardInterrupt):
@@ -267,7 +267,7 @@ def job(broker: EmbeddedBroker, run: str | None, values: list[str], **options: s
 
 def decide(broker: EmbeddedBroker, sink: Sink, batch: int) -> None:
     """Lose a driver after its decision."""
-    messages = [sink.write(batch, task) for task in range(TASKS)]
+    messages = sink.write_all(batch)
     refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
     with refused, pytest.raises(PulsarError):
         sink.writer().commit(list(messages), batch)
@@ -586,7 +586,7 @@ def test_a_driver_whose_sink_was_changed_by_hand_is_told(broker: EmbeddedBroker,
     sink.run(0)
     writer = sink.writer()
     writer.check()
-    messages = [sink.write(1, task, writer) for task in range(TASKS)]
+    messages = sink.write_all(1, writer)
     with pytest.MonkeyPatch.context() as patched:
         # As in another process, which spares nobody.
         patched.setattr(attempts, "this_process", lambda: "the command's")

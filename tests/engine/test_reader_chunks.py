@@ -141,16 +141,22 @@ def test_messages_that_are_not_whole_can_be_left_out_with_a_count(
     assert caplog.text.count("data was lost") == 2
 
 
+def after_five_last_chunks(broker: EmbeddedBroker) -> Position:
+    """Store messages without their first chunks; return the topic's end."""
+    broker.create_topic(TOPIC)
+    for number in range(5):
+        last = broker.append(TOPIC, chunks_of(b"x" * 9, 4, f"{number}")[-1])
+    return after(last)
+
+
 @pytest.mark.fault(39, 100)
 def test_the_searches_for_chunks_that_are_gone_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chunk_search, "_MAX_VAIN_SEARCHES", 2)
     with EmbeddedBroker() as broker:
-        broker.create_topic(TOPIC)
-        for number in range(5):
-            last = broker.append(TOPIC, chunks_of(b"x" * 9, 4, f"{number}")[-1])
-        with reading(broker, TOPIC, end=after(last), skip_incomplete=True) as reader:
+        end = after_five_last_chunks(broker)
+        with reading(broker, TOPIC, end=end, skip_incomplete=True) as reader:
             assert payloads(reader) == []
             assert reader.incomplete == 5
         # Each search asks twice, for a minute and for a day before.
@@ -164,10 +170,8 @@ def test_the_whole_topic_is_searched_for_lost_chunks_a_few_times(
     monkeypatch.setattr(chunk_search, "_MAX_WHOLE_SEARCHES", 2)
     starts: list[Position] = []
     with EmbeddedBroker() as broker:
-        broker.create_topic(TOPIC)
-        for number in range(5):
-            last = broker.append(TOPIC, chunks_of(b"x" * 9, 4, f"{number}")[-1])
-        with reading(broker, TOPIC, end=after(last), skip_incomplete=True) as reader:
+        end = after_five_last_chunks(broker)
+        with reading(broker, TOPIC, end=end, skip_incomplete=True) as reader:
             assert reader._chunks is not None
             read = reader._chunks._read
 

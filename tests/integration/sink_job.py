@@ -44,12 +44,17 @@ class Sink:
         found = pa.RecordBatch.from_pydict({"value": rows(batch, task)})
         return (writer or self.writer()).write(iter([found]))
 
+    def write_all(
+        self, batch: int, writer: ArrowStreamWriter | None = None
+    ) -> list[PulsarCommitMessage]:
+        """Run each task of a micro-batch once, as `write`."""
+        return [self.write(batch, task, writer) for task in range(TASKS)]
+
     def run(self, batch: int) -> None:
         """Write a micro-batch from its check to its commit."""
         checked = self.writer()
         checked.check()
-        written = [self.write(batch, task, checked) for task in range(TASKS)]
-        self.writer().commit(list(written), batch)
+        self.writer().commit(list(self.write_all(batch, checked)), batch)
 
 
 def rows(batch: int, task: int) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.errors import AuthorizationError, PulsarError, SinkStateError, TornBatch
 from tests.integration.brokers import Real
-from tests.integration.sink_job import TASKS, Sink, whole
+from tests.integration.sink_job import Sink, whole
 from tests.integration.test_exactly_once import read_all
 from tests.support.real_cluster import RealCluster
 from tests.support.security import Security
@@ -83,10 +83,10 @@ def test_batches_are_written_once_while_coordinators_move_and_are_killed(
     sink.run(0)
     # Between tasks and commit: coordinators move, the state topic moves, a broker dies.
     for batch, moved in enumerate((COORDINATORS, [records], [f"{topic}-partition-0"]), 1):
-        written = [sink.write(batch, task) for task in range(TASKS)]
+        written = sink.write_all(batch)
         move(real_cluster, *moved)
         persist(sink, batch, partial(sink.writer().commit, list(written), batch))
-    written = [sink.write(4, task) for task in range(TASKS)]
+    written = sink.write_all(4)
     real_cluster.owner(COORDINATORS[0]).kill()
     persist(sink, 4, partial(sink.writer().commit, list(written), 4))
     real_cluster.restore()

@@ -24,7 +24,7 @@ from pulsar_spark.spark.writing.attempts import attempts_topic
 from pulsar_spark.spark.writing.crash_points import VARIABLE
 from pulsar_spark.spark.writing.decision_log import read_state
 from tests.integration.brokers import Broker, Real
-from tests.integration.sink_job import ROWS, TASKS, Sink, whole
+from tests.integration.sink_job import ROWS, Sink, whole
 from tests.support.crash_points import POINTS
 from tests.support.real_broker import OwnBroker
 from tests.support.waiting import wait_until
@@ -196,7 +196,7 @@ def test_records_outlive_retention_and_idle_topics_while_the_driver_is_down(
         if point == "after-decision":
             raise KeyboardInterrupt
 
-    written = [sink.write(2, task) for task in range(TASKS)]
+    written = sink.write_all(2)
     with monkeypatch.context() as patched:
         patched.setattr(exactly_once, "reach", die)
         with pytest.raises(KeyboardInterrupt):

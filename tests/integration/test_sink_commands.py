@@ -63,7 +63,7 @@ def test_the_doctor_names_what_holds_a_topic_and_the_command_that_ends_it(
 
     with other_process("killed"):
         killed = checked(sink)
-        left = transactions_of([sink.write(1, task, killed) for task in range(TASKS)])
+        left = transactions_of(sink.write_all(1, killed))
     for _ in range(2):
         # It changes nothing: it finds the same again.
         step = read_step()
@@ -96,7 +96,7 @@ def test_abort_tells_how_many_transactions_were_open(broker: Broker, sink: Sink,
 @pytest.mark.fault(181)
 def test_abort_spares_what_was_decided_on(broker: Broker, sink: Sink, run: Run) -> None:
     writer = checked(sink)
-    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    written = sink.write_all(1, writer)
     with dying("after-decision"):
         sink.writer().commit(list(written), 1)
     status, (row,) = run("--abort")
@@ -129,7 +129,7 @@ def attempts_unsubscribed(broker: Broker, sink: Sink) -> None:
 def torn(broker: Broker, sink: Sink) -> None:
     """Half of micro-batch 1 is committed, the rest has timed out."""
     writer = checked(sink)
-    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    written = sink.write_all(1, writer)
     with dying("after-markers"):
         sink.writer().commit(list(written), 1)
     first, *others = transactions_of(written)

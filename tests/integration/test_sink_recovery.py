@@ -109,7 +109,7 @@ def test_a_driver_that_starts_aborts_what_its_predecessors_tasks_left_open(
 @pytest.mark.fault(165)
 def test_a_commit_aborts_the_other_attempts_of_its_tasks(broker: Broker, sink: Sink) -> None:
     writer = checked(sink)
-    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    written = sink.write_all(1, writer)
     for task in range(TASKS):
         # The loser of a speculation: nobody tells it.
         sink.write(1, task, writer)
@@ -123,7 +123,7 @@ def test_an_attempt_that_begins_too_late_gives_up_before_its_first_message(
     broker: Broker, sink: Sink, by: str
 ) -> None:
     writer = checked(sink)
-    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    written = sink.write_all(1, writer)
     if by == "commit":
         sink.writer().commit(list(written), 1)
     else:
@@ -232,7 +232,7 @@ def test_a_task_whose_announcement_a_quota_refuses_writes_all_the_same(
     writer = checked(sink)
     with monkeypatch.context() as patched:
         patched.setattr(Announcer, "announce", refuse)
-        written = [sink.write(1, task, writer) for task in range(TASKS)]
+        written = sink.write_all(1, writer)
     assert "could not be announced" in caplog.text
     sink.writer().commit(list(written), 1)
     expect(broker, sink, 0, 1)
@@ -244,7 +244,7 @@ def test_a_driver_that_dies_before_its_decision_leaves_its_tasks_to_the_next_one
 ) -> None:
     with other_process("killed"):
         writer = checked(sink)
-        written = [sink.write(1, task, writer) for task in range(TASKS)]
+        written = sink.write_all(1, writer)
         with dying("before-decision"):
             sink.writer().commit(list(written), 1)
     checked(sink)
@@ -256,7 +256,7 @@ def test_a_write_in_the_same_process_is_not_taken_for_a_killed_one(
     broker: Broker, sink: Sink
 ) -> None:
     writer = checked(sink)
-    written = [sink.write(1, task, writer) for task in range(TASKS)]
+    written = sink.write_all(1, writer)
     # A writer that is made only to commit is checked, too, where nobody can tell.
     checked(sink).commit(list(written), 1)
     expect(broker, sink, 0, 1)
@@ -268,7 +268,7 @@ def test_a_driver_whose_transactions_another_one_aborted_is_told_so(
 ) -> None:
     with other_process("older"):
         older = checked(sink)
-        written = [sink.write(1, task, older) for task in range(TASKS)]
+        written = sink.write_all(1, older)
     sink.run(1)
     with pytest.raises(SinkStateError, match="another driver has taken this sink over"):
         sink.writer().commit(list(written), 2)
@@ -346,7 +346,7 @@ def test_where_attempts_cannot_be_announced_the_sink_works_and_names_the_topic(
         writer = checked(sink)
         expected = "Create persistent://public/default/records-attempts, without partitions"
         assert expected in caplog.text
-        written = [sink.write(0, task, writer) for task in range(TASKS)]
+        written = sink.write_all(0, writer)
         sink.writer().commit(list(written), 0)
         assert own.open_transactions() == {}
         assert own.internal_errors == ()
@@ -500,7 +500,7 @@ def test_of_two_drivers_at_the_same_time_one_goes_on(broker: Broker, sink: Sink)
     def drive(name: str) -> None:
         with lock:
             writer = checked(sink)
-            batch = [sink.write(1, task, writer) for task in range(TASKS)]
+            batch = sink.write_all(1, writer)
         try:
             sink.writer().commit(list(batch), 1)
             committed.update(whole(1) if not committed[whole(1)[0]] else [])
@@ -526,9 +526,9 @@ def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_gives_up
 ) -> None:
     with other_process("older"):
         older = checked(sink)
-        given_up = [sink.write(1, task, older) for task in range(TASKS)]
+        given_up = sink.write_all(1, older)
     newer = checked(sink)
-    written = [sink.write(1, task, newer) for task in range(TASKS)]
+    written = sink.write_all(1, newer)
     sink.writer().abort(list(given_up), 1)
     sink.writer().commit(list(written), 1)
     expect(broker, sink, 0, 1)
@@ -540,10 +540,10 @@ def test_a_driver_that_was_overtaken_leaves_the_newer_one_alone_when_it_commits(
 ) -> None:
     with other_process("older"):
         older = checked(sink)
-        given_up = [sink.write(1, task, older) for task in range(TASKS)]
+        given_up = sink.write_all(1, older)
     with other_process("newer"):
         newer = checked(sink)
-        written = [sink.write(1, task, newer) for task in range(TASKS)]
+        written = sink.write_all(1, newer)
     with other_process("older"), pytest.raises(SinkStateError, match="another driver"):
         sink.writer().commit(list(given_up), 1)
     sink.writer().commit(list(written), 1)
@@ -569,7 +569,7 @@ def test_a_driver_that_is_overtaken_while_it_starts_writes_nothing_unannounced()
             patched.setattr(attempts, "reach", stand_still)
             with pytest.raises(SinkStateError, match="another driver"):
                 sink.write(1, 0, checked(sink))
-        written = [sink.write(1, task, others[0]) for task in range(TASKS)]
+        written = sink.write_all(1, others[0])
         sink.writer().commit(list(written), 1)
         assert readable(broker.service_url, "t") == Counter([*whole(0), *whole(1)])
 

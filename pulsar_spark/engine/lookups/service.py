@@ -10,12 +10,7 @@ from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.connections.pool import ConnectionPool
 from pulsar_spark.engine.deadline import Deadline
 from pulsar_spark.engine.operations import Operation
-from pulsar_spark.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    InvalidTopicName,
-    TooManyRequests,
-)
+from pulsar_spark.errors import BrokerError, BrokerUnreachable, InvalidTopicName, TooManyRequests
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import topic_of

@@ -81,7 +81,7 @@ def state_topic(broker: EmbeddedBroker) -> str:
 
 
 def written(sink: Sink, batch: int) -> list[PulsarCommitMessage]:
-    return [sink.write(batch, task) for task in range(TASKS)]
+    return sink.write_all(batch)
 
 
 def end_all(sink: Sink, transactions: list[TxnId], *, commit: bool) -> list[PulsarError | None]:
