@@ -28,7 +28,7 @@ pub enum Plan {
         values: Box<Plan>,
         bounds: Bounds,
     },
-    Record(Record),
+    Record(Box<Record>),
     Union(Vec<Plan>),
     Member {
         plan: Box<Plan>,
@@ -61,7 +61,7 @@ pub enum Into {
     Text,
     Uuid,
     Duration,
-    Decimal(Decimal),
+    Decimal(Box<Decimal>),
 }
 
 /// An item's least bytes, and how many flat columns it needs.
@@ -72,12 +72,48 @@ pub struct Bounds {
 }
 
 pub struct Record {
-    /// The writer's fields, with their places in the reader's record if they have one.
-    pub steps: Vec<(Plan, Option<usize>)>,
+    pub steps: Vec<Step>,
     /// Places, and how to read their defaults from these bytes.
     pub defaults: Vec<(usize, Plan, Vec<u8>)>,
     /// Places that have neither.
     pub missing: Vec<usize>,
+}
+
+/// A field of the writer's.
+pub struct Step {
+    /// Of a union of null and one other type, the number of null; `plan` reads the other.
+    null: Option<i64>,
+    plan: Plan,
+    /// Its place in the reader's record, if it has one.
+    target: Option<usize>,
+}
+
+impl Step {
+    pub fn new(plan: Plan, target: Option<usize>) -> Self {
+        match plan {
+            Plan::Union(branches) => match <[Plan; 2]>::try_from(branches) {
+                Ok([Plan::Null, plan]) => Step { null: Some(0), plan, target },
+                Ok([plan, Plan::Null]) => Step { null: Some(1), plan, target },
+                Ok(branches) => Step { null: None, plan: Plan::Union(branches.into()), target },
+                Err(branches) => Step { null: None, plan: Plan::Union(branches), target },
+            },
+            plan => Step { null: None, plan, target },
+        }
+    }
+
+    #[inline]
+    fn read(&self, cursor: &mut Cursor, into: Option<&mut Column>) -> Result<()> {
+        if let Some(null) = self.null {
+            let number = cursor.long()?;
+            if number == null {
+                return into.map_or(Ok(()), Column::push_null);
+            }
+            if number != 1 - null {
+                return Err(Unusual);
+            }
+        }
+        self.plan.read(cursor, into)
+    }
 }
 
 /// How many items without bytes a value may have, and how many cells its lists.
@@ -172,15 +208,15 @@ impl Record {
     #[inline(never)]
     fn read(&self, cursor: &mut Cursor, into: Option<&mut Column>) -> Result<()> {
         let Some(into) = into else {
-            return self.steps.iter().try_for_each(|(plan, _)| plan.read(cursor, None));
+            return self.steps.iter().try_for_each(|step| step.read(cursor, None));
         };
         let Column::Struct(own) = into else { return Err(Unusual) };
-        for (plan, target) in &self.steps {
-            let column = match target {
-                Some(target) => Some(own.children.get_mut(*target).ok_or(Unusual)?),
+        for step in &self.steps {
+            let column = match step.target {
+                Some(target) => Some(own.children.get_mut(target).ok_or(Unusual)?),
                 None => None,
             };
-            plan.read(cursor, column)?;
+            step.read(cursor, column)?;
         }
         for (target, plan, data) in &self.defaults {
             let column = own.children.get_mut(*target).ok_or(Unusual)?;
@@ -427,6 +463,27 @@ mod tests {
         }
         let Column::Fixed64(column) = column else { panic!() };
         assert_eq!(column.data[0], -2i64 as u64);
+    }
+
+    #[test]
+    fn a_nullable_field_has_the_number_of_its_branch_before_it() {
+        for (null, branches) in [(0, vec![Plan::Null, long()]), (1, vec![long(), Plan::Null])] {
+            let steps = vec![Step::new(Plan::Union(branches), Some(0))];
+            let record = Record { steps, defaults: Vec::new(), missing: Vec::new() };
+            let plan = Plan::Record(Box::new(record));
+            let mut column = Column::new(&Kind::Struct(vec![Kind::Fixed(8)])).unwrap();
+            let [none, other] = [2 * null, 2 - 2 * null];
+            assert_eq!(read(&plan, &[none], LIMITS, &mut column), Ok(()));
+            assert_eq!(read(&plan, &[other, 3], LIMITS, &mut column), Ok(()));
+            for data in [&[4, 3][..], &[1, 3], &[none, 3], &[other]] {
+                assert_eq!(read(&plan, data, LIMITS, &mut column), Err(Unusual));
+                column.truncate(2);
+            }
+            let Column::Struct(own) = column else { panic!() };
+            let Column::Fixed64(column) = &own.children[0] else { panic!() };
+            assert_eq!(column.data[..], [0, -2i64 as u64]);
+            assert_eq!(column.validity.bits(), Some(&[0b10][..]));
+        }
     }
 
     #[test]

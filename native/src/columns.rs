@@ -23,23 +23,28 @@ impl Validity {
     #[inline]
     pub fn push(&mut self, valid: bool) {
         if !valid && self.nulls == 0 {
-            self.bits.clear();
-            self.bits.resize(self.len / 8, 0xff);
-            if self.len % 8 > 0 {
-                self.bits.push((1 << (self.len % 8)) - 1);
-            }
+            self.begin();
         }
         if !valid || self.nulls > 0 {
-            if self.len % 8 == 0 {
-                self.bits.push(0);
+            let place = self.len % 8;
+            let bit = u8::from(valid) << place;
+            match self.bits.last_mut() {
+                Some(last) if place > 0 => *last |= bit,
+                _ => self.bits.push(bit),
             }
-            if valid {
-                self.bits[self.len / 8] |= 1 << (self.len % 8);
-            } else {
-                self.nulls += 1;
-            }
+            self.nulls += usize::from(!valid);
         }
         self.len += 1;
+    }
+
+    /// Write the bits of the rows before the first null.
+    #[cold]
+    fn begin(&mut self) {
+        self.bits.clear();
+        self.bits.resize(self.len / 8, 0xff);
+        if self.len % 8 > 0 {
+            self.bits.push((1 << (self.len % 8)) - 1);
+        }
     }
 
     pub fn truncate(&mut self, len: usize) {
@@ -282,6 +287,10 @@ impl Maps {
 const FEW_PROPERTIES: usize = 64;
 
 pub fn check_text(text: &[u8]) -> Result<()> {
+    // What most texts are is found out in less time.
+    if text.is_ascii() {
+        return Ok(());
+    }
     std::str::from_utf8(text).map(drop).map_err(|_| Unusual)
 }
 

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Written};
+use crate::avro::{self, Bounds, Into, Limits, Number, Plan, Record, Step, Written};
 use crate::columns::{Buffer, Lent};
 use crate::json;
 use crate::protobuf::{self, Field, Form, Message, Value, Wire};
@@ -221,13 +221,15 @@ fn plan_of(given: &Bound<'_, PyAny>) -> PyResult<Plan> {
         "enum" => Plan::Enum(field(1)?.extract()?),
         "array" => Plan::Array { items: boxed(1)?, bounds: bounds()? },
         "map" => Plan::Map { keys: into_of(&field(4)?)?, values: boxed(1)?, bounds: bounds()? },
-        "record" => Plan::Record(Record {
-            steps: each(&field(1)?, |step| Ok((plan_of(&step.get_item(0)?)?, at(step, 1)?)))?,
+        "record" => Plan::Record(Box::new(Record {
+            steps: each(&field(1)?, |step| {
+                Ok(Step::new(plan_of(&step.get_item(0)?)?, at(step, 1)?))
+            })?,
             defaults: each(&field(2)?, |item| {
                 Ok((at(item, 0)?, plan_of(&item.get_item(1)?)?, at(item, 2)?))
             })?,
             missing: field(3)?.extract()?,
-        }),
+        })),
         "union" => Plan::Union(each(&field(1)?, plan_of_item)?),
         "member" => Plan::Member { plan: boxed(1)?, member: field(2)?.extract()? },
         "unresolvable" => Plan::Unresolvable,
@@ -246,7 +248,7 @@ fn into_of(given: &Bound<'_, PyAny>) -> PyResult<Into> {
         "text" => Into::Text,
         "uuid" => Into::Uuid,
         "duration" => Into::Duration,
-        "decimal" => Into::Decimal(decimal_of(fields)?),
+        "decimal" => Into::Decimal(Box::new(decimal_of(fields)?)),
         other => return Err(unknown(other)),
     })
 }

@@ -172,6 +172,9 @@ impl List {
 /// A number × factor ÷ divisor, rounded down.
 #[inline]
 pub fn scaled(number: i64, factor: i64, divisor: i64) -> Result<i64> {
+    if divisor == 1 {
+        return number.checked_mul(factor).ok_or(Unusual);
+    }
     let scaled = i128::from(number) * i128::from(factor);
     i64::try_from(scaled.div_euclid(i128::from(divisor))).map_err(|_| Unusual)
 }
