@@ -368,6 +368,11 @@ class SubscriptionSet:
         self.news = threading.Event()
         """Set when a quiet topic partition may have news; clear it before asking for ends."""
 
+    def named(self, name: str) -> SubscriptionSet:
+        """Return an empty set for another subscription."""
+        read_compacted = self._read_compacted
+        return SubscriptionSet(self._context, name, self._timeout, read_compacted=read_compacted)
+
     def __contains__(self, topic: str) -> bool:
         return topic in self._consumers
 

@@ -394,16 +394,18 @@ class StreamSource:
         TopicNotFound, and other errors of the broker.
         """
         name = self._options.subscription or start.subscription
-        if name != start.subscription:
+        former = None if name == start.subscription else start.subscription
+        if former is not None and self._topics is None:
             logger.warning(
                 "the checkpoint's subscription is %s, but the option subscription is %s, which is "
-                "used from now on. Remove the old subscription: it keeps unread messages.",
-                start.subscription,
+                "used from now on. Once the query has read something, remove the old one from the "
+                "topics that it reads, where it keeps unread messages",
+                former,
                 name,
             )
         follow = self._open(name)
         follow.subscriptions.news.clear()
-        follow.refresh(start.positions, start.ends, renamed=name != start.subscription)
+        follow.refresh(start.positions, start.ends, former)
         spans = follow.spans(start.positions, start.rests)
         if committed and self.commits.holds(start):
             self._acknowledge(start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -116,20 +117,25 @@ class StreamTopics:
         self._behind_at = time.monotonic() + _BEHIND_SECONDS
         # Those of a restarted query that were not looked at yet.
         self._restarted: set[str] = set()
+        # The subscription that the query had until now, if it was another one.
+        self._former: str | None = None
+        # What that one has kept: where those end whose new subscription kept nothing yet.
+        self._kept: dict[str, TopicEnd] = {}
         # Those of the checkpoint that are not to be read now.
         self.left_out: frozenset[str] = frozenset()
 
     # --- topics -----------------------------------------------------------------------------------
 
     def refresh(
-        self, positions: Positions, ends: Positions | None = None, *, renamed: bool = False
+        self, positions: Positions, ends: Positions | None = None, former: str | None = None
     ) -> None:
         """Find the topic partitions, and subscribe to new ones.
 
-        `ends` are the known ends of those that had unread messages; `renamed` if the query had
-        another subscription until now. Raises TopicNotFound for a missing topic, unless the stream
-        waits for topics or continues without them.
+        `ends` are the known ends of those that had unread messages; `former` is the subscription
+        that the query had until now, if it was another one. Raises TopicNotFound for a missing
+        topic, unless the stream waits for topics or continues without them.
         """
+        self._former = former
         found = self._look()
         for name, error in found.missing.items():
             known = any(topic_of(topic) == name for topic in positions)
@@ -141,7 +147,7 @@ class StreamTopics:
                 begun = not positions.get(topic, EARLIEST_POSITION).begins_ledger
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
-                existed = begun or (topic in positions and not renamed)
+                existed = begun or (topic in positions and former is None)
                 self.subscriptions.add(topic, EARLIEST, must_exist=existed)
                 if begun:
                     self._restarted.add(topic)
@@ -161,16 +167,24 @@ class StreamTopics:
         fresh = sorted(self.left_out - before)
         if not fresh:
             return
-        name = self.subscriptions.name
-        exist = self._probe.subscriptions_exist([(topic, name) for topic in fresh])
-        held = [topic for topic, exists in zip(fresh, exist, strict=True) if exists is True]
         what = (
             f"{len(fresh)} topic partitions are left out, as the query's options no longer include "
             f"them: {listed(fresh)}. The checkpoint keeps their positions, and the query resumes "
             "there when they are included again"
         )
+        names = [name for name in (self.subscriptions.name, self._former) if name is not None]
+        pairs = [(topic, name) for name in names for topic in fresh]
+        exist = self._probe.subscriptions_exist(pairs)
+        held = [pair for pair, exists in zip(pairs, exist, strict=True) if exists is True]
         if not held:
             logger.info("%s", what)
+            return
+        for name in names:
+            self._warn_of_kept(what, name, [topic for topic, keeper in held if keeper == name])
+
+    def _warn_of_kept(self, what: str, name: str, topics: Sequence[str]) -> None:
+        """Say that a subscription keeps the messages of topic partitions that are left out."""
+        if not topics:
             return
         logger.warning(
             "%s. Until then the subscription %s keeps the unread messages of %d of them. If they "
@@ -178,9 +192,9 @@ class StreamTopics:
             "subscriptions --service-url %s --topic %s --subscription %s --drop",
             what,
             name,
-            len(held),
+            len(topics),
             self._options.client.service_url,
-            TopicName.parse(held[0]).partitioned,
+            TopicName.parse(topics[0]).partitioned,
             name,
         )
 
@@ -301,7 +315,10 @@ class StreamTopics:
             if isinstance(result, SubscriptionNotFound) and self.subscriptions.guards(topic)
         ]
         if missing:
-            self._without_subscription(missing, positions)
+            self._kept.update(self._kept_by_former(missing, positions))
+            lacking = [topic for topic in missing if topic not in self._kept]
+            if lacking:
+                self._without_subscription(lacking, positions)
             results.update(self.subscriptions.create_again(missing))
         ends: dict[str, TopicEnd] = {}
         for topic, result in results.items():
@@ -433,15 +450,43 @@ class StreamTopics:
             self._hidden[topic] = asked, goes
         return goes
 
+    def _kept_by_former(self, topics: Sequence[str], positions: Positions) -> dict[str, TopicEnd]:
+        """Return the ends of topics where the former subscription has kept all that was not read.
+
+        Those are left out where it does not answer: somebody else can have it by now.
+        """
+        if self._former is None:
+            return {}
+        with closing(self.subscriptions.named(self._former)) as former:
+            for topic in topics:
+                former.add(topic, EARLIEST, must_exist=True)
+            found = former.ends(known=positions)
+        return {
+            topic: end
+            for topic, end in found.items()
+            if isinstance(end, TopicEnd) and self._is_kept(topic, positions, end)
+        }
+
+    def _is_kept(self, topic: str, positions: Positions, found: TopicEnd) -> bool:
+        position = positions.get(topic, EARLIEST_POSITION)
+        held = self._held_at.get(topic, EARLIEST_POSITION)
+        end, unread = entry_end(found.last), self._unread.get(topic)
+        verdict = judge(position, end, found.done, unread, held)
+        return found.done is not None and verdict is LossVerdict.KEPT
+
     def _without_subscription(self, topics: Sequence[str], positions: Positions) -> None:
         """Report what may be lost where the subscription is missing, before it is created again.
 
         Nothing has retained the messages that came since the query's position. The topic may also
         be another one with the same name.
         """
+        name = self.subscriptions.name
         what = (
-            f"the subscription {self.subscriptions.name} does not exist any more: it was removed, "
-            "or the topic was deleted and created again"
+            f"the subscription {name} does not exist any more: it was removed, or the topic was "
+            "deleted and created again"
+            if self._former is None
+            else f"the subscription {name} is new, and the checkpoint's, {self._former}, has not "
+            "kept what follows: it was removed, was moved on, or somebody else uses it"
         )
         never_had = self._never_had(topics, positions)
         lasts = self._planner.last_ids(topics)
@@ -556,13 +601,14 @@ class StreamTopics:
         """
         asked = []
         for topic in self._restarted.intersection(ends):
-            position, found = positions[topic], ends[topic]
+            position, found = positions[topic], self._kept.get(topic, ends[topic])
             entry = Position(*position[:2])
             passed = found.done is None or found.done > entry
             is_read = found.reached in (entry, rests.get(topic, entry))
             if passed and topic not in self._judged and not is_read:
                 asked.append(topic)
         self._restarted.clear()
+        self._kept.clear()
         if not asked:
             return
         unsure = [

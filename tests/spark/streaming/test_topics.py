@@ -298,6 +298,93 @@ def test_what_is_trimmed_after_it_was_read_is_none(broker: EmbeddedBroker, make:
         assert query.batch() == new
 
 
+def read_and_moved_on(broker: EmbeddedBroker, make: Make, **options: str) -> Query:
+    """Return a query of the subscription `old`, all of which was read and is deleted."""
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="old", **options)
+    assert len(query.batch()) == 30
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    query.source.close()
+    broker.roll_ledger("t")
+    broker.trim("t")
+    broker.unload("t")
+    return query
+
+
+@pytest.mark.fault(58, 71)
+def test_with_another_subscription_a_query_has_what_the_one_of_its_checkpoint_has_kept(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = read_and_moved_on(broker, make)
+    new = store_many(broker, "t", 20)
+    renamed = make(offset=query.start(), subscription="new")
+    assert renamed.batch() == new
+    assert renamed.batch() == []
+    wait_until(lambda: broker.subscriptions("t")["new"].backlog == 0)
+    # It was left as it is.
+    assert broker.subscriptions("t")["old"].backlog == 2
+    assert "the option subscription is new" in caplog.text
+    assert "was removed or emptied by others" not in caplog.text
+
+
+@pytest.mark.fault(58, 71)
+@pytest.mark.parametrize("held", ["removed", "expired"])
+def test_with_another_subscription_what_the_one_of_the_checkpoint_has_not_kept_is_data_loss(
+    broker: EmbeddedBroker, make: Make, held: str
+) -> None:
+    query = read_and_moved_on(broker, make)
+    store_many(broker, "t", 10)
+    if held == "removed":
+        broker.remove_subscription("t", "old")
+    else:
+        broker.expire_messages("t", "old", -1e9)
+    store_many(broker, "t", 10)
+    with pytest.raises(
+        DataLossError, match="new is new, and the checkpoint's, old, has not kept what follows"
+    ):
+        make(offset=query.start(), subscription="new").batch()
+
+
+@pytest.mark.fault(58, 71)
+def test_with_another_subscription_it_is_told_where_messages_may_have_expired_meanwhile(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = read_and_moved_on(broker, make)
+    store_many(broker, "t", 10)
+    broker.expire_messages("t", "old", -1e9)
+    broker.roll_ledger("t")
+    broker.trim("t")
+    new = store_many(broker, "t", 10)
+    assert make(offset=query.start(), subscription="new").batch() == new
+    assert "1 topic partitions have deleted the ledgers that the query had read" in caplog.text
+
+
+def test_it_is_said_once_that_a_query_has_another_subscription_than_its_checkpoint(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = read_and_moved_on(broker, make)
+    renamed = make(offset=query.start(), subscription="new")
+    for _ in range(3):
+        assert renamed.batch() == []
+    assert caplog.text.count("the option subscription is new") == 1
+
+
+def test_the_subscription_that_keeps_a_left_out_topic_is_named_when_the_query_has_another(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("t", "u"):
+        broker.create_topic(topic)
+        store_many(broker, topic, 30)
+    query = make(None, topics="t,u", startingOffsets="earliest", subscription="old")
+    assert len(query.batch()) == 60
+    query.source.close()
+    store_many(broker, "u", 10)
+    make(offset=query.start(), subscription="new").batch()
+    assert "Until then the subscription old keeps the unread messages of 1 of them" in caplog.text
+
+
 @pytest.mark.fault(58)
 def test_what_waits_in_a_new_ledger_is_no_loss_of_the_one_that_was_read_and_deleted(
     broker: EmbeddedBroker, make: Make
