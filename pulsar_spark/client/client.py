@@ -440,7 +440,7 @@ class PulsarClient(Closing):
         *,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> TableView:
-        """Read a topic to its end, and return the latest value of each key, kept up to date.
+        """Read a topic to where it ends now; return the latest value of each key, kept up to date.
 
         On a compacted topic it reads the compacted view. Follows new partitions, and raises, as
         `create_reader`.

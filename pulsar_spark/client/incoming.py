@@ -44,6 +44,12 @@ class IncomingMessages:
         """Whether nothing is left but the error that ends the inbox."""
         return self._inbox.over
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether messages are left of those that were taken from the inbox together."""
+        delivery = self._delivery
+        return bool(self._messages) and delivery is not None and delivery.current
+
     def next(self) -> Message | None:
         """Return the next message, or None if there is none now; raises the error that is next."""
         with self._lock:
@@ -123,8 +129,7 @@ class IncomingMessages:
 
     def _fill(self) -> bool:
         """Make sure that messages are ready, if any have arrived."""
-        delivery = self._delivery
-        if self._messages and delivery is not None and delivery.current:
+        if self.has_taken:
             return True
         self._messages, self._at = [], 0
         if self._failed is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -309,18 +309,42 @@ class PulsarReader(Closing):
         broker's error.
         """
         self._check_open()
-        deadline = Deadline(self._context.options.operation_timeout)
-        is_fresh = False
-        while not self._finds_message():
-            if self._is_behind():
-                deadline.check("reading to the end of the topic")
-                self._inbox.wait(deadline)
-            elif is_fresh:
-                return False
-            else:
+        deadline = self._new_deadline()
+        if self._comes(deadline):
+            return True
+        in_steps(self._asking_ends())
+        return self._comes(deadline)
+
+    def read_current(self) -> Iterator[Message]:
+        """Yield what the topic has now, and what comes before that is read; not what comes later.
+
+        Waits and raises as `has_message_available`, for each message.
+        """
+        with interruptible:
+            asks = True
+            while asks:
                 in_steps(self._asking_ends())
-                is_fresh = True
+                while self._reads_current() and self._comes(self._new_deadline()):
+                    yield self.read_next()
+                # Of another cluster, or a new partition.
+                asks = any(source.end is None for source in list(self._sources.values()))
+            self._check_open()
+
+    def _reads_current(self) -> bool:
+        """Whether something may be unread of what was there when the ends were asked."""
+        return self._incoming.has_taken or self._is_behind()
+
+    def _comes(self, deadline: Deadline) -> bool:
+        """Whether there is a message; waits for it while a partition is not read to its end."""
+        while not self._finds_message():
+            if not self._is_behind():
+                return False
+            deadline.check("reading to the end of the topic")
+            self._inbox.wait(deadline)
         return True
+
+    def _new_deadline(self) -> Deadline:
+        return Deadline(self._context.options.operation_timeout)
 
     def _asking_ends(self) -> Steps[None]:
         """Return steps that ask for the topic's end: all that is known is read."""

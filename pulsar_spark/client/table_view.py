@@ -87,8 +87,8 @@ class TableView(Closing):
 
     def load(self) -> None:
         """Read the topic's current messages, and later ones in the background."""
-        while self._reader.has_message_available():
-            self._apply(self._reader.read_next())
+        for message in self._reader.read_current():
+            self._apply(message)
         self._reader.listen(lambda reader, message: self._apply(message))
 
     def _apply(self, message: Message) -> None:

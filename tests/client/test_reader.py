@@ -23,6 +23,7 @@ from pulsar_spark.errors import (
     OptionError,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.rules import Seen
 from tests.client.unreadable import UNREADABLE
 from tests.engine.topics import add_batch, add_plain, stored_entry
 from tests.support.waiting import finish, is_in, wait_until
@@ -90,6 +91,29 @@ def test_a_table_view_does_not_wait_for_the_rest_of_a_message(
         assert view.get("a") == b"1"
         broker.append(topic, chunk(1, b"two"))
         wait_until(lambda: view.get("k") == b"onetwo")
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_table_view_of_a_busy_topic_has_what_was_there_and_waits_for_no_more(
+    broker: EmbeddedBroker, client: PulsarClient, partitions: int
+) -> None:
+    topic = broker.create_topic(f"busy-{partitions}", partitions)
+    names = client.get_topic_partitions(topic)
+    stored = [stored_entry(b"v", partition_key=f"{name}-{at}") for name in names for at in range(5)]
+    for at, entry in enumerate(stored):
+        broker.append(names[at // 5], entry)
+
+    def write_more(seen: Seen) -> None:
+        broker.append(names[0], stored_entry(b"v", partition_key=f"later-{seen.at}"))
+
+    asking = broker.faults.call("GET_LAST_MESSAGE_ID", write_more, topic=topic, times=100)
+    reading = broker.faults.call("MESSAGE", write_more, topic=names[0], times=1000)
+    # It is read last, when the first one is ahead of its end.
+    late = broker.faults.delay("SUBSCRIBE", 0.3, topic=names[-1], times=None)
+    with asking, reading, late, client.create_table_view(topic) as view:
+        # The writer goes on.
+        assert broker.faults.seen("GET_LAST_MESSAGE_ID", topic) < 100
+        assert all(view.get(f"{name}-{at}") == b"v" for name in names for at in range(5))
 
 
 @pytest.mark.parametrize("silence", ["MESSAGE", "SUBSCRIBE"])
