@@ -265,8 +265,9 @@ class PulsarConsumer(Closing):
         Nothing happens either for an id that names no message, as `earliest`, `latest` and the last
         one of an empty topic.
         Acknowledgements are sent together, after 100 ms at the latest. With receipts, this waits
-        for the broker's confirmation, and raises its error. With `properties` it is sent at once;
-        of a batch, they go with the last message. Brokers keep those of cumulative ones only.
+        for the broker's confirmation, and raises its error, or ConnectionLost if the broker may
+        have the acknowledgement or not. With `properties` it is sent at once; of a batch, they go
+        with the last message. Brokers keep those of cumulative ones only.
         Within `txn` the acknowledgement takes effect at commit; raises TransactionConflict if
         another transaction has acknowledged the message.
         """

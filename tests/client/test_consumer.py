@@ -7,6 +7,7 @@ import queue
 import re
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -673,6 +674,57 @@ def test_an_id_that_names_no_message_acknowledges_and_harms_nothing(
     consumer.close()
     with client.subscribe(topic, "s") as another:
         assert backlog(another) == 0
+
+
+LEAVING: dict[str, tuple[Callable[[EmbeddedBroker, PulsarConsumer], object], Any]] = {
+    "closed by the broker": (
+        lambda broker, consumer: broker.faults.close_consumers(consumer.topic()),
+        ConnectionLost,
+    ),
+    "seek": (lambda broker, consumer: consumer.seek(MessageId.earliest), ConnectionLost),
+    "unsubscribe": (lambda broker, consumer: consumer.unsubscribe(), ClosedError),
+}
+
+
+@pytest.mark.parametrize("leaving", LEAVING)
+def test_acknowledgements_that_a_broker_without_the_consumer_drops_fail_at_once(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, leaving: str
+) -> None:
+    send(client, topic, 3)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True)
+    txn = client.new_transaction()
+    leave, expected = LEAVING[leaving]
+    raised: dict[str, BaseException | None] = {}
+
+    def acknowledge(name: str, call: Callable[..., object], message: Message, **given: Any) -> None:
+        try:
+            call(message, **given)
+        except PulsarError as error:
+            raised[name] = error
+
+    ways: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+        "one": (consumer.acknowledge, {}),
+        "upto": (consumer.acknowledge_cumulative, {}),
+        "in a transaction": (consumer.acknowledge, {"txn": txn}),
+    }
+    threads = [
+        threading.Thread(
+            target=acknowledge, args=(name, call, consumer.receive(RECEIVE_MS)), kwargs=given
+        )
+        for name, (call, given) in ways.items()
+    ]
+    with broker.faults.drop("ACK", times=None):
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: broker.faults.seen("ACK") == len(threads), "they are not sent")
+        leave(broker, consumer)
+        finish(*threads)
+    txn.abort()
+    for name in ("one", "upto"):
+        assert isinstance(raised.pop(name), expected), name
+    assert isinstance(raised.pop("in a transaction"), ConnectionLost)
+    if expected is ConnectionLost:
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
 
 
 @pytest.mark.parametrize("cumulative", [False, True])

@@ -366,6 +366,23 @@ def test_receipts_come_with_the_answer_or_its_error(timers: Timers, broker: Brok
         last.result(0)
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_receipts_of_a_closed_consumer_fail_unless_the_broker_still_answers(
+    timers: Timers, broker: Broker, sent: bool
+) -> None:
+    acks = tracker(timers, broker, ack_receipts=True)
+    before = [acks.acknowledge(one(1))[1], acks.acknowledge_upto(one(0))[1]]
+    acks.close()
+    # Another thread found the consumer open.
+    broker.there = sent
+    after = [acks.acknowledge(one(3))[1], acks.acknowledge_upto(one(2))[1]]
+    for answer, lost in zip(broker.answers, (False, True, False, True), strict=False):
+        answer.set_exception(ConnectionLost("gone")) if lost else answer.set_result(None)
+    ended = [None if each is None else type(each.exception(0)) for each in (*before, *after)]
+    fine = type(None)
+    assert ended == [fine, ClosedError, *((fine, ClosedError) if sent else (ClosedError,) * 2)]
+
+
 def test_properties_go_with_their_own_message_and_wait_for_a_place(
     timers: Timers, broker: Broker
 ) -> None:

@@ -421,26 +421,30 @@ def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek
             session.send(brief.close_consumer(consumer_id, commands.NO_REQUEST_ID))
             session.send(commands.build(pb.CommandSuccess, request_id=request_of(event)))
             return True
-        return kind_of(event) in (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS)
+        return kind_of(event) in (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.ACK)
 
     with ScriptedBroker(script) as broker:
         connection = connected(broker)
         consumer_id = connection.handlers.add_consumer(Recorder())
         subscribe(connection, consumer_id)
-        questions = [
-            connection.request_async(
-                commands.request(pb.CommandGetLastMessageId, consumer_id=consumer_id)
-            ),
-            connection.request_async(
-                commands.request(pb.CommandConsumerStats, consumer_id=consumer_id)
+        asking: list[Callable[[int], pb.BaseCommand]] = [
+            commands.request(pb.CommandGetLastMessageId, consumer_id=consumer_id),
+            commands.request(pb.CommandConsumerStats, consumer_id=consumer_id),
+            commands.request(
+                pb.CommandAck, consumer_id=consumer_id, ack_type=pb.CommandAck.Individual
             ),
         ]
+        questions = [connection.request_async(each) for each in asking]
         connection.request(
             commands.request(pb.CommandSeek, consumer_id=consumer_id, message_publish_time=1)
         )
         for question in questions:
             with pytest.raises(ConnectionLost, match="closed the consumer"):
                 question.result(5)
+        # Nobody would answer those that come too late.
+        for each in asking:
+            with pytest.raises(ConnectionLost, match="closed the consumer"):
+                connection.request(each)
         connection.close()
 
 

@@ -153,6 +153,25 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
     assert backlog(broker) == 0
 
 
+def test_an_acknowledgement_that_is_dropped_with_its_consumer_is_sent_again_by_the_next_one(
+    broker: EmbeddedBroker, context: ClientContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_plain(broker, TOPIC, b"1")
+    ledger_id = broker.stats(TOPIC).ledgers[0]
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
+    ask(consumer.end_operation)
+    broker.faults.drop("ACK")
+    consumer.acknowledge(Position(ledger_id, 1))
+    wait_until(lambda: broker.faults.seen("ACK") == 1)
+    broker.faults.close_consumers(TOPIC)
+    wait_until(lambda: not is_attached(consumer))
+    assert consumer.ack_pending
+    ask(consumer.end_operation)
+    wait_until(lambda: not consumer.ack_pending)
+    assert backlog(broker) == 0
+    assert "could not be acknowledged" not in caplog.text
+
+
 @pytest.mark.fault(70)
 def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
     broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch

@@ -273,6 +273,8 @@ class ClientConnection:
             try:
                 self._check_open()
                 parts = self._for_broker(command)
+                if asked is not None and not self.handlers.has_consumer(asked):
+                    raise self._consumer_closed()
                 self._requests.add(request)
                 for part in parts:
                     self._core.send(part)
@@ -313,6 +315,19 @@ class ClientConnection:
         """Stop waiting for a request, as `forget`: if it was open, it fails with the error."""
         if not request.done() and self.forget(request):
             fail(cast(Request, request), error)
+
+    def fail_questions(self, consumer_id: int) -> None:
+        """Fail open questions about a consumer that the broker has closed, with ConnectionLost.
+
+        `handlers` has it no more, so none is asked later.
+        """
+        with self._mutex:
+            requests = self._requests.take_asked(consumer_id)
+        for request in requests:
+            fail(request, self._consumer_closed())
+
+    def _consumer_closed(self) -> PulsarError:
+        return ConnectionLost("the broker closed the consumer", broker=self.address.logical)
 
     def send(self, command: pb.BaseCommand) -> bool:
         """Queue a command and write what the socket accepts; never waits.
@@ -554,7 +569,7 @@ class ClientConnection:
             else:
                 self.handlers.on_command(event.kind, event.body)
                 if event.kind == _T.CLOSE_CONSUMER:
-                    self._on_consumer_closed(cast(pb.CommandCloseConsumer, event.body).consumer_id)
+                    self.fail_questions(cast(pb.CommandCloseConsumer, event.body).consumer_id)
         elif isinstance(event, ConnectionFailed):
             raise event.error.with_context(broker=self.address.logical)
         elif isinstance(event, EndOfStream):
@@ -600,16 +615,6 @@ class ClientConnection:
         return RemoteProtocolError(
             f"the broker answered {request.what} with {name}", broker=self.address.logical
         )
-
-    def _on_consumer_closed(self, consumer_id: int) -> None:
-        """Fail open questions about a consumer that the broker has closed."""
-        with self._mutex:
-            requests = self._requests.take_asked(consumer_id)
-        for request in requests:
-            fail(
-                request,
-                ConnectionLost("the broker closed the consumer", broker=self.address.logical),
-            )
 
     def _log_unknown(self, kind: int, request_id: int) -> None:
         level = logging.DEBUG if self._logged_unknown else logging.WARNING

@@ -112,6 +112,10 @@ class HandlerTable:
         with self._lock:
             self._watchers.pop(watcher_id, None)
 
+    def has_consumer(self, consumer_id: int) -> bool:
+        """Whether there is a consumer of this id."""
+        return consumer_id in self._consumers
+
     def remove_consumer(self, consumer_id: int) -> ConsumerHandler | None:
         """Remove a consumer and return it."""
         with self._lock:

@@ -46,7 +46,7 @@ def answers_to(kind: int) -> frozenset[int]:
 
 # When a broker closes a consumer, it may leave these unanswered. It does answer SEEK, for which
 # it closes the consumer.
-_QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
+_QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS, _T.ACK})
 
 
 class Request(Future[Any]):

@@ -22,6 +22,7 @@ from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
     ChecksumMismatch,
     ClosedError,
+    ConnectionLost,
     CorruptBatch,
     DecompressionError,
     EncryptedMessage,
@@ -102,7 +103,7 @@ class AckTracker:
 
     `send` is called with a lock held, and must not wait. A receipt is a future: it fails with the
     broker's error, or with ConnectionLost if nobody knows whether the broker has the
-    acknowledgement.
+    acknowledgement; after `close` that is ClosedError.
     """
 
     def __init__(self, options: ConsumerOptions, timers: Timers, send: SendAck) -> None:
@@ -127,6 +128,7 @@ class AckTracker:
         self._waiting: list[Future[None]] = []
         self._waiting_upto: list[Future[None]] = []
         self._timed = False
+        self._closed = False
 
     # --- acknowledging ------------------------------------------------------------------------
 
@@ -334,10 +336,10 @@ class AckTracker:
             self._complete(self._take_waiting(), None)
 
     def close(self) -> None:
-        """Send what can be sent; fail the receipts that will not come."""
+        """Send what can be sent; fail the receipts that will not come, now and from now on."""
         with self._lock:
+            self._closed = True
             self._flush()
-            self._complete(self._take_waiting(), ClosedError("the consumer is closed"))
 
     def _take_waiting(self) -> list[Future[None]]:
         waiting = [*self._waiting, *self._waiting_upto]
@@ -356,6 +358,11 @@ class AckTracker:
             self._flush()
 
     def _flush(self) -> None:
+        self._send_all()
+        if self._closed:
+            self._complete(self._take_waiting(), _closed())
+
+    def _send_all(self) -> None:
         upto = [] if self._upto_id is None else [self._upto_id]
         if self._upto is not None and self._send_group(
             upto, self._waiting_upto, self._upto_noted, cumulative=True
@@ -402,8 +409,13 @@ class AckTracker:
         receipt = bool(waiting)
         answer = self._send(Ack(ids, cumulative=cumulative, receipt=receipt, properties=properties))
         if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: self._complete(waiting, done.exception()))
+            answer.add_done_callback(lambda done: self._on_answer(waiting, done.exception()))
         return answer is not False
+
+    def _on_answer(self, waiting: list[Future[None]], error: BaseException | None) -> None:
+        """Pass on an answer; a closed consumer was not lost, but left."""
+        is_over = self._closed and isinstance(error, ConnectionLost)
+        self._complete(waiting, _closed() if is_over else error)
 
     @staticmethod
     def _complete(waiting: list[Future[None]], error: BaseException | None) -> None:
@@ -412,6 +424,10 @@ class AckTracker:
                 receipt.set_result(None)
             else:
                 receipt.set_exception(error)
+
+
+def _closed() -> PulsarError:
+    return ClosedError("the consumer is closed")
 
 
 def _done() -> Future[None]:

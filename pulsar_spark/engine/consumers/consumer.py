@@ -802,6 +802,8 @@ class TopicConsumer(AttachedConsumer):
                 self._reattach()
             raise
         self.close()
+        # Those that it got after this question have no answer.
+        attachment.connection.fail_questions(attachment.consumer_id)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -18,8 +18,7 @@ def ack(session: Session, body: pb.CommandAck) -> None:
     """Acknowledge entries one by one or cumulatively, whole or by batch index."""
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
-        if body.HasField("request_id"):
-            raise Refusal(pb.ConsumerNotFound, "Consumer not found")
+        # Without an answer, as brokers do.
         return
     subscription = consumer.subscription
     if body.HasField("txnid_most_bits"):

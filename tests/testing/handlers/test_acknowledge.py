@@ -53,6 +53,7 @@ def test_a_cumulative_ack_names_one_message(client: WireClient) -> None:
 
 def test_acks_and_redelivery_of_unknown_consumers_are_ignored(client: WireClient) -> None:
     client.send("ACK", consumer_id=9, ack_type=0, message_id=[])
+    client.send("ACK", consumer_id=9, ack_type=0, message_id=[], request_id=900)
     client.send("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=9)
     client.nothing_came()
 
