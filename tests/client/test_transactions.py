@@ -337,6 +337,21 @@ def test_commit_with_an_acknowledgement_pending_at_the_timeout_aborts_and_says_s
         finish(thread)
 
 
+def test_an_acknowledgement_waits_for_its_topic_to_be_loaded_and_is_sent_once(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    client.create_producer("t").send(b"a")
+    with client.subscribe("t", "s", initial_position=InitialPosition.Earliest) as consumer:
+        message = consumer.receive(60_000)
+        broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=3)
+        broker.faults.close_consumers("t")
+        wait_until(lambda: not consumer.is_connected())
+        with client.new_transaction() as txn:
+            consumer.acknowledge(message, txn=txn)
+        assert broker.faults.seen("ACK") == 1
+        wait_until(lambda: not broker.subscriptions("t")["s"].backlog)
+
+
 def acknowledge_in_vain(consumer: PulsarConsumer, message: Message, txn: Transaction) -> None:
     with pytest.raises(PulsarError):
         consumer.acknowledge(message, txn=txn)

@@ -40,7 +40,7 @@ from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.memory import ReceiverBudget
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import can_pass
+from pulsar_spark.engine.retry import can_pass, retrying
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import (
     ClosedError,
@@ -617,12 +617,13 @@ class TopicConsumer(AttachedConsumer):
     def acknowledge_in_operation(
         self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
     ) -> Operation[None]:
-        """Return an operation that acknowledges within a transaction; one attempt.
+        """Return an operation that acknowledges within a transaction, once attached; one attempt.
 
         The transaction knows the subscription already. Raises the broker's error, such as
         TransactionConflict for a message that another transaction has acknowledged.
         """
-        attachment = yield from self.attach_operation(deadline)
+        # Only this is repeated: an acknowledgement without an answer may be stored.
+        attachment = yield from retrying(self.attach_operation, deadline)
         key = (message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index >= 0:
             ids = [part_of_batch(message_id, cumulative=cumulative)]
