@@ -474,7 +474,7 @@ def _presence(proto: FieldDescriptorProto, rules: _Rules, repeated: bool) -> Pre
 
 
 def _entry_fields(name: str, fields: tuple[MessageField, ...]) -> tuple[MessageField, ...]:
-    """Return a map's key and value fields; in an entry neither is ever absent."""
+    """Return a map's key and value fields; in an entry neither is ever absent or delimited."""
     if (
         [each.number for each in fields] != [1, 2]
         or any(each.repeated or each.oneof for each in fields)
@@ -484,6 +484,7 @@ def _entry_fields(name: str, fields: tuple[MessageField, ...]) -> tuple[MessageF
     return tuple(
         replace(
             each,
+            type=FieldDescriptorProto.TYPE_MESSAGE if each.message else each.type,
             presence=Presence.IMPLICIT,
             # In proto2 an enum's default is its first value, whatever its number.
             default=next(iter(each.enum.names), 0) if each.enum else 0,

@@ -7,13 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FeatureSet
 
 from pulsar_spark.schema.protobuf import codec
+from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import (
     RandomSchema,
+    add,
+    add_map,
     class_of,
     expected_row,
     info_of,
+    new_file,
     random_message,
     same,
     sorted_maps,
@@ -50,3 +56,39 @@ def check_written(values: pa.Array, messages: list[Any], kind: Any) -> None:
         assert found.SerializeToString(deterministic=True) == message.SerializeToString(
             deterministic=True
         )
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("place", ["file", "message", "map", "entry", "key", "value"])
+def test_neither_entries_of_maps_nor_their_values_are_delimited(
+    place: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = new_file(syntax="editions")
+    add(file.message_type.add(name="N"), "x", 1, Type.TYPE_INT32)
+    message = file.message_type.add(name="M")
+    add_map(message, "t.M", "m", 1, Type.TYPE_STRING, Type.TYPE_MESSAGE, ".t.N")
+    add(message, "one", 2, Type.TYPE_MESSAGE, type_name=".t.N")
+    entry = message.nested_type[0]
+    key, value = entry.field
+    places: dict[str, Any] = {
+        "file": file,
+        "message": message,
+        "map": message.field[0],
+        "entry": entry,
+        # As compilers have it: they copy a map's features to its key and value.
+        "key": key,
+        "value": value,
+    }
+    places[place].options.features.message_encoding = FeatureSet.DELIMITED
+    info, kind = info_of(file), class_of(file)
+    given = kind(m={"a": {"x": 7}, "": {}}, one={"x": 5})
+    values = [given.SerializeToString(), b"\n\0" + kind(one={"x": 1}).SerializeToString()]
+    choose(monkeypatch, kernel=kernel)
+    columns = codec.arrow_schema(info)
+    decoded = codec.decoder(info, info, columns.names).decode(pa.array(values, pa.binary()))
+    batch = pa.RecordBatch.from_arrays(list(decoded.columns), schema=columns)
+    messages = [kind.FromString(each) for each in values]
+    assert same(
+        [sorted_maps(each) for each in batch.to_pylist()], list(map(expected_row, messages))
+    )
+    check_written(codec.encoder(info, columns).encode(batch), messages, kind)
