@@ -223,10 +223,11 @@ impl Value {
             }
             Value::Duration(tags) => {
                 let micros = given.whole(row)?;
-                if !(SPAN.start * MICROS..SPAN.end * MICROS).contains(&micros) {
+                let (seconds, rest) = (micros / MICROS, micros % MICROS);
+                if !SPAN.contains(&seconds) {
                     return Err(Unusual);
                 }
-                put_time(out, tags, [micros / MICROS, micros % MICROS * 1000]);
+                put_time(out, tags, [seconds, rest * 1000]);
             }
             Value::Refused => return Err(Unusual),
         }

@@ -53,20 +53,24 @@ def json_text(message: Any, path: str) -> bytes:
 
 def split_timestamp(micros: int, path: str, remedy: str) -> tuple[int, int]:
     """Return the seconds and nanoseconds of a timestamp; nanoseconds are never negative."""
-    _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, path, remedy)
+    _check_range(micros, FIRST_SECOND * _MICROS, _end(LAST_SECOND), path, remedy)
     return micros // _MICROS, micros % _MICROS * 1000
 
 
 def split_duration(micros: int, path: str, remedy: str) -> tuple[int, int]:
     """Return the seconds and nanoseconds of a duration, both with the duration's sign."""
-    _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, path, remedy)
+    _check_range(micros, -_end(LAST_DURATION), _end(LAST_DURATION), path, remedy)
     sign = -1 if micros < 0 else 1
     return sign * (abs(micros) // _MICROS), sign * (abs(micros) % _MICROS) * 1000
 
 
-def _check_range(micros: int, first: int, end: int, path: str, remedy: str) -> None:
-    """Refuse a time before the second `first`, or from `end` on."""
-    if not first * _MICROS <= micros < end * _MICROS:
+def _end(second: int) -> int:
+    """Return the last microsecond of a second."""
+    return second * _MICROS + _MICROS - 1
+
+
+def _check_range(micros: int, first: int, last: int, path: str, remedy: str) -> None:
+    if not first <= micros <= last:
         reason = f"it is {micros} microseconds, more than protobuf's type has"
         raise Mismatch(reason, path, remedy=remedy)
 

@@ -24,6 +24,7 @@ from pulsar_spark.schema.protobuf.well_known import (
     split_timestamp,
     timestamp,
 )
+from tests.schema.kernel import choose
 from tests.schema.protobuf.cases import add, info_of, new_file
 
 STAMP, SPAN = pa.timestamp("us", tz="UTC"), pa.duration("us")
@@ -121,6 +122,39 @@ def test_times_that_protobuf_has_not_are_not_written(number: int) -> None:
     batch = pa.record_batch([pa.array([0, None, number], STAMP)], schema=columns)
     with pytest.raises(Mismatch, match="row 2: a: it is"):
         codec.encoder(info("Timestamp"), columns).encode(batch)
+
+
+_LONGEST = (LAST_DURATION + 1) * 10**6 - 1
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_the_longest_spans_that_are_read_are_written(
+    kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, kernel=kernel)
+    spans = [
+        duration_pb2.Duration(seconds=sign * LAST_DURATION, nanos=sign * nanos)
+        for sign in (1, -1)
+        for nanos in (0, 500_000_000, 999_999_000)
+    ]
+    values = pa.array(map(framed, spans), pa.binary())
+    own = info("Duration")
+    decoded = codec.decoder(own, own, ["a"]).decode(values)
+    assert micros(decoded.columns[0])[2::3] == [_LONGEST, -_LONGEST]
+    batch = pa.record_batch(list(decoded.columns), names=["a"])
+    assert codec.encoder(own, batch.schema).encode(batch).equals(values)
+
+
+@pytest.mark.fault(94)
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("number", [_LONGEST + 1, -_LONGEST - 1, -(2**63)])
+def test_longer_spans_are_not_written(
+    number: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, kernel=kernel)
+    batch = pa.record_batch([pa.array([0, None, number], SPAN)], names=["a"])
+    with pytest.raises(Mismatch, match=f"row 2: a: it is {number} microseconds"):
+        codec.encoder(info("Duration"), batch.schema).encode(batch)
 
 
 def test_json_is_read_and_written() -> None:
