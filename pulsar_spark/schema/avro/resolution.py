@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import (
+    MAX_PRECISION,
     NO_DEFAULT,
     Array,
     Enum,
@@ -287,8 +288,7 @@ class _Resolver:
             case Reference(), _:
                 return self.resolve(writer.record, reader, path)
         if plan is None:
-            what = f"was written as {describe(writer)}, the query reads it as {describe(reader)}"
-            return Unresolvable(what, kind)
+            return Unresolvable(_misfit(writer, reader), kind)
         return plan
 
     def _count_pair(self) -> None:
@@ -297,10 +297,11 @@ class _Resolver:
             raise too_many_pairs()
 
     def _are_alike(self, writer: Node, reader: Node) -> bool:
-        """Whether values of two types are encoded alike and mean the same.
+        """Whether the writer's values are encoded as the reader's and mean the same.
 
-        As elsewhere, the names of types do not matter. Pairs of records are taken to be alike until
-        a difference is found.
+        As elsewhere, the names of types do not matter, nor do symbols and members of unions that
+        the reader has behind the writer's. Pairs of records are taken to be alike until a
+        difference is found.
         """
         pairs, assumed = [(writer, reader)], set(self._alike)
         while pairs:
@@ -323,13 +324,11 @@ class _Resolver:
                     pairs.append((one.items, other.items))
                 case Map(), Map():
                     pairs.append((one.values, other.values))
-                case UnionOf(), UnionOf() if len(one.members) == len(other.members):
-                    pairs += zip(one.members, other.members, strict=True)
-                case Primitive() | Enum() | Fixed(), Primitive() | Enum() | Fixed():
-                    if without_names(one) != without_names(other):
-                        return False
+                case UnionOf(), UnionOf() if len(one.members) <= len(other.members):
+                    pairs += zip(one.members, other.members, strict=False)
                 case _:
-                    return False
+                    if not _are_alike_leaves(one, other):
+                        return False
         self._alike = assumed
         return True
 
@@ -640,6 +639,39 @@ def describe(node: Node) -> str:
             return "record"
         case _:
             return type(node).__name__.lower()
+
+
+def _misfit(writer: Node, reader: Node) -> str:
+    """Return why no value of one type can be read as the other."""
+    written, wanted = describe(writer), describe(reader)
+    if isinstance(writer, Opaque) and written == wanted:
+        large = f"has more than {MAX_PRECISION} digits"
+        return (
+            f"{'contains itself' if _is_recursive(writer.type) else large}, so it stays bytes, and "
+            "its definition differs between the version that values were written with and the "
+            "query's"
+        )
+    return f"was written as {written}, the query reads it as {wanted}"
+
+
+def _is_recursive(node: Node) -> bool:
+    match node:
+        case Reference():
+            return True
+        case Array():
+            return _is_recursive(node.items)
+        case Map():
+            return _is_recursive(node.values)
+        case UnionOf():
+            return any(map(_is_recursive, node.members))
+    return False
+
+
+def _are_alike_leaves(writer: Node, reader: Node) -> bool:
+    if isinstance(writer, Enum) and isinstance(reader, Enum):
+        return writer.symbols == reader.symbols[: len(writer.symbols)]
+    are_plain = isinstance(writer, Primitive | Fixed) and isinstance(reader, Primitive | Fixed)
+    return are_plain and without_names(writer) == without_names(reader)
 
 
 def _must(plan: Plan, path: str) -> Plan:
