@@ -311,9 +311,10 @@ class _Resolver:
                 case Opaque(), Opaque():
                     pairs.append((one.type, other.type))
                 case Reference(), Reference():
-                    numbers = one.number, other.number
-                    if numbers not in assumed:
-                        assumed.add(numbers)
+                    # Not by number: for a default, the reader's records are compared with its own.
+                    records = id(one.record), id(other.record)
+                    if records not in assumed:
+                        assumed.add(records)
                         pairs.append((one.record, other.record))
                 case Record(), Record():
                     if [each.name for each in one.fields] != [each.name for each in other.fields]:

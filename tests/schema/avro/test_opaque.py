@@ -431,6 +431,16 @@ def test_what_changes_no_value_of_a_record_within_itself_does_not_matter(name: s
             avro_codec.decoder(info(writer), info(reader), ["kids"])
 
 
+def test_a_record_is_compared_with_that_of_the_other_version_wherever_it_is() -> None:
+    inner = of("n", "int")
+    writer = record(of("s", record(inner, name="S")), of("kids", array("R")))
+    listed = of("o", array("R"), default=[])
+    reader = record(of("s", record(inner, listed, name="S")), of("kids", array("R")))
+    for names in (["kids"], ["s", "kids"]):
+        with pytest.raises(SchemaMismatch, match=CONTAINS_ITSELF):
+            avro_codec.decoder(info(writer), info(reader), names)
+
+
 def test_a_query_without_recursion_reads_values_with_it_as_far_as_it_goes() -> None:
     two = record(ID, of("next", ["null", record(ID, name="S")]))
     found = read(LINKED, two, linked(3))
