@@ -115,8 +115,17 @@ _FLAT_IN_JSON = (
 
 def _json_fields(fields: Iterable[StructField], path: str) -> StructType:
     """Return fields as they are read from JSON, which can leave out any part of a value."""
-    found = ((each.name, _read_from_json(each.dataType, path + each.name)) for each in fields)
-    return StructType([StructField(*each) for each in found])
+    found = []
+    for each in fields:
+        if not each.name:
+            # In errors of values, a path without a name means the value itself.
+            where = f"'s column {path[:-1]!r} has a field" if path else " has a column"
+            raise OptionError(
+                f"the schema{where} without a name, which is not read from JSON",
+                "Leave it out, or read the values with valueFormat=string and use from_json.",
+            )
+        found.append(StructField(each.name, _read_from_json(each.dataType, path + each.name)))
+    return StructType(found)
 
 
 def _read_from_json(kind: DataType, path: str) -> DataType:

@@ -214,6 +214,24 @@ def test_any_name_is_the_name_of_a_field(broker: EmbeddedBroker, topic: Topic) -
     assert row == {name: number for number, name in enumerate(names)} | {"more": None}
 
 
+@pytest.mark.parametrize(
+    "columns,told",
+    [
+        ({"": LongType()}, "the schema has a column without a name"),
+        ({"a": struct(**{"": LongType()})}, "column 'a' has a field without a name"),
+        (
+            {"a": MapType(StringType(), ArrayType(struct(b=struct(**{"": LongType()}))))},
+            r"column 'a\{\}\[\].b' has a field without a name",
+        ),
+    ],
+)
+def test_a_field_without_a_name_is_told_by_its_place_and_is_left_to_from_json(
+    broker: EmbeddedBroker, columns: dict[str, DataType], told: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"{told}.*from_json"):
+        reader(broker, JSON, struct(**columns))
+
+
 def test_names_that_spark_takes_for_one_are_an_error(broker: EmbeddedBroker) -> None:
     with pytest.raises(OptionError, match="'A' twice"):
         reader(broker, JSON, struct(a=LongType(), A=LongType()))
