@@ -449,6 +449,7 @@ class StreamSource:
         self, start: StreamOffset, name: str, spans: Mapping[str, Span], follow: StreamTopics
     ) -> StreamOffset:
         firsts = self._firsts({topic: span[:2] for topic, span in spans.items()})
+        follow.check_passed()
         positions = _reached(start, spans, firsts)
         positions |= _among(follow.left_out, start.positions)
         first = self._first and start == self._initial

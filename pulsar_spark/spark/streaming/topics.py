@@ -104,6 +104,9 @@ class StreamTopics:
         # For topics that were compacted: the attachment with which that was seen.
         self._compacted: dict[str, int] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
+        # The position of a query whose unread messages its subscription has passed, and whether it
+        # was told that some are gone.
+        self._passed: dict[str, tuple[Position, bool]] = {}
         # For positions behind last messages: with which attachment that was seen, and whether the
         # topics have what is before them.
         self._hidden: dict[str, tuple[tuple[Position, int], bool]] = {}
@@ -417,6 +420,10 @@ class StreamTopics:
         if verdict is not LossVerdict.KEPT and is_news and self._is_compacted(topic, found):
             # Messages removed by compaction are no loss, and nobody can tell them from others.
             verdict = LossVerdict.KEPT
+        if verdict is not LossVerdict.SKIPPED or end <= position:
+            self._passed.pop(topic, None)
+        elif topic not in self._passed or self._passed[topic][0] != position:
+            self._passed[topic] = position, False
         if verdict is LossVerdict.KEPT:
             self._judged.pop(topic, None)
             if found.done is not None and end <= position:
@@ -564,12 +571,10 @@ class StreamTopics:
         """Check whether messages that the subscription lost are still stored."""
         name = self.subscriptions.name
         first = self._probe.first_place_at(topic, EARLIEST_POSITION)
-        if verdict is LossVerdict.UNHELD:
-            # From here on it retains the remaining messages.
-            self._warn_of_emptied(topic, position)
-            self._move(topic, position)
         needed = self._needed(topic, position)
         if not keeps_from(first, needed):
+            if topic in self._passed:
+                self._passed[topic] = position, True
             self._lost(topic, f"messages {_gone(position, needed, first, unread or found.done)}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
@@ -581,6 +586,24 @@ class StreamTopics:
                 found.done,
                 position,
             )
+        if verdict is LossVerdict.UNHELD:
+            # From here on it retains the remaining messages. Until a loss is told, or accepted, it
+            # stays: a restart would find nothing wrong.
+            self._warn_of_emptied(topic, position)
+            self._move(topic, position)
+
+    def check_passed(self) -> None:
+        """Report what is gone of the messages that subscriptions have passed: nothing keeps them.
+
+        Call it after the first entries of a micro-batch's ranges are known.
+        """
+        asked = [topic for topic, (_, told) in self._passed.items() if not told]
+        for topic, first in (self._firsts(asked) if asked else {}).items():
+            position, _ = self._passed[topic]
+            needed = self._needed(topic, position)
+            if not keeps_from(first, needed):
+                self._passed[topic] = position, True
+                self._lost(topic, f"messages {_gone(position, needed, first, None)}")
 
     def _warn_of_emptied(self, topic: str, position: Position) -> None:
         logger.warning(
@@ -642,6 +665,7 @@ class StreamTopics:
         seen = self.seen.pop(topic, None)
         for kept in (
             self._judged,
+            self._passed,
             self._hidden,
             self._unread,
             self._compacted,

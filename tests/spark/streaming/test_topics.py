@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from pulsar_spark.errors import DataLossError, InvalidOffset, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps, parse_stream_options
 from pulsar_spark.spark.reading.batch_reader import infer_values
+from pulsar_spark.spark.reading.planner import Planner
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
@@ -755,6 +756,74 @@ def test_unread_messages_that_expire_with_their_ledger_are_a_loss(
         loose = loose.restarted()
     assert loose.batch() == more
     assert "(5 entries at" in caplog.text
+    assert loose.batch() == []
+
+
+def passed_over(broker: EmbeddedBroker, make: Make) -> tuple[Query, Query]:
+    """Return queries that were stopped after ten messages of fifty, of which forty expired."""
+    broker.create_topic("t")
+    strict, loose = strict_and_loose(make)
+    store_many(broker, "t", 10)
+    for query in (strict, loose):
+        assert len(query.batch()) == 10
+        query.source.close()
+    for _ in range(4):
+        broker.roll_ledger("t")
+        store_many(broker, "t", 10)
+    for name in broker.subscriptions("t"):
+        broker.expire_messages("t", name, -1e9)
+    broker.roll_ledger("t")
+    return strict.restarted(), loose.restarted()
+
+
+@pytest.mark.fault(58, 131)
+@pytest.mark.parametrize("when", ["between", "while it is planned"])
+def test_expired_messages_that_are_deleted_while_a_query_catches_up_are_a_loss(
+    broker: EmbeddedBroker,
+    make: Make,
+    when: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strict, loose = passed_over(broker, make)
+    last = store_many(broker, "t", 10)
+    ten = Caps(max_messages=10)
+    for query in (strict, loose):
+        assert len(query.batch(ten)) == 10
+        assert "which are still stored" in caplog.text
+
+    first_entries = Planner.first_entries
+
+    def trimmed(planner: Planner, bounds: Mapping[str, Any]) -> dict[str, Position]:
+        broker.trim("t", Position(5, 0))
+        return first_entries(planner, bounds)
+
+    if when == "between":
+        broker.trim("t", Position(5, 0))
+    else:
+        monkeypatch.setattr(Planner, "first_entries", trimmed)
+    with pytest.raises(DataLossError, match=r"from 2:1:0 up to 5:0:0 are gone"):
+        strict.batch(ten)
+    assert len(loose.batch(ten)) == 10
+    assert caplog.text.count("data was lost") == 1
+    assert loose.batch(ten) == last
+    assert loose.batch(ten) == []
+
+
+@pytest.mark.fault(58, 131)
+def test_a_loss_is_told_at_each_start_until_it_is_accepted(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the subscription was cleared: moved back at once, it would hide the loss."""
+    strict, loose = passed_over(broker, make)
+    broker.trim("t", Position(4, 0))
+    for _ in range(3):
+        with pytest.raises(DataLossError, match=r"from 1:1:0 up to 4:0:0 are gone"):
+            strict.batch()
+        strict = strict.restarted()
+    assert len(loose.batch()) == 20
+    assert "data was lost" in caplog.text
+    loose = loose.restarted()
     assert loose.batch() == []
 
 
