@@ -251,6 +251,9 @@ fn write_pairs(
         if column.is_null(row) || key.1.write(keys, row, out)? {
             return Err(Unusual);
         }
+        if matches!(out[start], b'{' | b'[') {
+            return Err(Unusual);
+        }
         if out[start] != b'"' {
             out.insert(start, b'"');
             out.push(b'"');

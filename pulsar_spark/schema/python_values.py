@@ -33,6 +33,7 @@ from pulsar_spark.schema.avro.definition import (
     Logical,
     Map,
     Node,
+    Opaque,
     Primitive,
     Record,
     RecordField,
@@ -254,6 +255,8 @@ def definition_of(info: SchemaInfo) -> Node | None:
 
 def converter(node: Node) -> Convert:
     """Return the conversion of a type's values for an Arrow column."""
+    if isinstance(node, Opaque):
+        node = Primitive("string")
     if isinstance(node, Primitive | Fixed):
         return _leaf(node)
     match node:
@@ -652,7 +655,7 @@ def restorer(node: Node) -> Restore | None:
             return _restored_entries(restorer(node.values))
         case UnionOf():
             return _restored_union(node)
-        case Enum():
+        case Enum() | Opaque():
             return None
     assert isinstance(node, Primitive | Fixed)
     name = node.logical.name if node.logical is not None else ""

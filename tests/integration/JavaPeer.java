@@ -238,6 +238,15 @@ public class JavaPeer {
         public byte[] data;
     }
 
+    /** A record with Java's own classes, of which Avro's reflection does not know the fields. */
+    public static class Own {
+        public java.sql.Date day;
+        public java.util.Locale place;
+        public java.util.concurrent.atomic.AtomicInteger count;
+        public char[] letters;
+        public Object any;
+    }
+
     /** A later version of Reading, with one field more and one less. */
     public static class Later {
         public String sensor;
@@ -291,6 +300,7 @@ public class JavaPeer {
             case "Reading" -> Reading.class;
             case "Moments" -> Moments.class;
             case "Later" -> Later.class;
+            case "Own" -> Own.class;
             default -> throw new IllegalArgumentException("no such class");
         };
     }

@@ -164,6 +164,30 @@ def test_we_read_javas_times_in_records(broker: Broker, java: JavaPeer, kind: st
     assert [{name: row[name] for name in MOMENTS_READ[0]} for row in rows] == MOMENTS_READ
 
 
+def test_fields_of_javas_own_classes_are_read_and_written_back(
+    broker: Broker, java: JavaPeer
+) -> None:
+    schema = {"type": "JSON", "class": "Own"}
+    source, target = broker.create_topic(), broker.create_topic()
+    full = {"place": "de_CH", "count": 5, "letters": "ab", "any": {"x": [1.5, "é"]}}
+    nulls = dict.fromkeys((*full, "day")) | {"letters": ""}
+    given = [full | {"day": millis(MOMENT)}, nulls]
+    java.write_typed(broker, source, schema, given)
+    java.write_typed(broker, target, schema, [])
+    first, second = ({name: row[name] for name in given[0]} for row in read(broker, source))
+    assert first == {
+        "day": MOMENT,
+        "place": '"de_CH"',
+        "count": "5",
+        "letters": "ab",
+        "any": '{"x":[1.5,"é"]}',
+    }
+    assert second == nulls
+    copy_rows(broker, source, target)
+    found = java.read_typed(broker, target, schema, 2)
+    assert found == java.read_typed(broker, source, schema, 2)
+
+
 MESSAGES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "com.google.rpc.ErrorInfo": (
         [{"reason": "r", "domain": "d", "metadata": {"k": "v", "": ""}}, {}],

@@ -6,6 +6,7 @@ import enum
 import io
 import json
 import time as clock
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -331,6 +332,15 @@ def test_a_time_that_python_cannot_hold_is_bad_by_itself() -> None:
     assert isinstance(bad, Undecodable)
     assert bad.field == "at"
     assert good == {"at": datetime(1970, 1, 1, tzinfo=timezone.utc)}
+
+
+def test_javas_own_classes_are_text_with_their_json() -> None:
+    year = {"type": "record", "name": "Year", "namespace": "java.time", "fields": []}
+    schema = json_schema(record(("y", ["null", year])))
+    schema = replace(schema, properties={"__jsr310ConversionEnabled": "false"})
+    for text, value in ((b'{"y":2024}', {"y": "2024"}), (b'{"y":null}', {"y": None})):
+        assert decode(schema, schema, text) == [value]
+        assert PythonEncoder(schema).encode(value) == text
 
 
 def test_values_of_protobuf_are_not_made_of_dicts() -> None:

@@ -300,6 +300,9 @@ class _Parser:
                 node = self._fixed(tree, namespace, path)
             case "array":
                 node = Array(self._part(tree, "items", namespace, (*path, "[]"), depth))
+                # Java's `char[]`, where a list of characters is one of strings.
+                if self._for_json and tree.get("java-class") == "[C":
+                    node = Primitive("string")
             case "map":
                 node = Map(self._part(tree, "values", namespace, (*path, "{}"), depth))
             case _:

@@ -127,8 +127,10 @@ def parse_json_definition(info: SchemaInfo, *, opaque: bool = True) -> Node:
             "them, not an Avro record",
             f"{_REMEDY} Newer clients register a version with a record.",
         )
-    node = _with_java_dates(parse_definition(info.schema_data, for_json=True, opaque=opaque))
-    return _with_nulls(node) if Dialect.of(info).leaves_out_nulls else node
+    dialect = Dialect.of(info)
+    node = parse_definition(info.schema_data, for_json=True, opaque=opaque)
+    node = _with_java_classes(node, is_java=dialect.has_java_times)
+    return _with_nulls(node) if dialect.leaves_out_nulls else node
 
 
 def _with_nulls(node: Node) -> Node:
@@ -145,16 +147,29 @@ def _or_null(node: Node) -> Node:
     return UnionOf((Primitive("null"), *map(_with_nulls, members)))
 
 
-# Java's reflection makes these classes records without fields.
-_JAVA_DATES = frozenset(("java.util.Date", "java.sql.Timestamp"))
 _MILLIS = Primitive("long", Logical("timestamp-millis"))
+_MICROS = Primitive("long", Logical("timestamp-micros"))
+_JAVA_DATES = frozenset(("java.util.Date", "java.sql.Timestamp"))
+_JAVA_TIMES = {
+    "java.sql.Date": _MILLIS,
+    "java.time.OffsetDateTime": _MICROS,
+    "java.time.ZonedDateTime": _MICROS,
+}
 
 
-def _with_java_dates(node: Node) -> Node:
-    """Replace Java's old date classes in a definition by what Jackson writes for them."""
-    if isinstance(node, Record) and not node.fields and node.name in _JAVA_DATES:
-        return _MILLIS
-    return node if isinstance(node, Opaque) else with_parts(node, _with_java_dates)
+def _with_java_classes(node: Node, *, is_java: bool) -> Node:
+    """Replace Java's own classes in a definition by what Jackson writes for them.
+
+    Avro's reflection makes them records without fields, whatever they hold.
+    """
+    if isinstance(node, Record) and not node.fields:
+        if node.name in _JAVA_DATES:
+            return _MILLIS
+        if is_java and node.name.startswith("java."):
+            return _JAVA_TIMES.get(node.name) or Opaque(node, is_text=True)
+    if isinstance(node, Opaque):
+        return node
+    return with_parts(node, lambda part: _with_java_classes(part, is_java=is_java))
 
 
 def _is_json_schema(definition: bytes) -> bool:

@@ -140,6 +140,8 @@ def _pairs(path: str, key: tuple[int, Plan], value: tuple[int, Plan]) -> WriteTe
             name = write_key(None if pair is None else pair[key[0]])
             if name is None:
                 raise Mismatch("a key is null, and JSON's are not", path)
+            if name[0] in "{[":
+                raise Mismatch("a key is an object or an array, and JSON's are text", path)
             shown = name if name.startswith('"') else f'"{name}"'
             texts.append(f"{shown}:{write_value(pair[value[0]]) or 'null'}")
         return "{" + ",".join(texts) + "}"

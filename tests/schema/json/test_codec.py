@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -201,11 +202,99 @@ def test_maps_with_other_keys_than_text_are_objects_as_java_writes_them() -> Non
         json_codec.encoder(schema, columns).encode(nothing)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("key", [record([("a", "int")], "K"), java_map("int", "int")])
+def test_objects_and_arrays_are_not_written_as_keys(key: Any) -> None:
+    schema = info(record([("m", java_map(key, "int"))]))
+    columns = json_codec.arrow_schema(schema)
+    found = {"a": 1} if key["type"] == "record" else [{"key": 1, "value": 2}]
+    batch = pa.RecordBatch.from_pylist([{"m": [{"key": found, "value": 1}]}], schema=columns)
+    with pytest.raises(Mismatch, match="m: a key is an object or an array"):
+        json_codec.encoder(schema, columns).encode(batch)
+
+
 def test_characters_of_java_are_text() -> None:
     schema = info(record([("c", CHARACTER), ("d", nullable(CHARACTER))]))
     rows: list[dict[str, Any]] = [{"c": "x", "d": "5"}, {"c": "\u00e9", "d": None}]
     assert decode(schema, *[json.dumps(row).encode() for row in rows]) == rows
     assert encode(schema, rows) == rows
+
+
+JAVA = {"__jsr310ConversionEnabled": "false", "__alwaysAllowNull": "true"}
+
+
+def java_class(name: str) -> dict[str, Any]:
+    """Return what Avro's reflection makes of a class of Java's own."""
+    namespace, _, own = name.rpartition(".")
+    return {"type": "record", "name": own, "namespace": namespace, "fields": []}
+
+
+UTC_MICROS = pa.timestamp("us", "UTC")
+CHARS = {"type": "array", "items": CHARACTER, "java-class": "[C"}
+# A field's type, what Java writes there, the column, and what is written to the field.
+JAVA_CLASSES: list[tuple[Any, str, pa.DataType, Any, str]] = [
+    (
+        java_class("java.time.OffsetDateTime"), "1709194272.000001999",
+        UTC_MICROS, 1_709_194_272_000_001, '"2024-02-29T08:11:12.000001Z"',
+    ),
+    (
+        java_class("java.time.ZonedDateTime"), "0.0",
+        UTC_MICROS, 0, '"1970-01-01T00:00:00.000000Z"',
+    ),
+    (
+        java_class("java.sql.Date"), "1709194272123",
+        UTC_MICROS, 1_709_194_272_123_000, '"2024-02-29T08:11:12.123000Z"',
+    ),
+    (CHARS, '"ab"', pa.string(), "ab", '"ab"'),
+    *(
+        (java_class(name), text, pa.string(), text, text)
+        for name, text in (
+            ("java.time.Duration", "1.500000000"),
+            ("java.time.Year", "2024"),
+            ("java.time.Period", '"P3D"'),
+            ("java.time.YearMonth", "[2024,2]"),
+            ("java.util.OptionalInt", "5"),
+            ("java.util.concurrent.atomic.AtomicInteger", "5"),
+            ("java.util.Locale", '"en_US"'),
+            ("java.lang.Class", '"java.lang.String"'),
+            ("java.lang.Object", '{"any":[1.50,"x"]}'),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind,text,column,cell,written", JAVA_CLASSES)
+@pytest.mark.usefixtures("way")
+def test_fields_of_javas_own_classes_are_what_java_writes_there(
+    kind: Any, text: str, column: pa.DataType, cell: Any, written: str
+) -> None:
+    within = nullable({"type": "array", "items": nullable(kind)})
+    definition = record([("id", "int"), ("f", nullable(kind)), ("in", within)])
+    schema = replace(info(definition), properties=JAVA)
+    columns = json_codec.arrow_schema(schema)
+    assert columns.types == [pa.int32(), column, pa.list_(column)]
+    values = [f'{{"id":1,"f":{text},"in":[{text},null]}}'.encode(), b'{"id":2,"f":null}']
+    decoder = json_codec.decoder(schema, schema, columns.names)
+    found = decoder.decode(pa.array(values, pa.binary()))
+    assert not found.bad
+    assert [plain(each) for each in found.columns] == [[1, 2], [cell, None], [[cell, None], None]]
+    batch = pa.RecordBatch.from_arrays(list(found.columns), schema=columns)
+    assert json_codec.encoder(schema, columns).encode(batch).to_pylist() == [
+        f'{{"id":1,"f":{written},"in":[{written},null]}}'.encode(),
+        b'{"id":2,"f":null,"in":null}',
+    ]
+
+
+@pytest.mark.parametrize(
+    "name,properties",
+    [("java.time.Year", {}), ("my.Marker", JAVA), ("javax.Marker", JAVA), ("javan.X", JAVA)],
+)
+def test_other_records_without_fields_are_structs_without_fields(
+    name: str, properties: dict[str, str]
+) -> None:
+    schema = replace(info(record([("f", java_class(name))])), properties=properties)
+    assert json_codec.arrow_schema(schema).types == [pa.struct([])]
+    assert decode(schema, b'{"f":{}}') == [{"f": {}}]
 
 
 # A schema that the Java client 4.0.8 registered, and a value that it wrote.
@@ -224,7 +313,7 @@ JAVA_INFO = SchemaInfo(
     b'"time-millis"}],"default":null},{"name":"m","type":["null",{"type":"map","values":"long"}],"de'
     b'fault":null},{"name":"n","type":["null","boolean"],"default":null},{"name":"nan","type":"double'
     b'"},{"name":"u","type":["null",{"type":"string","logicalType":"uuid"}],"default":null}]}',
-    {"__jsr310ConversionEnabled": "false", "__alwaysAllowNull": "true"},
+    JAVA,
 )
 JAVA_VALUE = (
     b'{"ld":[2024,2,29],"lt":[13,14,15,16000000],"ldt":[2024,2,29,13,14,15,123456789],"in":17000000'
