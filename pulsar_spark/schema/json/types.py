@@ -320,7 +320,14 @@ def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     if not family:
         return Shape(JsonRule.DATE, kind, java=java)
     rule = JsonRule.TIME if family == "time" else JsonRule.MOMENT
-    return Shape(rule, kind, *factors(family, unit), java=java)
+    scale = factors(family, unit)
+    if java and dialect.coerces_as_java and (family, unit) == ("timestamp", "micros"):
+        # An Instant. Milliseconds are of a Date, or of a number that is called a time.
+        scale = _MICROS_PER_SECOND, 1
+    return Shape(rule, kind, *scale, java=java)
+
+
+_MICROS_PER_SECOND = 1_000_000
 
 
 def _kind_name(node: avro.Node) -> str:

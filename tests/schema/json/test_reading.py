@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -257,6 +258,34 @@ def test_as_java_text_says_a_whole_number_or_none() -> None:
         assert [item.row for item in found.bad] == [1, 2, 3]
         assert [column[0].as_py() for column in found.columns] == [7, True]
         assert [column[4].as_py() for column in found.columns] == [None, None]
+
+
+JAVA = {"__jsr310ConversionEnabled": "false", "__alwaysAllowNull": "true"}
+
+
+@pytest.mark.parametrize(
+    "kind,properties,as_java,factor",
+    [
+        # Java's Instant.
+        ("timestamp-micros", JAVA, True, 1_000_000),
+        ("timestamp-micros", JAVA, False, 1),
+        ("timestamp-micros", {}, True, 1),
+        # Java's Date, which is milliseconds, and a class that takes no whole number.
+        ("timestamp-millis", JAVA, True, 1000),
+        ("local-timestamp-micros", JAVA, True, 1),
+    ],
+)
+@pytest.mark.usefixtures("way")
+def test_a_whole_number_is_seconds_where_java_reads_it_as_an_instant(
+    kind: str, properties: dict[str, str], as_java: bool, factor: int
+) -> None:
+    definition = record([("t", logical("long", kind))])
+    schema = replace(info(definition), properties=properties)
+    raw = pa.array([b'{"t":1700000000}', b'{"t":17e8}', b'{"t":-1}'], pa.binary())
+    found = json_codec.decoder(schema, schema, ["t"], as_java=as_java).decode(raw)
+    assert not found.bad
+    wanted = [1_700_000_000 * factor, 1_700_000_000 * factor, -factor]
+    assert plain(found.columns[0]) == wanted
 
 
 _INF = float("inf")
