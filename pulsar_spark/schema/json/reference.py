@@ -103,13 +103,16 @@ def scaled_decimal(value: Any, shape: Shape) -> int:
 
 
 _MICROS_PER_DAY = 86_400_000_000
+_INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?"
 _TIME_OF_DAY = re.compile(_TIME, re.ASCII)
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ]" + _TIME + r"(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
 _SECONDS = re.compile(r"(-?\d{1,18})\.(\d{1,9})", re.ASCII)
+# Seconds below a microsecond, which Java writes with an exponent.
+_NANOS = re.compile(r"\d(\.\d+)?E-[789]", re.ASCII)
 
 
 def to_date(value: Any, shape: Shape) -> int:
@@ -117,8 +120,8 @@ def to_date(value: Any, shape: Shape) -> int:
     if _is_text(value):
         return _iso_day(value)
     if isinstance(value, list):
-        return _array_day(_fields(value, 3, 3))
-    return in_range(whole_number(value, shape), range(-(2**31), 2**31))
+        return in_range(_array_day(_fields(value, 3, 3)), _INT32)
+    return in_range(whole_number(value, shape), _INT32)
 
 
 def to_moment(value: Any, shape: Shape) -> int:
@@ -128,8 +131,11 @@ def to_moment(value: Any, shape: Shape) -> int:
     if isinstance(value, list) and shape.kind.tz is None:
         fields = _fields(value, 5, 7)
         nanos = _day_nanos(*fields[3:])
-        return _array_day(fields[:3]) * _MICROS_PER_DAY + nanos // 1000
-    seconds = _SECONDS.fullmatch(value) if shape.java and isinstance(value, NumberText) else None
+        return in_range(_array_day(fields[:3]) * _MICROS_PER_DAY + nanos // 1000, _INT64)
+    is_java = shape.java and isinstance(value, NumberText)
+    if is_java and _NANOS.fullmatch(value):
+        return 0
+    seconds = _SECONDS.fullmatch(value) if is_java else None
     if seconds is None:
         return in_range(whole_number(value, shape) * shape.times // shape.divided, _INT64)
     nanos = int(seconds[2].ljust(9, "0"))
@@ -163,18 +169,24 @@ def _fields(value: list[Any], least: int, most: int) -> list[int]:
 
 def _array_day(fields: list[int]) -> int:
     try:
-        return day_of(date(*fields))
+        return _day(*fields)
     except (ValueError, OverflowError):
         raise Mismatch("it is an array that is not a date") from None
 
 
 def _iso_day(text: str) -> int:
     try:
-        if _DATE.fullmatch(text):
-            return day_of(date.fromisoformat(text))
+        if match := _DATE.fullmatch(text):
+            return _day(*map(int, match.groups()))
     except ValueError:
         pass
     raise Mismatch("it is a string that is not an ISO date")
+
+
+def _day(year: int, month: int, day: int) -> int:
+    # Python has the years 1 to 9999, and 400 years have always the same days.
+    cycles, place = divmod(year - 1, 400)
+    return cycles * 146_097 + day_of(date(place + 1, month, day))
 
 
 def _iso_nanos(match: re.Match[str], first: int) -> int:

@@ -14,7 +14,15 @@ from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.column_decoder import ColumnDecoder
 from pulsar_spark.schema.json import codec
 from tests.schema.bits import assert_same_bits
-from tests.schema.json.cases import info, logical, nullable, random_record, random_text, record
+from tests.schema.json.cases import (
+    info,
+    logical,
+    nullable,
+    plain,
+    random_record,
+    random_text,
+    record,
+)
 from tests.schema.json.mutations import mutated_case
 from tests.schema.kernel import choose
 
@@ -69,6 +77,25 @@ def test_the_kernel_takes_what_producers_write(seed: int, monkeypatch: pytest.Mo
     monkeypatch.delattr(ColumnDecoder, "_reads")
     names = codec.arrow_schema(schema).names
     assert not codec.decoder(schema, schema, names).decode(pa.array(values)).bad
+
+
+def test_javas_times_beyond_the_years_of_python_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    day, micros = 2_932_897, 86_400_000_000
+    local = logical("long", "local-timestamp-millis")
+    instant = logical("long", "timestamp-micros")
+    definition = record([("d", logical("int", "date")), ("l", local), ("i", instant)])
+    values = [
+        b'{"d":[10000,1,1],"l":[10000,1,1,0,0],"i":253402300800.000000000}',
+        b'{"d":[0,1,1],"l":"0000-01-01T00:00:00","i":5E-9}',
+        b'{"d":"0000-01-01","l":[0,1,1,0,0],"i":9.99E-7}',
+    ]
+    found = both(monkeypatch, definition, values, is_java=True)
+    assert not found.bad
+    assert [plain(column) for column in found.columns] == [
+        [day, -719_528, -719_528],
+        [day * micros, -719_528 * micros, -719_528 * micros],
+        [day * micros, 0, 0],
+    ]
 
 
 MONEY = logical("bytes", "decimal", precision=5, scale=2)

@@ -19,6 +19,7 @@ DATE = Shape(JsonRule.DATE, pa.date32())
 MILLIS = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), times=1000)
 INSTANT = Shape(JsonRule.MOMENT, pa.timestamp("us", "UTC"), times=1000, java=True)
 LOCAL = Shape(JsonRule.MOMENT, pa.timestamp("us"), java=True)
+DAY = 86_400_000_000
 TIME = Shape(JsonRule.TIME, pa.int64(), times=1_000_000)
 
 
@@ -44,7 +45,20 @@ JAVA: list[tuple[Any, Any, Shape, int]] = [
     (to_moment, NumberText("-0.000001000"), INSTANT, -1),
     (to_moment, NumberText("-1.999999999"), INSTANT, -1),
     (to_moment, 5, INSTANT, 5000),
+    (to_moment, NumberText("5E-9"), INSTANT, 0),
+    (to_moment, NumberText("9.99E-7"), INSTANT, 0),
     (to_date, [2024, 2, 29], DATE, 19_782),
+    (to_date, [10_000, 1, 1], DATE, 2_932_897),
+    (to_date, [0, 1, 1], DATE, -719_528),
+    (to_date, [0, 2, 29], DATE, -719_469),
+    (to_date, [-1, 3, 1], DATE, -719_834),
+    (to_date, [5_881_580, 7, 11], DATE, 2**31 - 1),
+    (to_date, [-5_877_641, 6, 23], DATE, -(2**31)),
+    (to_date, "0000-01-01", DATE, -719_528),
+    (to_moment, "0000-01-01T00:00:00", LOCAL, -719_528 * DAY),
+    (to_moment, [10_000, 1, 1, 0, 0], LOCAL, 2_932_897 * DAY),
+    (to_moment, [-290_308, 12, 21, 19, 59, 5, 224_192_000], LOCAL, -(2**63)),
+    (to_moment, [294_247, 1, 10, 4, 0, 54, 775_807_999], LOCAL, 2**63 - 1),
     (to_time_of_day, [13, 14], TIME, 47_640_000_000_000),
     (to_time_of_day, [13, 14, 15, 16], TIME, 47_655_000_000_016),
     (to_moment, [1970, 1, 2, 0, 0], LOCAL, 86_400_000_000),
@@ -72,6 +86,18 @@ MISFITS: list[tuple[Any, Any, Shape]] = [
     (to_date, [2024, 2, True], DATE),
     (to_date, [2**70, 1, 1], DATE),
     (to_date, 2**31, DATE),
+    (to_date, [5_881_580, 7, 12], DATE),
+    (to_date, [-5_877_641, 6, 22], DATE),
+    (to_date, [999_999_999, 12, 31], DATE),
+    (to_date, [-999_999_999, 1, 1], DATE),
+    (to_date, [-1, 2, 29], DATE),
+    (to_date, [10_000, 0, 1], DATE),
+    (to_moment, [-290_308, 12, 21, 19, 59, 5, 224_191_999], LOCAL),
+    (to_moment, [294_247, 1, 10, 4, 0, 54, 775_808_000], LOCAL),
+    (to_moment, NumberText("5E-9"), MILLIS),
+    (to_moment, NumberText("5E-6"), INSTANT),
+    (to_moment, NumberText("31556889864403199.999999999"), INSTANT),
+    (to_moment, NumberText("-31557014167219200.0"), INSTANT),
     (to_time_of_day, [13, 14, 15, 10**9], TIME),
     (to_time_of_day, [-1, 0], TIME),
     (to_time_of_day, "24:00", TIME),
