@@ -73,10 +73,14 @@ def _within(numbers: pa.Array, low: int, high: int) -> pa.Array:
     return pc.if_else(outside(numbers, low, high), pa.nulls(1, pa.int64())[0], numbers)
 
 
-def _scaled(numbers: pa.Array, factor: int) -> pa.Array:
-    """Return the numbers times `factor`, null on overflow of 64 bits."""
+def _micros(whole: pa.Array, factor: int, nanos: pa.Array) -> pa.Array:
+    """Return microseconds of seconds or days and the rest of them, null on overflow of 64 bits."""
     limit = _MAX_MICROS // factor
-    return pc.multiply(_within(numbers, -limit, limit), number(factor))
+    # The lowest one may exceed 64 bits until the rest is added: the sum has the right sign then.
+    product = pc.multiply(_within(whole, -limit - 1, limit), number(factor))
+    micros = pc.add(product, pc.divide(nanos, number(1000)))
+    wrapped = pc.xor(pc.less(whole, number(0)), pc.less(micros, number(0)))
+    return pc.if_else(wrapped, pa.nulls(1, pa.int64())[0], micros)
 
 
 # --- from numbers to columns and back -----------------------------------------------------
@@ -131,14 +135,7 @@ def _read_instant(words: array[int]) -> pa.Array:
     whole = pa.Array.from_buffers(pa.int64(), len(words) // 3, [None, pa.py_buffer(seconds)])
     nanos = from_words(words[2::3], pa.int32()).cast(pa.int64())
     nanos = _within(nanos, 0, 999_999_999)
-    micros = pc.add(_scaled(whole, 1_000_000), pc.divide(nanos, number(1000)))
-    return _no_overflow(micros, whole).view(_MICROS)
-
-
-def _no_overflow(micros: pa.Array, large: pa.Array) -> pa.Array:
-    # Only adding to the last second or day can overflow 64 bits, which changes the sign.
-    wrapped = pc.and_(pc.greater(large, number(0)), pc.less(micros, number(0)))
-    return pc.if_else(wrapped, pa.nulls(1, pa.int64())[0], micros)
+    return _micros(whole, 1_000_000, nanos).view(_MICROS)
 
 
 def _write_instant(column: pa.Array) -> array[int]:
@@ -157,8 +154,7 @@ def _write_instant(column: pa.Array) -> array[int]:
 def _read_local_date_time(words: array[int]) -> pa.Array:
     days = from_words(words[0::2], pa.int64())
     nanos = _within(from_words(words[1::2], pa.int64()), 0, _NANOS_PER_DAY - 1)
-    micros = pc.add(_scaled(days, _MICROS_PER_DAY), pc.divide(nanos, number(1000)))
-    return _no_overflow(micros, days).view(_LOCAL_MICROS)
+    return _micros(days, _MICROS_PER_DAY, nanos).view(_LOCAL_MICROS)
 
 
 def _write_local_date_time(column: pa.Array) -> array[int]:
@@ -206,7 +202,7 @@ _KINDS: dict[int, _Kind] = {
     ),
     pb.Schema.Timestamp: _mapped(
         _MICROS,
-        lambda millis: _scaled(millis, 1000).view(_MICROS),
+        lambda millis: _micros(millis, 1000, number(0)).view(_MICROS),
         lambda micros: floor_divide(micros.view(_INT64), 1000),
     ),
     pb.Schema.Instant: _Kind(_MICROS, 12, "i", _read_instant, _write_instant),

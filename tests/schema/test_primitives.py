@@ -108,7 +108,34 @@ def test_floats_keep_their_bits(values: list[float | None]) -> None:
 
 
 def fits(micros: int) -> bool:
-    return -(2**63) + 10**12 < micros < 2**63 - 10**12
+    return -(2**63) <= micros < 2**63
+
+
+@pytest.mark.parametrize("edge", [-(2**63), 2**63 - 1])
+@pytest.mark.parametrize(
+    "kind,column,layout,per_unit",
+    [
+        (pb.Schema.Instant, pa.timestamp("us", "UTC"), ">qi", 10**6),
+        (pb.Schema.LocalDateTime, pa.timestamp("us"), ">qq", 86_400 * 10**6),
+        (pb.Schema.Timestamp, pa.timestamp("us", "UTC"), ">q", 1000),
+    ],
+)
+def test_moments_are_exact_to_the_last_microsecond_of_64_bits(
+    kind: int, column: pa.DataType, layout: str, per_unit: int, edge: int
+) -> None:
+    near = [edge + step for step in (-per_unit, -1, 0, 1, per_unit)]
+    if kind == pb.Schema.Timestamp:
+        near = [micros // 1000 * 1000 for micros in near]
+    raw: list[bytes | None] = []
+    for micros in near:
+        whole, rest = divmod(micros, per_unit)
+        raw.append(struct.pack(layout, *(whole, rest * 1000)[: len(layout) - 1]))
+    found = decode(kind, raw)
+    wanted: list[int | None] = [micros if fits(micros) else None for micros in near]
+    assert numbers(found.columns[0]) == wanted
+    assert [item.row for item in found.bad] == [i for i, v in enumerate(wanted) if v is None]
+    held = pa.array([micros for micros in wanted if micros is not None], pa.int64()).view(column)
+    assert encode(kind, held) == [raw[i] for i, micros in enumerate(wanted) if micros is not None]
 
 
 @given(st.lists(st.tuples(st.integers(-(10**15), 10**15) | INT64, st.integers(-5, 10**9 + 5))))
@@ -118,9 +145,8 @@ def test_instants_to_the_microsecond(values: list[tuple[int, int]]) -> None:
     for row, (seconds, nanos) in enumerate(values):
         micros = seconds * 10**6 + nanos // 1000
         wanted = micros if 0 <= nanos < 10**9 and fits(micros) else None
-        if abs(micros) < 2**62 or not -(2**64) < micros < 2**64:
-            assert (row in bad) == (wanted is None)
-            assert numbers(found.columns[0])[row] == wanted
+        assert (row in bad) == (wanted is None)
+        assert numbers(found.columns[0])[row] == wanted
 
 
 @given(st.lists(INT64 | st.integers(-(2**31), 2**31 - 1)))
