@@ -71,7 +71,7 @@ def whole_number(value: Any, shape: Shape) -> int:
     if number is None or number.adjusted() > LONGEST_INTEGER:
         raise Mismatch("it is a number out of the range of its type")
     whole = int(number)
-    if whole != number and not shape.coerces_as_java:
+    if whole != number and not (shape.coerces_as_java and shape.rule is JsonRule.INTEGER):
         raise Mismatch(f"it is a number with a fraction where the schema has {shape.rule.value}")
     return whole
 
@@ -155,6 +155,13 @@ def to_time_of_day(value: Any, shape: Shape) -> int:
     if isinstance(value, list):
         return _day_nanos(*_fields(value, 2, 4))
     return in_range(whole_number(value, shape) * shape.times // shape.divided, _INT64)
+
+
+_TIMES: dict[JsonRule, Callable[[Any, Shape], int]] = {
+    JsonRule.DATE: to_date,
+    JsonRule.MOMENT: to_moment,
+    JsonRule.TIME: to_time_of_day,
+}
 
 
 def _is_text(value: Any) -> bool:
@@ -248,11 +255,20 @@ def parse(value: bytes, *, ends: bool = True) -> Any:
     return _parsed(text, ends=ends)
 
 
+_WITHIN_WORD = re.compile(r"\w\w")
+
+
 def _parsed(text: str, *, ends: bool) -> Any:
     try:
-        return _PARSER.decode(text) if ends else _PARSER.raw_decode(text.lstrip())[0]
+        if ends:
+            return _PARSER.decode(text)
+        text = text.lstrip(" \t\r\n")
+        found, end = _PARSER.raw_decode(text)
     except json.JSONDecodeError as error:
         raise Mismatch(f"it is not JSON: {error.msg} at character {error.pos}") from None
+    if _WITHIN_WORD.match(text, end - 1):
+        raise Mismatch(f"it is not JSON: a word goes on at character {end}")
+    return found
 
 
 def check_json(text: str) -> None:
@@ -286,6 +302,8 @@ def converter(shape: Shape, *, exact: bool = False) -> Convert:
         return lambda value: convert(value if value.__class__ is str else _as_text(value))
     if shape.rule is JsonRule.BASE64 and shape.coerces_as_java:
         return _java_bytes
+    if shape.rule in _TIMES and shape.coerces_as_java:
+        return lambda value: _java_time(value, shape)
     says = (_JAVA_SAYS if shape.coerces_as_java else _SAYS).get(shape.rule)
     if says is None:
         return convert
@@ -325,7 +343,11 @@ def _figure(text: str) -> Any:
 
 # What Java's `String.trim` removes.
 _JAVA_SPACES = "".join(map(chr, range(0x21)))
-_JAVA_INFINITIES = {"INF": "Infinity", "-INF": "-Infinity"}
+_JAVA_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_JAVA_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_JAVA_SECONDS = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
+_JAVA_LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)T([^Z]*)(Z?)", re.ASCII)
+_JAVA_INFINITIES = {"INF": "Infinity", "+Infinity": "Infinity", "-INF": "-Infinity"}
 
 
 def _java_text(text: str) -> str | None:
@@ -348,14 +370,41 @@ def _java_figure(text: str) -> Any:
         return None
     if bare in _JAVA_INFINITIES:
         return _JAVA_INFINITIES[bare]
-    return _figure(bare if bare.startswith("+-") else bare.removeprefix("+"))
+    if _JAVA_WHOLE.fullmatch(bare):
+        return _parse_integer(bare)
+    return NumberText(bare) if _JAVA_NUMBER.fullmatch(bare) else bare
+
+
+def _java_time(value: Any, shape: Shape) -> int | None:
+    """Return a date or time, or None, of what says one to Java.
+
+    Local ones may be text with both, and even end with a Z; instants may be text of seconds.
+    """
+    if not _is_text(value):
+        is_null = value == [] and getattr(shape.kind, "tz", None) is None
+        return None if is_null else _TIMES[shape.rule](value, shape)
+    bare = value.strip(_JAVA_SPACES)
+    if not bare:
+        return None
+    found = _JAVA_LOCAL.fullmatch(bare)
+    match shape.rule:
+        case JsonRule.DATE if found:
+            to_time_of_day(found[2], shape)
+            bare = found[1]
+        case JsonRule.TIME if found and not found[3]:
+            to_date(found[1], shape)
+            bare = found[2]
+        case JsonRule.MOMENT if shape.kind.tz is None:
+            bare = bare.removesuffix("Z") if found else bare
+        case JsonRule.MOMENT if shape.java and _JAVA_SECONDS.fullmatch(bare):
+            bare = _java_figure(bare)
+    return _TIMES[shape.rule](bare, shape)
 
 
 def _java_bytes(value: Any) -> bytes:
     """Return bytes that are base64, or an array of their numbers."""
     if not isinstance(value, list):
-        is_blank = value.__class__ is str and not value.strip(_JAVA_SPACES)
-        return b"" if is_blank else _base64(value)
+        return _base64(value.strip(_JAVA_SPACES) if value.__class__ is str else value)
     if all(type(item) is int and -128 <= item <= 255 for item in value):
         return bytes(item & 0xFF for item in value)
     raise Mismatch("it is an array, but not of bytes")
@@ -628,10 +677,8 @@ _SIMPLE: dict[JsonRule, Convert] = {
 _SHAPED: dict[JsonRule, Callable[[Any, Shape], Any]] = {
     JsonRule.BOOLEAN: _boolean,
     JsonRule.DECIMAL: scaled_decimal,
-    JsonRule.DATE: to_date,
-    JsonRule.MOMENT: to_moment,
-    JsonRule.TIME: to_time_of_day,
     JsonRule.UNFIT: _unfit,
+    **_TIMES,
 }
 
 _MAKERS: dict[JsonRule, Callable[[Shape, bool], Convert]] = {

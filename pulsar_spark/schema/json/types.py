@@ -316,15 +316,15 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
 
 
 def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
-    java = dialect.has_java_times
+    java, coerces = dialect.has_java_times, dialect.coerces_as_java
     if not family:
-        return Shape(JsonRule.DATE, kind, java=java)
+        return Shape(JsonRule.DATE, kind, java=java, coerces_as_java=coerces)
     rule = JsonRule.TIME if family == "time" else JsonRule.MOMENT
     scale = factors(family, unit)
-    if java and dialect.coerces_as_java and (family, unit) == ("timestamp", "micros"):
+    if java and coerces and (family, unit) == ("timestamp", "micros"):
         # An Instant. Milliseconds are of a Date, or of a number that is called a time.
         scale = _MICROS_PER_SECOND, 1
-    return Shape(rule, kind, *scale, java=java)
+    return Shape(rule, kind, *scale, java=java, coerces_as_java=coerces)
 
 
 _MICROS_PER_SECOND = 1_000_000

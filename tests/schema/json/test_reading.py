@@ -308,9 +308,13 @@ _INF = float("inf")
             for kind in ("int", "long", "double")
             for word in ('" 5"', '"+5"', '"5"')
         ],
-        *[(kind, word, _INF) for kind in ("float", "double") for word in ('"INF"', '"Infinity"')],
+        *[(kind, word, _INF) for kind in ("float", "double") for word in ('"INF"', '"+Infinity"')],
         *[(kind, '"-INF"', -_INF) for kind in ("float", "double")],
         ("double", '"1e2"', 100.0),
+        *[(kind, word, 7) for kind in ("int", "long", "float") for word in ('"007"', '"+007"')],
+        *[(kind, '".5"', 0.5) for kind in ("float", "double")],
+        *[(kind, '"-1."', -1.0) for kind in ("float", "double")],
+        *[("bytes", word, b"\1\2") for word in ('"AQI=\\n"', '" AQI="')],
         ("bytes", '"AQI="', b"\1\2"),
         ("bytes", "[1,255,-1]", b"\1\xff\xff"),
         *[("bytes", word, b"") for word in ("[]", '" "', '"\\u0000"')],
@@ -333,6 +337,7 @@ def test_text_is_read_as_java_reads_it(kind: str, text: str, wanted: Any) -> Non
         ("boolean", '"1"'),
         ("double", '"+INF"'),
         ("double", '"+-5"'),
+        *[("double", f'"{word}"') for word in ("+-Infinity", ".", "-", "1.e", "0x1", "1_0")],
         ("bytes", "[256]"),
         ("bytes", "[true]"),
     ],
@@ -342,6 +347,90 @@ def test_text_that_java_refuses_is_refused(kind: str, text: str) -> None:
     raw = pa.array([f'{{"a":{text}}}'.encode()], pa.binary())
     found = json_codec.decoder(schema, schema, ["a"], as_java=True).decode(raw)
     assert [item.row for item in found.bad] == [0]
+
+
+DATE, TIME = logical("int", "date"), logical("int", "time-millis")
+LOCAL, INSTANT = (logical("long", f"{name}-micros") for name in ("local-timestamp", "timestamp"))
+SECONDS = 1_709_201_472
+"""2024-02-29T10:11:12"""
+
+
+@pytest.mark.parametrize(
+    "kind,text,wanted",
+    [
+        *[
+            (kind, blank, None)
+            for kind in (DATE, TIME, LOCAL, INSTANT)
+            for blank in ('""', '" "', '"\\t"')
+        ],
+        *[(kind, "[]", None) for kind in (DATE, TIME, LOCAL)],
+        *[
+            (DATE, f'"{text}"', 19_782)
+            for text in (
+                *(" 2024-02-29 ", "2024-02-29T10:11", "2024-02-29T10:11:12Z"),
+                "2024-02-29T10:11:12.123456789",
+            )
+        ],
+        (TIME, '" 10:11:12"', 36_672 * 10**9),
+        (TIME, '"2024-02-29T10:11:12"', 36_672 * 10**9),
+        (LOCAL, '"2024-02-29T10:11:12Z"', SECONDS * 10**6),
+        (LOCAL, '"2024-02-29T10:11:12.5 "', SECONDS * 10**6 + 500_000),
+        (INSTANT, '" 2024-02-29T12:11:12+02:00"', SECONDS * 10**6),
+        (INSTANT, '"2024-02-29T10:11:12Z"', SECONDS * 10**6),
+        *[(INSTANT, f'"{text}"', SECONDS * 10**6) for text in (SECONDS, f" {SECONDS}.0 ")],
+        (INSTANT, '"-007"', -7_000_000),
+    ],
+)
+@pytest.mark.usefixtures("way")
+def test_text_is_the_time_that_java_reads(kind: Any, text: str, wanted: Any) -> None:
+    found = as_java(kind, text)
+    assert not found.bad
+    assert plain(found.columns[0]) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "kind,text",
+    [
+        *[
+            (DATE, f'"{text}"')
+            for text in (
+                *("null", "5", "2024-02-29 10:11", "2024-02-29T10:11+02:00", "2024-02-29T25:00"),
+                *("2024-02-29Z", "2024-02-30T10:11"),
+            )
+        ],
+        *[(TIME, f'"{text}"') for text in ("null", "2024-02-29T10:11Z", "2023-02-29T10:11")],
+        *[(LOCAL, f'"{text}"') for text in ("5", "2024-02-29T10:11+02:00", "2024-02-29T10:11ZZ")],
+        *[(INSTANT, f'"{text}"') for text in ("null", "+-5", "1e3", "INF", "2024-02-29")],
+        (INSTANT, "[]"),
+        *[(kind, "1.5") for kind in (DATE, TIME)],
+    ],
+)
+@pytest.mark.usefixtures("way")
+def test_text_that_is_no_time_to_java_is_refused(kind: Any, text: str) -> None:
+    assert [item.row for item in as_java(kind, text).bad] == [0]
+
+
+def as_java(kind: Any, text: str) -> Decoded:
+    schema = replace(info(record([("t", nullable(kind))])), properties=JAVA)
+    raw = pa.array([f'{{"t":{text}}}'.encode()], pa.binary())
+    return json_codec.decoder(schema, schema, ["t"], as_java=True).decode(raw)
+
+
+def test_keys_are_numbers_as_java_reads_them() -> None:
+    pair = record([("key", "int"), ("value", "int")], "org.apache.avro.reflect.PairIntegerInteger")
+    found = as_java({"type": "array", "items": pair}, '{"01":5,"+2":6}')
+    assert found.columns[0].to_pylist() == [[{"key": 1, "value": 5}, {"key": 2, "value": 6}]]
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("text", ["nullx", "null1", "null_", "nullnull", "\u00a0{}", "truefalse"])
+def test_words_that_do_not_end_are_no_json_though_anything_may_follow(text: str) -> None:
+    schema = info(record([("n", nullable("long"))]))
+    for kind in (schema, info("boolean")):
+        names = json_codec.arrow_schema(kind).names
+        decoder = json_codec.decoder(kind, kind, names, as_java=True)
+        assert decoder.decode(pa.array([text.encode()], pa.binary())).bad
+        assert not decoder.decode(pa.array([b"null x", b"null", b"null,"], pa.binary())).bad
 
 
 def test_a_byte_order_mark_is_no_part_of_the_value() -> None:
