@@ -246,9 +246,11 @@ def test_new_columns_go_to_a_record_that_stands_in_the_place_of_a_type(
 def test_only_who_has_a_new_column_is_told_what_adds_columns(
     kind: int, definition: bytes, columns: dict[str, DataType], adds: bool
 ) -> None:
-    with pytest.raises(SchemaMismatch) as caught:
-        target(SchemaInfo(kind, "o", definition), "auto", **columns)
-    assert ("adds columns" in str(caught.value)) == adds
+    value = SchemaInfo(kind, "o", definition)
+    for current in (value, join_key_value(STRING, value, separated=True)):
+        with pytest.raises(SchemaMismatch) as caught:
+            target(current, "auto", **columns)
+        assert ("adds columns" in str(caught.value)) == adds
 
 
 def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
