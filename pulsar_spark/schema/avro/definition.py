@@ -35,7 +35,8 @@ PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "by
 _MAX_FIXED = 16 * 1024 * 1024
 # For full names, because a definition need not repeat their namespace, and for symbols, because one
 # byte of a value may stand for a symbol.
-_LONGEST_NAME = 1000
+LONGEST_NAME = 1000
+"""Maximum length of a name in characters."""
 
 
 class _NoDefault(enum.Enum):
@@ -440,8 +441,8 @@ def _full_name(tree: dict[str, Any], namespace: str, path: tuple[str, ...]) -> s
 
 
 def _check_name(name: str, path: tuple[str, ...], what: str) -> None:
-    if len(name) > _LONGEST_NAME:
-        raise _wrong(path, f"has {what} whose name has more than {_LONGEST_NAME} characters")
+    if len(name) > LONGEST_NAME:
+        raise _wrong(path, f"has {what} whose name has more than {LONGEST_NAME} characters")
     if not (name.isascii() or is_unicode(name)):
         raise _wrong(path, f"has {what} with the name {_shown(name)}, which is not Unicode")
 

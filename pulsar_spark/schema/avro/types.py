@@ -22,6 +22,7 @@ import pyarrow as pa
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.arrays import usual_type
 from pulsar_spark.schema.avro.definition import (
+    LONGEST_NAME,
     MAX_PRECISION,
     Array,
     Enum,
@@ -223,17 +224,17 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     """
     maker = _Maker()
     if not _NAME.fullmatch(name):
-        maker.refuse_name(f"{name!r} is not a valid name of a record")
+        maker.mismatches.append(f"{name!r} is not a valid name of a record")
     if namespace and not all(_NAME.fullmatch(part) for part in namespace.split(".")):
-        maker.refuse_name(f"{namespace!r} is not a valid namespace")
+        maker.mismatches.append(f"{namespace!r} is not a valid namespace")
+    advice = ["set schema.name and schema.namespace"] if maker.mismatches else []
     record = maker.record(list(columns), name, "")
     if maker.mismatches:
         remedy = "Cast columns, or write them as text with to_json(…) or string(…)."
         if maker.bad_names:
-            remedy = (
-                "Names have letters, digits and underscores: rename with withColumnRenamed, or set "
-                "schema.name and schema.namespace."
-            )
+            advice.append("rename columns with withColumnRenamed, fields of structs with a cast")
+        if advice:
+            remedy = f"Names have letters, digits and underscores: {', and '.join(advice)}."
         raise SchemaMismatch(
             f"the DataFrame cannot be written as records: {'; '.join(maker.mismatches[:50])}",
             remedy,
@@ -266,12 +267,11 @@ class _Maker:
     def __init__(self, *, for_json: bool = False) -> None:
         self.mismatches: list[str] = []
         self.bad_names = False
-        """Whether some of them are names."""
+        """Whether some of them are about names of columns."""
         self._for_json = for_json
         self._names: set[str] = set()
 
-    def refuse_name(self, what: str) -> None:
-        """Collect an error about a name."""
+    def _refuse_name(self, what: str) -> None:
         self.mismatches.append(what)
         self.bad_names = True
 
@@ -282,10 +282,13 @@ class _Maker:
         seen = set()
         for field in fields:
             at = f"{path}.{field.name}" if path else field.name
-            if not self._for_json and not _NAME.fullmatch(field.name):
-                self.refuse_name(f"the column {at!r} has a name that Avro does not allow")
+            if len(field.name) > LONGEST_NAME:
+                what = f"whose name has more than {LONGEST_NAME} characters"
+                self._refuse_name(f"there is a column {what}, {at[:80]}…")
+            elif not self._for_json and not _NAME.fullmatch(field.name):
+                self._refuse_name(f"the column {at!r} has a name that Avro does not allow")
             if field.name in seen:
-                self.refuse_name(f"there are two columns {at!r}")
+                self._refuse_name(f"there are two columns {at!r}")
             seen.add(field.name)
             item = {"name": field.name, "type": self._field_type(field, f"{name}_{field.name}", at)}
             if field.nullable:
@@ -316,7 +319,8 @@ class _Maker:
         return "null"
 
     def _unique(self, name: str) -> str:
-        name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        # It repeats the names of all that it is in, and a namespace comes before it.
+        name = re.sub(r"[^A-Za-z0-9_]", "_", name)[: LONGEST_NAME // 2]
         number = 2
         found = name
         while found in self._names:

@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro.types import record_definition
+from pulsar_spark.schema.avro.types import json_definition, record_definition
 from tests.schema.avro.random_values import decoded
 
 POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.int32())])
@@ -103,8 +103,28 @@ def test_names_that_are_none_are_refused() -> None:
     with pytest.raises(
         SchemaMismatch,
         match=r"'a-b' is not a valid name .*'c d' is not a valid namespace",
-    ):
+    ) as caught:
         define(COLUMNS, "a-b", "c d")
+    assert "set schema.name and schema.namespace" in str(caught.value.remedy)
+    assert "rename" not in str(caught.value.remedy)
+
+
+def test_only_options_that_help_are_named() -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        define(pa.schema([("a b", pa.int32())]))
+    assert "rename columns with withColumnRenamed" in str(caught.value.remedy)
+    assert "schema.name" not in str(caught.value.remedy)
+
+
+def test_names_that_are_too_long_are_called_so() -> None:
+    fits = pa.schema([("x" * 1000, pa.struct([("y" * 1000, pa.struct([("z", pa.int32())]))]))])
+    avro_codec.encoder(avro_codec.definition(fits, "R", "n" * 400), fits)
+    long = pa.schema([("x" * 1001, pa.int32())])
+    told = r"column whose name has more than 1000 characters, x{80}…"
+    for make in (define, json_definition):
+        with pytest.raises(SchemaMismatch, match=told) as caught:
+            make(long)
+        assert "damaged" not in str(caught.value)
 
 
 def test_columns_that_are_nested_too_deep_say_so_and_are_not_called_damaged() -> None:
