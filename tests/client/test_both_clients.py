@@ -276,6 +276,8 @@ def test_behind_the_end_of_the_client_everything_is_told(
     results: list[Any] = []
     producer.send_async(b"x", lambda result, _: results.append(result))
     producer.flush()
+    # The official client calls back on another thread.
+    wait_until(lambda: len(results) == 1, "the callback")
     getattr(client, end)()
     producer.send_async(b"y", lambda result, _: results.append(result))
     with pytest.raises(module.AlreadyClosed):
