@@ -90,14 +90,17 @@ pub struct Step {
 
 impl Step {
     pub fn new(plan: Plan, target: Option<usize>) -> Self {
-        match plan {
-            Plan::Union(branches) => match <[Plan; 2]>::try_from(branches) {
-                Ok([Plan::Null, plan]) => Step { null: Some(0), plan, target },
-                Ok([plan, Plan::Null]) => Step { null: Some(1), plan, target },
-                Ok(branches) => Step { null: None, plan: Plan::Union(branches.into()), target },
-                Err(branches) => Step { null: None, plan: Plan::Union(branches), target },
-            },
-            plan => Step { null: None, plan, target },
+        let null = match &plan {
+            Plan::Union(branches) if branches.len() == 2 => {
+                branches.iter().position(|branch| matches!(branch, Plan::Null))
+            }
+            _ => None,
+        };
+        match (plan, null) {
+            (Plan::Union(mut branches), Some(null)) => {
+                Step { null: Some(null as i64), plan: branches.swap_remove(1 - null), target }
+            }
+            (plan, _) => Step { null: None, plan, target },
         }
     }
 

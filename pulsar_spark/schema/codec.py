@@ -242,6 +242,11 @@ def key_value_parts(info: SchemaInfo) -> KeyValueParts:
         ) from None
 
 
+def value_schema(info: SchemaInfo) -> SchemaInfo:
+    """Return the schema of a topic's values: a pair's second one; raises as `key_value_parts`."""
+    return key_value_parts(info).value if info.type == pb.Schema.KeyValue else info
+
+
 @lru_cache(_CACHED_COLUMNS)
 def is_record(info: SchemaInfo) -> bool:
     """Whether a schema's values are records, whose fields become columns."""

@@ -28,6 +28,7 @@ from pulsar_spark.schema.codec import (
     losses_of,
     record_name,
     typed_columns,
+    value_schema,
 )
 from pulsar_spark.schema.table.names import KEY, VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
@@ -334,13 +335,8 @@ def version_for(versions: Sequence[Version], older: Older, columns: Columns) -> 
 
 def are_of_one_name(versions: Sequence[Version]) -> bool:
     """Whether these are records of one name: columns can be chosen that all of them have."""
-    names = {(each.schema.type, _name_of_values(each.schema)) for each in versions}
+    names = {(each.schema.type, record_name(value_schema(each.schema))) for each in versions}
     return len(names) == 1 and None not in names.pop()
-
-
-def _name_of_values(schema: SchemaInfo) -> str | None:
-    is_pair = schema.type == pb.Schema.KeyValue
-    return record_name(key_value_parts(schema).value if is_pair else schema)
 
 
 def nearest(

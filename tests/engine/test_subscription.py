@@ -51,6 +51,14 @@ def backlog(broker: EmbeddedBroker) -> int:
     return broker.subscriptions(TOPIC)["s"].backlog
 
 
+def held(broker: EmbeddedBroker, context: ClientContext) -> tuple[HeldSubscription, Position]:
+    """Return an attached consumer on a topic of one message, and the position behind that."""
+    stored = add_plain(broker, TOPIC, b"1")
+    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
+    ask(consumer.end_operation)
+    return consumer, Position(stored.ledger_id, 1)
+
+
 def test_it_holds_a_subscription_and_tells_where_the_topic_ends(
     broker: EmbeddedBroker, context: ClientContext
 ) -> None:
@@ -139,16 +147,13 @@ def test_it_comes_back_with_its_acknowledgements_after_every_kind_of_loss(
 def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
     broker: EmbeddedBroker, context: ClientContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_plain(broker, TOPIC, b"1")
-    ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
-    ask(consumer.end_operation)
+    consumer, read = held(broker, context)
     broker.faults.error("ACK", "MetadataError", "no", times=1)
-    consumer.acknowledge(Position(ledger_id, 1))
+    consumer.acknowledge(read)
     wait_until(lambda: "could not be acknowledged" in caplog.text)
     assert consumer.ack_pending
     assert "canary" not in caplog.text
-    consumer.acknowledge(Position(ledger_id, 1))
+    consumer.acknowledge(read)
     wait_until(lambda: not consumer.ack_pending)
     assert backlog(broker) == 0
 
@@ -156,12 +161,9 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
 def test_an_acknowledgement_that_is_dropped_with_its_consumer_is_sent_again_by_the_next_one(
     broker: EmbeddedBroker, context: ClientContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_plain(broker, TOPIC, b"1")
-    ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = HeldSubscription(context, TOPIC, "s", EARLIEST)
-    ask(consumer.end_operation)
+    consumer, read = held(broker, context)
     broker.faults.drop("ACK")
-    consumer.acknowledge(Position(ledger_id, 1))
+    consumer.acknowledge(read)
     wait_until(lambda: broker.faults.seen("ACK") == 1)
     broker.faults.close_consumers(TOPIC)
     wait_until(lambda: not is_attached(consumer))

@@ -360,7 +360,7 @@ class AckTracker:
     def _flush(self) -> None:
         self._send_all()
         if self._closed:
-            self._complete(self._take_waiting(), _closed())
+            self._complete(self._take_waiting(), _left())
 
     def _send_all(self) -> None:
         upto = [] if self._upto_id is None else [self._upto_id]
@@ -415,7 +415,7 @@ class AckTracker:
     def _on_answer(self, waiting: list[Future[None]], error: BaseException | None) -> None:
         """Pass on an answer; a closed consumer was not lost, but left."""
         is_over = self._closed and isinstance(error, ConnectionLost)
-        self._complete(waiting, _closed() if is_over else error)
+        self._complete(waiting, _left() if is_over else error)
 
     @staticmethod
     def _complete(waiting: list[Future[None]], error: BaseException | None) -> None:
@@ -426,7 +426,7 @@ class AckTracker:
                 receipt.set_exception(error)
 
 
-def _closed() -> PulsarError:
+def _left() -> PulsarError:
     return ClosedError("the consumer is closed")
 
 

@@ -88,6 +88,10 @@ _LOGICAL = {
 }
 
 
+DAYS_OF_400_YEARS = 146_097
+"""Always as many, so a date that Python does not have is one of another year, shifted."""
+
+
 def day_of(value: date | int) -> int:
     """Return a date as days since 1970; a number is that already."""
     return value if isinstance(value, int) else value.toordinal() - _EPOCH

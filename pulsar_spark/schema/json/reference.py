@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from pulsar_spark.protocol.validation import is_unicode
 from pulsar_spark.schema.arrow.arrays import widest_item
-from pulsar_spark.schema.avro.types import day_of
+from pulsar_spark.schema.avro.types import DAYS_OF_400_YEARS, day_of
 from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import JsonRule, Shape
 
@@ -191,9 +191,9 @@ def _iso_day(text: str) -> int:
 
 
 def _day(year: int, month: int, day: int) -> int:
-    # Python has the years 1 to 9999, and 400 years have always the same days.
+    # Python has the years 1 to 9999.
     cycles, place = divmod(year - 1, 400)
-    return cycles * 146_097 + day_of(date(place + 1, month, day))
+    return cycles * DAYS_OF_400_YEARS + day_of(date(place + 1, month, day))
 
 
 def _iso_nanos(match: re.Match[str], first: int) -> int:

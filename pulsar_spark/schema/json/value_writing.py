@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pulsar_spark.schema.arrow.arrays import build_array
 from pulsar_spark.schema.avro.types import (
+    DAYS_OF_400_YEARS,
     NANOS_PER_DAY,
     NOT_A_TIME,
     NOT_A_UUID,
@@ -314,9 +315,8 @@ def _iso(value: int, unit: timedelta, timespec: str) -> str:
         days, rest = divmod(value * unit, timedelta(1))
         if not _FIRST_DAY <= days <= _LAST_DAY:
             raise OverflowError
-        # 400 years have always the same days.
         shift = 0 if days >= _FIRST_DAY + 366 else 400
-        found = _EPOCH + timedelta(days + (146_097 if shift else 0)) + rest
+        found = _EPOCH + timedelta(days + (DAYS_OF_400_YEARS if shift else 0)) + rest
     except OverflowError:
         reason = "it is not in the years 0 to 9999, which ISO 8601 has"
         raise ValueError(reason) from None

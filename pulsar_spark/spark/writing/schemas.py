@@ -27,6 +27,7 @@ from pulsar_spark.schema.codec import (
     primitive_for,
     record_definition,
     typed_columns,
+    value_schema,
 )
 from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
@@ -129,7 +130,7 @@ def _target(current: SchemaInfo | None, columns: WriteColumns, choice: SchemaCho
         # Creating the encoder finds all mismatches.
         target.encoder(columns)
     except SchemaMismatch as error:
-        format_name = None if current is None else _EVOLVING.get(_of_value(current).type)
+        format_name = None if current is None else _EVOLVING.get(value_schema(current).type)
         if choice.value_format == "auto" and format_name and _brings_new(columns, target):
             remedy = f"{error.remedy} valueFormat={format_name} adds columns that it does not have."
             raise SchemaMismatch(error.what, remedy) from None
@@ -139,16 +140,12 @@ def _target(current: SchemaInfo | None, columns: WriteColumns, choice: SchemaCho
 
 def _brings_new(columns: WriteColumns, target: Target) -> bool:
     """Whether a column is none of the fields of a topic's record."""
-    schema = None if target.schema is None else _of_value(target.schema)
+    schema = None if target.schema is None else value_schema(target.schema)
     if schema is None or not is_record(schema):
         return False
     known = {name.lower() for name in typed_columns(schema).fields.names}
     given = _record(columns, unwraps=target.unwraps).names
     return not known.issuperset(name.lower() for name in given)
-
-
-def _of_value(schema: SchemaInfo) -> SchemaInfo:
-    return key_value_parts(schema).value if schema.type == pb.Schema.KeyValue else schema
 
 
 # --- a topic without a schema -------------------------------------------------------------
